@@ -1,0 +1,99 @@
+"""LatticeConfig: the one object with every option that is served; all of it is hot (read again at each change)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule
+
+
+class SchedulingOptions(Part):
+    """`scheduling`: read by the scheduler at its next cycle."""
+
+    cycle_interval: Duration = "1s"
+    """Longest time between two cycles; a change starts one at once."""
+    retry_back_off: Duration = "10s"
+    """Delay of an attempt after a node-side failure; doubled with each, at most 5m."""
+
+
+class NodeOptions(Part):
+    """`nodes`: read by operator and agents at the next heartbeat."""
+
+    heartbeat_interval: Duration = "10s"
+    """How often an agent renews its Lease."""
+    heartbeat_timeout: Duration = "30s"
+    """Silence after which a node is Degraded."""
+    grace_period: Duration = "60s"
+    """Further silence after which a Degraded node is Down."""
+    boot_timeout: Duration = "10m"
+    """How long a node may be Booting before it is Failed."""
+    mass_silence_delay: Duration = "10m"
+    """How long Down waits when more than half of the nodes, and at least 10, fall silent at once."""
+
+
+class CompatOptions(Part):
+    """`compat`: Slurm compatibility; read at submission and at the start of work."""
+
+    set_slurm_env: bool = False
+    """Set SLURM_* variables for the work."""
+    qos_mapping: Annotated[dict[str, Annotated[int, Field(ge=0, le=10)]], Field(max_length=64)] = Field(default_factory=dict)
+    """Slurm QOS to preemption class."""
+
+
+class WorkOptions(Part):
+    """`work`: how agents start work; read at each start."""
+
+    min_uid: Annotated[int, Field(ge=1, le=2147483647)] = 1000
+    """Users below it are refused."""
+    open_files: Annotated[int, Field(ge=64, le=1073741816)] = 131072
+    """Limit of open files (nofile)."""
+    log_bytes: Quantity = "64Mi"
+    """Kept of each stream on each node; the oldest is dropped, and said."""
+
+
+class LatticeConfigSpec(Part):
+    """Every option that is served."""
+
+    scheduling: SchedulingOptions = Field(default_factory=SchedulingOptions)
+    """Cycles."""
+    nodes: NodeOptions = Field(default_factory=NodeOptions)
+    """Heartbeats and node states."""
+    compat: CompatOptions = Field(default_factory=CompatOptions)
+    """Slurm compatibility."""
+    work: WorkOptions = Field(default_factory=WorkOptions)
+    """How work is started."""
+
+
+class LatticeConfigStatus(Part):
+    """Whether it is in force."""
+
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    """The generation that was read."""
+    conditions: Conditions = Field(default_factory=list)
+    """The truth."""
+
+
+class LatticeConfig(Kind):
+    """Every option of the cluster, in one object named `lattice`."""
+
+    meta: ClassVar = Meta(
+        kind="LatticeConfig",
+        plural="latticeconfigs",
+        short_names=("lcfg",),
+        namespaced=False,
+        columns=(
+            Column("Cycle", ".spec.scheduling.cycleInterval"),
+            Column("Heartbeat", ".spec.nodes.heartbeatInterval"),
+            Column("Timeout", ".spec.nodes.heartbeatTimeout"),
+            Column("Slurm-Env", ".spec.compat.setSlurmEnv", "boolean"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        rules=(Rule("self.metadata.name == 'lattice'", "there is one LatticeConfig, and its name is lattice"),),
+    )
+    kind: str = "LatticeConfig"
+    spec: LatticeConfigSpec = Field(default_factory=LatticeConfigSpec)
+    """Every option that is served."""
+    status: LatticeConfigStatus | None = None
+    """Whether it is in force."""

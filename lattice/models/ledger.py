@@ -1,0 +1,198 @@
+"""Ledger, NodeIndex and NodeGroupPlan: what the scheduler alone writes (`docs/explanation/ledger.md`).
+
+The rules here are the second pair of eyes: they check every write inside the API server, whoever
+made it. `lattice.ledger` is the first.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lattice.models.shape import Column, Kind, Meta, Part, Rule
+
+SHARDS = 64
+NODES_PER_PLAN = 64
+MAX_NODES = 16384
+
+Counter = Annotated[int, Field(ge=0)]
+
+
+class SensitiveUse(Part):
+    """The pool of nodes that sensitive work may claim."""
+
+    max: Counter = 0
+    """Nodes that may be claimed."""
+    used: Counter = 0
+    """Nodes that are claimed."""
+
+
+class TenantAccount(Part):
+    """One tenant's hard limits and use."""
+
+    max_nodes: Counter | None = None
+    """Absent: unlimited."""
+    used_nodes: Counter = 0
+    """Nodes in its rows, releasing ones too."""
+    max_allocations: Counter | None = None
+    """Absent: unlimited."""
+    used_allocations: Counter = 0
+    """Its rows, releasing ones too."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.maxNodes) || self.usedNodes <= self.maxNodes || (oldSelf.hasValue() && self.usedNodes <= oldSelf.value().usedNodes)",
+            message_expression="'usedNodes ' + string(self.usedNodes) + ' would exceed maxNodes'",
+            message="usedNodes would exceed maxNodes",
+            optional_old_self=True,
+        ),
+        Rule(
+            "!has(self.maxAllocations) || self.usedAllocations <= self.maxAllocations"
+            " || (oldSelf.hasValue() && self.usedAllocations <= oldSelf.value().usedAllocations)",
+            message="usedAllocations would exceed maxAllocations",
+            optional_old_self=True,
+        ),
+    )
+
+
+class LedgerStatus(Part):
+    """Who holds which node. One write changes all of it, or nothing."""
+
+    epoch: Counter
+    """Grows by one with each takeover."""
+    term: Annotated[str, Field(min_length=1, max_length=32)]
+    """Random, of the leader; changes only with the epoch."""
+    seq: Counter
+    """Grows by one with each write."""
+    commit: Annotated[str, Field(min_length=1, max_length=32)]
+    """Random, of this write: tells whose write stands."""
+    next_number: Annotated[int, Field(ge=1)]
+    """First number that no block has reserved yet."""
+    recoveries: Counter
+    """Grows by one with each `lattice admin ledger recover`."""
+    total_nodes: Counter
+    """Nodes that have an index."""
+    sensitive: SensitiveUse
+    """The sensitive pool."""
+    tenants: Annotated[dict[str, TenantAccount], Field(max_length=1024)]
+    """Limits and use by tenant."""
+    shards: Annotated[list[Annotated[str, Field(max_length=65536)]], Field(min_length=SHARDS, max_length=SHARDS)]
+    """The rows; format in docs/explanation/formats.md."""
+
+    rules: ClassVar = (
+        Rule("self.epoch == oldSelf.epoch ? self.term == oldSelf.term : true", "term changes only with epoch + 1"),
+        Rule("self.epoch == oldSelf.epoch || self.epoch == oldSelf.epoch + 1", "epoch grows by one, and never goes back"),
+        Rule(
+            "self.seq == oldSelf.seq + 1 || (self.seq > oldSelf.seq && self.recoveries == oldSelf.recoveries + 1)",
+            "seq grows by one (by more only in a recovery)",
+        ),
+        Rule("self.recoveries == oldSelf.recoveries || self.recoveries == oldSelf.recoveries + 1", "recoveries grows by one"),
+        Rule("self.nextNumber >= oldSelf.nextNumber", "nextNumber never goes back"),
+        Rule("self.commit != oldSelf.commit", "every write has a commit id of its own"),
+        Rule(
+            "self.sensitive.used <= self.sensitive.max || self.sensitive.used <= oldSelf.sensitive.used",
+            "sensitive.used would exceed sensitive.max",
+        ),
+        Rule(
+            "oldSelf.tenants.all(name, name in self.tenants || oldSelf.tenants[name].usedAllocations == 0)",
+            "a tenant that holds nodes cannot be dropped from the ledger",
+        ),
+        Rule(
+            "self.tenants.map(name, self.tenants[name].usedNodes).sum() <= self.totalNodes"
+            " || self.tenants.map(name, self.tenants[name].usedNodes).sum() <= oldSelf.tenants.map(name, oldSelf.tenants[name].usedNodes).sum()",
+            "more nodes would be held than exist",
+        ),
+    )
+
+
+class Ledger(Kind):
+    """Every holder of every node, in one object named `lattice`."""
+
+    meta: ClassVar = Meta(
+        kind="Ledger",
+        plural="ledgers",
+        short_names=("ledger",),
+        namespaced=False,
+        columns=(
+            Column("Epoch", ".status.epoch", "integer"),
+            Column("Seq", ".status.seq", "integer"),
+            Column("Next-Number", ".status.nextNumber", "integer"),
+            Column("Nodes", ".status.totalNodes", "integer"),
+            Column("Recoveries", ".status.recoveries", "integer"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        rules=(
+            Rule("self.metadata.name == 'lattice'", "there is one Ledger, and its name is lattice"),
+            Rule("!has(oldSelf.status) || has(self.status)", "the ledger's status is never removed"),
+        ),
+    )
+    kind: str = "Ledger"
+    status: LedgerStatus | None = None
+    """Who holds which node."""
+
+
+class NodeIndexSpec(Part):
+    """Index to name; an index is given once, and outlives its LatticeNode."""
+
+    names: Annotated[
+        dict[str, Annotated[str, Field(max_length=253, json_schema_extra={"x-kubernetes-validations": [
+            Rule("self == oldSelf || self == '' || oldSelf == ''", "an index keeps its node until it is forgotten").schema()
+        ]})]],
+        Field(max_length=MAX_NODES),
+    ] = Field(default_factory=dict)  # fmt: skip
+    """Names by index, in decimal; an empty name is a free index."""
+
+    rules: ClassVar = (Rule("oldSelf.names.all(index, index in self.names)", "an index is freed by an empty name, never dropped"),)
+
+
+class NodeIndex(Kind):
+    """The number of every node, in one object named `lattice`."""
+
+    meta: ClassVar = Meta(
+        kind="NodeIndex",
+        plural="nodeindexes",
+        short_names=("nidx",),
+        namespaced=False,
+        columns=(Column("Age", ".metadata.creationTimestamp", "date"),),
+        rules=(Rule("self.metadata.name == 'lattice'", "there is one NodeIndex, and its name is lattice"),),
+    )
+    kind: str = "NodeIndex"
+    spec: NodeIndexSpec = Field(default_factory=NodeIndexSpec)
+    """Index to name."""
+
+
+class NodeGroupPlanSpec(Part):
+    """What 64 agents are to do; opaque to everybody else."""
+
+    seq: Counter
+    """Sequence number of the ledger that it was made from."""
+    text: Annotated[str, Field(max_length=524288)]
+    """The rows; format in docs/explanation/formats.md."""
+
+    rules: ClassVar = (Rule("self.seq >= oldSelf.seq", "a plan is never replaced by one made from an older ledger"),)
+
+
+class NodeGroupPlan(Kind):
+    """The orders of the ledger for the agents of 64 nodes."""
+
+    meta: ClassVar = Meta(
+        kind="NodeGroupPlan",
+        plural="nodegroupplans",
+        short_names=("ngp",),
+        namespaced=False,
+        columns=(Column("Seq", ".spec.seq", "integer"), Column("Age", ".metadata.creationTimestamp", "date")),
+    )
+    kind: str = "NodeGroupPlan"
+    spec: NodeGroupPlanSpec
+    """The orders."""
+
+
+KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan"})
+
+
+def plan_name(index: int) -> str:
+    """The plan that carries the orders of the node with this index."""
+    return f"group-{index // NODES_PER_PLAN:04d}"
+
+

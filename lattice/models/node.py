@@ -1,0 +1,132 @@
+"""LatticeNode: a machine that runs work (book, "Node Lifecycle")."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from lattice.models.conditions import NODE_STATES
+from lattice.models.shape import Column, Conditions, Kind, Meta, Part, Quantity, Rule, Time, kube
+
+Word = Annotated[str, Field(min_length=1, max_length=63)]
+
+
+class Wish(Part):
+    """What an operator wants of the node, why, who and since when."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=512)]
+    """Why, for people."""
+    by: Annotated[str, Field(max_length=253)] = ""
+    """Who."""
+    since: Time | None = None
+    """Since when."""
+
+
+class Disable(Wish):
+    """The node is taken out at once; what runs there is requeued or fails."""
+
+    fenced: bool = False
+    """True: the operator vouches that nothing runs there any more, so its rows are released."""
+
+
+class LatticeNodeSpec(Part):
+    """What operators decide about the node."""
+
+    group: Annotated[str, Field(max_length=63)] = ""
+    """Topology group; empty: a group of its own."""
+    switch: Annotated[str, Field(max_length=63)] = ""
+    """Switch below the group."""
+    features: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
+    """Features that allocations may ask for."""
+    drain: Wish | None = None
+    """Nothing new is placed here; what runs goes on."""
+    disable: Disable | None = None
+    """Out of service."""
+
+
+class Capabilities(Part):
+    """What the machine has."""
+
+    cpus: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Processors."""
+    memory: Quantity = 0
+    """Memory."""
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
+    """GPUs."""
+    architecture: Annotated[str, Field(max_length=32)] = ""
+    """Machine architecture."""
+    features: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
+    """Features that the agent was started with."""
+
+
+class LatticeNodeStatus(Part):
+    """What is known of the node."""
+
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    """The generation of spec that the state judges (operator)."""
+    index: Annotated[int, Field(ge=0, le=16383)] | None = None
+    """Its number (scheduler)."""
+    state: Annotated[str, Field(max_length=16, json_schema_extra={"enum": list(NODE_STATES)})] | None = None
+    """Where it is in its lifecycle (operator)."""
+    since: Time | None = None
+    """Since when (operator)."""
+    heartbeat: Annotated[int, Field(ge=0)] = 0
+    """Number of the heartbeat that the state was judged on (operator)."""
+    conditions: Conditions = Field(default_factory=list)
+    """Ready, with reason and message (operator)."""
+    health: Annotated[str, Field(max_length=16, json_schema_extra={"enum": ["Healthy", "Unhealthy"]})] | None = None
+    """The agent's own judgement (agent)."""
+    capabilities: Capabilities | None = None
+    """What the machine has (agent)."""
+    fingerprint: Annotated[str, Field(max_length=128)] = ""
+    """Kernel and agent version (agent)."""
+    kernel: Annotated[str, Field(max_length=128)] = ""
+    """Kernel release (agent)."""
+    agent_version: Annotated[str, Field(max_length=64)] = ""
+    """Version of the agent (agent)."""
+    address: Annotated[str, Field(max_length=262)] = ""
+    """HOST:PORT of the agent's gRPC server (agent)."""
+    boot_id: Annotated[str, Field(max_length=64)] = ""
+    """Boot id of the kernel (agent)."""
+    instance: Annotated[str, Field(max_length=64)] = ""
+    """Random, of the agent's state directory: tells two agents of one name apart (agent)."""
+    hollow: bool = False
+    """True: nothing runs here, the agent only waits (agent)."""
+    formats: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=16)] = Field(default_factory=dict)
+    """Highest format number that the agent reads, by text (agent)."""
+
+
+class LatticeNode(Kind):
+    """A machine that runs work."""
+
+    meta: ClassVar = Meta(
+        kind="LatticeNode",
+        plural="latticenodes",
+        short_names=("ln",),
+        namespaced=False,
+        columns=(
+            Column("State", ".status.state"),
+            Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            Column("Since", ".status.since", "date"),
+            Column("CPUs", ".status.capabilities.cpus", "integer"),
+            Column("Memory", ".status.capabilities.memory"),
+            Column("Group", ".spec.group"),
+            Column("Hollow", ".status.hollow", "boolean", priority=1),
+            Column("Index", ".status.index", "integer", priority=1),
+            Column("Kernel", ".status.kernel", priority=1),
+            Column("Agent", ".status.agentVersion", priority=1),
+            Column("Address", ".status.address", priority=1),
+            Column("Message", '.status.conditions[?(@.type=="Ready")].message', priority=1),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        rules=(Rule("self.metadata.name.size() <= 63", "a node's name has at most 63 characters"),),
+    )
+    kind: str = "LatticeNode"
+    spec: LatticeNodeSpec = Field(default_factory=LatticeNodeSpec)
+    """What operators decide about the node."""
+    status: LatticeNodeStatus | None = None
+    """What is known of the node."""
+
+
+Formats = Literal["plan", "report", "exit", "state"]

@@ -1,0 +1,79 @@
+"""The closed lists of reasons: why something waits, why it ended, why a node is as it is.
+
+Every "no" carries one of these words and a sentence with the numbers; the words are part of the
+interface, the sentences are not. `docs/reference/reasons.md` is generated from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A word, what it means, what the person does next, and whether a daemon gives it already."""
+
+    word: str
+    meaning: str
+    next_step: str
+    served: bool = True
+
+
+PENDING_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("NotYetEvaluated", "no scheduling cycle has looked at it yet", "wait one cycle; if the scheduler is silent, `lattice admin status` says since when"),
+    Reason("WaitingForNodes", "nodes that fit exist, but too few are free", "wait, or ask for fewer nodes"),
+    Reason("BehindHigherPriority", "enough nodes are free, but they are kept for work that comes first", "wait, or raise the class"),
+    Reason("NodesUnavailable", "nodes that would fit are drained, down, degraded or disabled", "ask the operators, `lattice nodes` shows the reasons"),
+    Reason("ReservedNodes", "the nodes are reserved for a window that its walltime crosses", "shorten the walltime or use the reservation", served=False),
+    Reason("WaitingForQuotaHeadroom", "the tenant's hard quota is used up", "wait for the tenant's work to end, or ask for more quota"),
+    Reason("WaitingForQuotaShare", "its leaf of the quota tree has no share left", "`lattice quota explain` shows the tree", served=False),
+    Reason("BudgetExhausted", "the tenant's budget is used up", "ask the tenant's admin for budget", served=False),
+    Reason("WaitingForDependency", "what it depends on has not ended as asked", "`lattice dag status`", served=False),
+    Reason("WaitingForData", "its data is still on its way", "wait", served=False),
+    Reason("WaitingForNetworkDomain", "no network domain is free", "wait", served=False),
+    Reason("InsufficientConformance", "too few nodes share one fingerprint", "drop the conformance requirement or ask for fewer nodes", served=False),
+    Reason("PowerBudget", "starting it would exceed the power budget", "wait", served=False),
+    Reason("WaitingForVictims", "preempted work is still ending on its nodes", "wait", served=False),
+    Reason("Held", "spec.hold is set", "`lattice release`"),
+    Reason("NotBefore", "spec.lifecycle.notBefore lies in the future", "wait"),
+    Reason("RetryBackOff", "an attempt failed on the node side and the next one is delayed", "wait"),
+    Reason("VClusterClosed", "the vcluster takes no new work to nodes", "wait until it is open, or submit to another one"),
+    Reason("NeverFits", "no set of nodes that exists can hold it", "ask for what exists, `lattice nodes` lists it"),
+)
+"""Why an allocation is not placed, in the order of the documentation."""
+
+PENDING_WORDS: Final = frozenset(reason.word for reason in PENDING_REASONS)
+
+END_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("Completed", "every task ended with 0", ""),
+    Reason("TaskFailed", "a task ended with another code than 0, or by a signal", "`lattice logs`"),
+    Reason("WalltimeExceeded", "it ran for its walltime and was ended by TERM, grace period, KILL", "ask for a longer walltime"),
+    Reason("Cancelled", "its owner, or an admin, cancelled or deleted it", ""),
+    Reason("DeadlineMissed", "it had not started by its deadline", "submit with a later deadline"),
+    Reason("StartFailed", "the node could not start it", "the message names what is missing"),
+    Reason("UserUnknown", "the node does not know the user", "ask the operators"),
+    Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
+    Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
+    Reason("Lost", "the node rebooted, or its record of the work is gone", "raise lifecycle.requeue.max"),
+    Reason("ExitUnknown", "the process that keeps the exit code was itself killed", "`lattice logs`"),
+    Reason("RequeuePending", "the attempt ended and another one may follow", ""),
+    Reason("Stopped", "the node has ended it as ordered; the scheduler decides what follows", ""),
+)
+"""Why an allocation, or an attempt of it, ended."""
+
+END_WORDS: Final = frozenset(reason.word for reason in END_REASONS)
+
+NODE_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("HeartbeatFresh", "the node reports", ""),
+    Reason("HeartbeatMissed", "no heartbeat for the timeout", "look at the node"),
+    Reason("HeartbeatLost", "no heartbeat for timeout and grace period", "look at the node, or `lattice node disable --fenced`"),
+    Reason("ManyNodesSilent", "more than half of the nodes fell silent at once: Down waits", "look at the network first"),
+    Reason("NeverReported", "the node has not reported yet", "start its agent"),
+    Reason("BootTimeout", "the node did not report within the boot timeout", "look at the node"),
+    Reason("DrainRequested", "an operator asked for a drain", "`lattice node undrain` once Drained"),
+    Reason("DrainComplete", "no work is left on the drained node", "`lattice node undrain`"),
+    Reason("DisabledByOperator", "an operator disabled the node", "`lattice node enable`"),
+    Reason("NameTaken", "another agent already reports under this name", "stop one of the two"),
+)
+"""Why a node is in the state it shows."""

@@ -1,0 +1,176 @@
+"""What every kind is made of: the base of a part, the kind's registration data, and the scalar types.
+
+A field's docstring is its description in the CRD. `Kube` carries what JSON Schema cannot say
+(list-map keys, CEL rules); `lattice_dev.generate.crds` turns all of it into structural schemas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+GROUP = "lattice.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One `x-kubernetes-validations` entry; `message` is what the person reads."""
+
+    rule: str
+    message: str = ""
+    message_expression: str = ""
+    field_path: str = ""
+    reason: str = ""
+    optional_old_self: bool = False
+
+    def schema(self) -> dict[str, Any]:
+        """The entry as the CRD has it."""
+        entry: dict[str, Any] = {"rule": self.rule}
+        if self.message:
+            entry["message"] = self.message
+        if self.message_expression:
+            entry["messageExpression"] = self.message_expression
+        if self.field_path:
+            entry["fieldPath"] = self.field_path
+        if self.reason:
+            entry["reason"] = self.reason
+        if self.optional_old_self:
+            entry["optionalOldSelf"] = True
+        return entry
+
+
+@dataclass(frozen=True)
+class Column:
+    """One printer column of `kubectl get`; priority 1 is shown with `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+    format: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """How a kind is registered: names, scope, columns, selectable fields, scale."""
+
+    kind: str
+    plural: str
+    short_names: tuple[str, ...]
+    namespaced: bool
+    columns: tuple[Column, ...]
+    selectable: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    categories: tuple[str, ...] = ("lattice",)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def singular(self) -> str:
+        """The singular name, which kubectl takes as well."""
+        return self.kind.lower()
+
+
+class Part(BaseModel):
+    """A part of a kind: camelCase outside, unknown fields refused, never changed once made."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+
+class ObjectMeta(BaseModel):
+    """The part of `metadata` that people write; the server owns the rest."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
+    name: str | None = Field(default=None, max_length=253)
+    generate_name: str | None = Field(default=None, max_length=200)
+    namespace: str | None = Field(default=None, max_length=63)
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class Kind(Part):
+    """A whole object; `meta` registers it."""
+
+    meta: ClassVar[Meta]
+    api_version: str = API_VERSION
+    kind: str = ""
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+
+def kube(**extensions: Any) -> dict[str, Any]:
+    """`json_schema_extra` with `x-kubernetes-` in front of each key: `kube(list_type="map", list_map_keys=["type"])`."""
+    return {"x-kubernetes-" + key.replace("_", "-"): value for key, value in extensions.items()}
+
+
+def rules(*entries: Rule) -> dict[str, Any]:
+    """`json_schema_extra` for CEL rules on one field."""
+    return {"x-kubernetes-validations": [entry.schema() for entry in entries]}
+
+
+DURATION_PATTERN = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
+"""`45s`, `30m`, `1h30m`, `72h`, `7d`: at least one number with its unit."""
+
+QUANTITY_PATTERN = r"^[+]?[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+Quantity = Annotated[
+    int | str,
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32}),
+]
+"""A Kubernetes quantity: `500Gi`, `150m`, `24`."""
+
+NodeCount = Annotated[
+    int | str,
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$", "maxLength": 13}),
+]
+"""A number of nodes, or a range `"32-128"`."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+"""A DNS label: the name of a tenant or vcluster."""
+
+Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 35})]
+"""An RFC 3339 time in UTC."""
+
+Untyped = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""A part that a later release acts on; a rule refuses it until then."""
+
+UntypedList = Annotated[
+    list[dict[str, Any]],
+    WithJsonSchema(
+        {"type": "array", "maxItems": 64, "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    ),
+]
+"""A list that a later release acts on; a rule refuses it until then."""
+
+
+class Condition(Part):
+    """One observation, as the Kubernetes API conventions have it."""
+
+    type: Annotated[str, Field(max_length=64)]
+    """What is observed."""
+    status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]}, max_length=7)]
+    """True, False or Unknown."""
+    reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=64)]
+    """A CamelCase word of the documented list."""
+    message: Annotated[str, Field(max_length=1024)] = ""
+    """A sentence with the numbers."""
+    last_transition_time: Time
+    """When `status` last changed."""
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    """The generation that was judged."""
+
+
+Conditions = Annotated[list[Condition], Field(max_length=12, json_schema_extra=kube(list_type="map", list_map_keys=["type"]))]
+
+
+def not_served(field_name: str, what: str, *, unless: str = "") -> Rule:
+    """The rule that refuses a part which no daemon acts on yet; a part left at its default passes."""
+    test = f"!has(self.{field_name})" + (f" || {unless}" if unless else "")
+    return Rule(test, f"spec.{field_name} is not served yet: {what}; remove the field")

@@ -1,0 +1,137 @@
+"""The cached Allocation: what scheduler, operator, agents and gateway read of it.
+
+`entrypoint` and `script` can be large and are read by agents only, which get the object by name and
+decode `lattice.views.work.Work` instead.
+"""
+
+from __future__ import annotations
+
+from lattice.views.meta import Metadata, View
+
+
+class Condition(View):
+    """One condition."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+class Requeue(View):
+    """What happens when an attempt fails."""
+
+    policy: str = "OnNodeFailure"
+    max: int = 3
+    when: str = "Silent"
+
+
+class Lifecycle(View):
+    """How long it runs and what may follow; durations are texts such as `1h30m`."""
+
+    type: str = "Bounded"
+    walltime: str | None = None
+    preemption_class: int = 5
+    preemptible: str = "ByClass"
+    grace_period: str = "30s"
+    requeue: Requeue = Requeue()
+    not_before: str | None = None
+    deadline: str | None = None
+
+
+class Constraints(View):
+    """Which nodes fit."""
+
+    features: tuple[str, ...] = ()
+    node_list: str = ""
+    exclude_nodes: str = ""
+
+
+class Resources(View):
+    """Whole nodes, and what each must offer; `nodes` is a number or `"min-max"`."""
+
+    nodes: int | str = 1
+    cpus: int | None = None
+    gpus: int | None = None
+    memory: int | str | None = None
+    constraints: Constraints = Constraints()
+
+
+class Cancel(View):
+    """A wish to end it."""
+
+    reason: str = ""
+
+
+class AllocationSpec(View):
+    """What a person asked for, less what only agents read."""
+
+    tenant: str = ""
+    user: str = ""
+    project: str = ""
+    vcluster: str = ""
+    tags: dict[str, str] = {}
+    resources: Resources = Resources()
+    lifecycle: Lifecycle = Lifecycle()
+    hold: bool = False
+    cancel: Cancel | None = None
+
+
+class Exit(View):
+    """How the work ended."""
+
+    code: int = 0
+    signal: int = 0
+    node: str = ""
+    rank: int = 0
+
+
+class Attempt(View):
+    """One attempt that has ended."""
+
+    attempt: int
+    nodes: str = ""
+    start_time: str | None = None
+    end_time: str | None = None
+    exit: Exit | None = None
+    reason: str = ""
+
+
+class Report(View):
+    """Who reported, for which attempt."""
+
+    attempt: int = 0
+    by: str = ""
+
+
+class AllocationStatus(View):
+    """What Lattice made of it so far."""
+
+    observed_generation: int = 0
+    number: int | None = None
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    nodes: str = ""
+    node_count: int = 0
+    head: str = ""
+    reporter: str = ""
+    report: Report | None = None
+    attempt: int = 0
+    ledger_seq: int = 0
+    submit_time: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    exit: Exit | None = None
+    attempts: tuple[Attempt, ...] = ()
+    requeues: int = 0
+    hollow: bool | None = None
+
+
+class Allocation(View):
+    """A cached Allocation."""
+
+    metadata: Metadata
+    spec: AllocationSpec = AllocationSpec()
+    status: AllocationStatus = AllocationStatus()

@@ -1,0 +1,214 @@
+"""The cached LatticeNode, Lease, Tenant, VCluster and LatticeConfig."""
+
+from __future__ import annotations
+
+from lattice.views.allocation import Condition
+from lattice.views.meta import Metadata, View
+
+
+class Wish(View):
+    """What an operator wants of a node."""
+
+    reason: str = ""
+    by: str = ""
+    since: str | None = None
+    fenced: bool = False
+
+
+class NodeSpec(View):
+    """What operators decided."""
+
+    group: str = ""
+    switch: str = ""
+    features: tuple[str, ...] = ()
+    drain: Wish | None = None
+    disable: Wish | None = None
+
+
+class Capabilities(View):
+    """What the machine has; memory is a quantity."""
+
+    cpus: int = 0
+    memory: int | str = 0
+    gpus: int = 0
+    architecture: str = ""
+    features: tuple[str, ...] = ()
+
+
+class NodeStatus(View):
+    """What is known of the node."""
+
+    observed_generation: int = 0
+    index: int | None = None
+    state: str = "Unknown"
+    since: str | None = None
+    heartbeat: int = 0
+    conditions: tuple[Condition, ...] = ()
+    health: str | None = None
+    capabilities: Capabilities = Capabilities()
+    fingerprint: str = ""
+    kernel: str = ""
+    agent_version: str = ""
+    address: str = ""
+    boot_id: str = ""
+    instance: str = ""
+    hollow: bool = False
+    formats: dict[str, int] = {}
+
+
+class Node(View):
+    """A LatticeNode."""
+
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class LeaseSpec(View):
+    """The part of a Lease that elections and heartbeats use."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class Lease(View):
+    """A `coordination.k8s.io/v1` Lease."""
+
+    metadata: Metadata
+    spec: LeaseSpec = LeaseSpec()
+
+
+class TenantQuota(View):
+    """Hard limits; None is unlimited."""
+
+    max_nodes: int | None = None
+    max_concurrent_allocations: int | None = None
+    on_exceeded: str = "Reject"
+    max_preemption_class: int | None = None
+
+
+class TenantAccess(View):
+    """Who belongs to it."""
+
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+
+
+class TenantSpec(View):
+    """What was agreed."""
+
+    namespaces: tuple[str, ...] = ()
+    quota: TenantQuota = TenantQuota()
+    default_v_cluster: str = ""
+    access: TenantAccess = TenantAccess()
+    finished_retention: str = "7d"
+
+
+class TenantStatus(View):
+    """What is in force."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class Tenant(View):
+    """A Tenant."""
+
+    metadata: Metadata
+    spec: TenantSpec = TenantSpec()
+    status: TenantStatus = TenantStatus()
+
+
+class NodeSelector(View):
+    """Which nodes are home."""
+
+    group: tuple[str, ...] = ()
+
+
+class VClusterNodes(View):
+    """Where its work runs."""
+
+    selector: NodeSelector | None = None
+
+
+class VClusterDefaults(View):
+    """What a submission gets that does not say."""
+
+    walltime: str | None = None
+
+
+class VClusterLimits(View):
+    """What a submission may not exceed."""
+
+    max_walltime: str | None = None
+    max_nodes_per_allocation: int | None = None
+
+
+class VClusterSpec(View):
+    """How it schedules, and for whom."""
+
+    nodes: VClusterNodes = VClusterNodes()
+    defaults: VClusterDefaults = VClusterDefaults()
+    limits: VClusterLimits = VClusterLimits()
+    tenants: tuple[str, ...] = ("*",)
+    state: str = "Open"
+    partition_names: tuple[str, ...] = ()
+
+
+class VCluster(View):
+    """A VCluster."""
+
+    metadata: Metadata
+    spec: VClusterSpec = VClusterSpec()
+
+
+class SchedulingOptions(View):
+    """`scheduling` of the LatticeConfig."""
+
+    cycle_interval: str = "1s"
+    retry_back_off: str = "10s"
+
+
+class NodeOptions(View):
+    """`nodes` of the LatticeConfig."""
+
+    heartbeat_interval: str = "10s"
+    heartbeat_timeout: str = "30s"
+    grace_period: str = "60s"
+    boot_timeout: str = "10m"
+    mass_silence_delay: str = "10m"
+
+
+class CompatOptions(View):
+    """`compat` of the LatticeConfig."""
+
+    set_slurm_env: bool = False
+    qos_mapping: dict[str, int] = {}
+
+
+class WorkOptions(View):
+    """`work` of the LatticeConfig."""
+
+    min_uid: int = 1000
+    open_files: int = 131072
+    log_bytes: int | str = "64Mi"
+
+
+class ConfigSpec(View):
+    """Every option."""
+
+    scheduling: SchedulingOptions = SchedulingOptions()
+    nodes: NodeOptions = NodeOptions()
+    compat: CompatOptions = CompatOptions()
+    work: WorkOptions = WorkOptions()
+
+
+class Config(View):
+    """The one LatticeConfig."""
+
+    metadata: Metadata
+    spec: ConfigSpec = ConfigSpec()

@@ -1,0 +1,70 @@
+"""The cached Ledger, NodeIndex and NodeGroupPlan."""
+
+from __future__ import annotations
+
+from lattice.views.meta import Metadata, View
+
+
+class TenantAccount(View):
+    """One tenant's hard limits and use; None is unlimited."""
+
+    max_nodes: int | None = None
+    used_nodes: int = 0
+    max_allocations: int | None = None
+    used_allocations: int = 0
+
+
+class SensitiveUse(View):
+    """The sensitive pool."""
+
+    max: int = 0
+    used: int = 0
+
+
+class LedgerStatus(View):
+    """Who holds which node, as stored; `lattice.ledger.format` reads the shards."""
+
+    epoch: int
+    term: str
+    seq: int
+    commit: str
+    next_number: int
+    recoveries: int
+    total_nodes: int
+    sensitive: SensitiveUse
+    tenants: dict[str, TenantAccount]
+    shards: tuple[str, ...]
+
+
+class Ledger(View):
+    """The one Ledger."""
+
+    metadata: Metadata
+    status: LedgerStatus | None = None
+
+
+class NodeIndexSpec(View):
+    """Index (decimal text) to node name; an empty name is a free index."""
+
+    names: dict[str, str] = {}
+
+
+class NodeIndex(View):
+    """The one NodeIndex."""
+
+    metadata: Metadata
+    spec: NodeIndexSpec = NodeIndexSpec()
+
+
+class PlanSpec(View):
+    """The orders for 64 agents; `lattice.ledger.plans` reads the text."""
+
+    seq: int = 0
+    text: str = ""
+
+
+class Plan(View):
+    """A NodeGroupPlan."""
+
+    metadata: Metadata
+    spec: PlanSpec = PlanSpec()

@@ -1,0 +1,61 @@
+"""The Allocation as an agent reads it: everything that decides what is started."""
+
+from __future__ import annotations
+
+from lattice.views.allocation import AllocationStatus, Cancel, Lifecycle, Resources
+from lattice.views.meta import Metadata, View
+
+
+class Output(View):
+    """Files for the output."""
+
+    stdout: str = ""
+    stderr: str = ""
+    mode: str = "Truncate"
+
+
+class Environment(View):
+    """Where and with what it runs."""
+
+    variables: dict[str, str] = {}
+    workdir: str = ""
+    output: Output | None = None
+
+
+class Tasks(View):
+    """How many processes, and where; `on` None means the default of entrypoint or script."""
+
+    on: str | None = None
+    per_node: int = 1
+    total: int | None = None
+
+
+class WorkSpec(View):
+    """What is started, as whom, for how long."""
+
+    tenant: str = ""
+    user: str = ""
+    project: str = ""
+    vcluster: str = ""
+    tags: dict[str, str] = {}
+    environment: Environment = Environment()
+    entrypoint: str | None = None
+    script: str | None = None
+    tasks: Tasks = Tasks()
+    resources: Resources = Resources()
+    lifecycle: Lifecycle = Lifecycle()
+    cancel: Cancel | None = None
+
+    @property
+    def on_head_only(self) -> bool:
+        """Whether the work runs on the head node alone (decision "where the work runs")."""
+        on = self.tasks.on or ("HeadNode" if self.script is not None else "EveryNode")
+        return on == "HeadNode"
+
+
+class Work(View):
+    """An Allocation, as an agent reads it."""
+
+    metadata: Metadata
+    spec: WorkSpec = WorkSpec()
+    status: AllocationStatus = AllocationStatus()
