@@ -1,0 +1,65 @@
+"""Writes the protobuf and gRPC stubs of `proto/` into `lattice/rpc`, the same bytes each time.
+
+Run as `python -m lattice_dev.generate.stubs [ROOT]`. protoc and its Python plugins come from grpcio-tools
+and mypy-protobuf (extra `test`); a stub's import path is its proto path.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+PACKAGES = {
+    "lattice/rpc/__init__.py": '"""Generated protobuf and gRPC stubs; the source is `proto/`, the generator `lattice_dev.generate.stubs`."""\n',
+    "lattice/rpc/v1/__init__.py": '"""Version 1 of what agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`)."""\n',
+}
+
+
+def plugin(name: str) -> str:
+    """The path of a protoc plugin, looked for beside the interpreter and on PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        raise SystemExit(f"{name} is not installed: pip install 'lattice-hpc[test]'")
+    return found
+
+
+def generate(root: Path) -> list[Path]:
+    """Writes every stub below `root` and returns the files of `lattice/rpc` that now stand there."""
+    from grpc_tools import protoc
+
+    for name, text in PACKAGES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    sources = sorted(str(path.relative_to(root / "proto")) for path in (root / "proto").rglob("*.proto"))
+    included = Path(protoc.__file__).parent / "_proto"
+    status = protoc.main(
+        [
+            "protoc",
+            f"--proto_path={root / 'proto'}",
+            f"--proto_path={included}",
+            f"--python_out={root}",
+            f"--grpc_python_out={root}",
+            f"--plugin=protoc-gen-mypy={plugin('protoc-gen-mypy')}",
+            f"--mypy_out=quiet:{root}",
+            f"--plugin=protoc-gen-mypy_grpc={plugin('protoc-gen-mypy_grpc')}",
+            f"--mypy_grpc_out=quiet,only_async:{root}",
+            *sources,
+        ]
+    )
+    if status != 0:
+        raise SystemExit(f"protoc ended with {status}")
+    return sorted(path for path in (root / "lattice" / "rpc").rglob("*.py*") if path.suffix in {".py", ".pyi"})
+
+
+def main() -> None:
+    """Generates below the given folder, by default the one that holds this checkout."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[3]
+    for path in generate(root):
+        sys.stdout.write(f"{path.relative_to(root)}\n")
+
+
+if __name__ == "__main__":
+    main()
