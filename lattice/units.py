@@ -1,0 +1,309 @@
+"""Durations, clocks, quantities, node sets, ranges, times and uids: texts that people write, and back.
+
+Pure and free of pydantic, so that every process can load it. What does not parse is
+`errors.Rejected`, with the text and the place in the sentence.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import product
+
+from lattice.errors import Rejected
+
+MAX_NODES_IN_A_SET = 262_144
+"""A node set that expands to more names is refused."""
+
+_DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,12})s)?", re.ASCII)
+_QUANTITY = re.compile(r"\+?([0-9]{1,30})(?:\.([0-9]{1,30}))?(m|k|Ki|[MGTPE]i?)?", re.ASCII)
+_NODE_COUNT = re.compile(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", re.ASCII)
+_NODE_TEXT = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.ASCII | re.DOTALL)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
+    unit: 1 << (10 * power) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
+}
+_SLURM_UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
+
+
+def _shown(text: object) -> str:
+    shown = str(text)
+    return repr(shown if len(shown) <= 60 else shown[:57] + "...")
+
+
+# Durations and clocks
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`; at least one number with its unit, the larger units first."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise Rejected(f"{_shown(text)} is not a duration: write for example 45s, 30m, 1h30m, 72h or 7d", reason="BadDuration")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """`1h30m` of 5400: whole seconds (rounded), the larger units first, `0s` for nothing; negative counts as nothing."""
+    rest = max(0, round(seconds))
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_slurm_time(text: str) -> float | None:
+    """Seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None is unlimited (also any zero)."""
+    word = text.strip()
+    if word.lower() in _SLURM_UNLIMITED:
+        return None
+    days, dash, clock = word.rpartition("-")
+    fields = clock.split(":")
+    numbers = [days, *fields] if dash else fields
+    if len(fields) > 3 or not all(number.isascii() and number.isdigit() and len(number) <= 9 for number in numbers):
+        raise Rejected(
+            f"{_shown(text)} is not a time: Slurm's forms are MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS", reason="BadTime"
+        )
+    values = [int(number) for number in fields]
+    if dash:
+        hours, minutes, seconds = (*values, 0, 0)[:3]
+    elif len(values) == 3:
+        hours, minutes, seconds = values
+    else:
+        hours, (minutes, seconds) = 0, (*values, 0)[:2]
+    total = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return float(total) if total else None
+
+
+def format_clock(seconds: float) -> str:
+    """`72:00:00` of 259200: hours, minutes, seconds, rounded down; negative counts as nothing."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours:02d}:{minute:02d}:{second:02d}"
+
+
+# Quantities
+
+
+def parse_quantity(value: int | str) -> int | Decimal:
+    """The exact number of a Kubernetes quantity (`500Gi`, `150m`, `24`): an int where it is whole."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise Rejected(f"{_shown(value)} is not a quantity: write for example 24, 500Gi, 1.5Ti or 150m", reason="BadQuantity")
+    whole, fraction, unit = match[1], match[2] or "", match[3] or ""
+    scale = len(fraction) + (3 if unit == "m" else 0)
+    number = int(whole + fraction) * _MULTIPLES.get(unit, 1)
+    parts: int = 10**scale
+    if number % parts == 0:
+        return number // parts
+    return Decimal((0, tuple(map(int, str(number))), -scale))
+
+
+def quantity_bytes(value: int | str) -> int:
+    """A quantity as whole bytes, rounded up as Kubernetes does."""
+    number = parse_quantity(value)
+    if isinstance(number, int):
+        return number
+    numerator, denominator = number.as_integer_ratio()
+    return -(-numerator // denominator)
+
+
+def format_bytes(count: int) -> str:
+    """`128Gi`: the largest binary unit that divides the count exactly."""
+    for unit in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        if count and count % _MULTIPLES[unit] == 0:
+            return f"{count // _MULTIPLES[unit]}{unit}"
+    return str(count)
+
+
+# Node sets and ranges
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty is no name."""
+    if not text:
+        return []
+    names: list[str] = []
+    for start, part in _split_outside_brackets(text):
+        names.extend(_expand_part(text, start, part, MAX_NODES_IN_A_SET - len(names)))
+    return names
+
+
+def fold_nodes(names: Sequence[str]) -> str:
+    """The shortest node set this grammar has that expands to exactly these names, in this order."""
+    parts: list[str] = []
+    run: list[tuple[str, str]] = []
+    prefix = ""
+    for name in names:
+        match = _TRAILING_NUMBER.fullmatch(name)
+        if match is None:
+            _close(parts, prefix, run)
+            parts.append(name)
+            continue
+        if match[1] != prefix:
+            _close(parts, prefix, run)
+            prefix = match[1]
+        digits = match[2]
+        if run and digits == str(int(run[-1][1]) + 1).zfill(len(run[-1][0])):
+            run[-1] = (run[-1][0], digits)
+        else:
+            run.append((digits, digits))
+    _close(parts, prefix, run)
+    return ",".join(parts)
+
+
+def parse_ranges(text: str) -> list[int]:
+    """The numbers of `0-3,7`, in the order written; empty is none."""
+    if not text:
+        return []
+    numbers: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if not _digits(low) or (dash and not _digits(high)):
+            raise Rejected(f"{_shown(text)} is not a list of ranges such as 0-3,7: {_shown(part)} is no number or range", reason="BadRange")
+        first = int(low)
+        last = int(high) if dash else first
+        if last < first or last - first >= MAX_NODES_IN_A_SET:
+            raise Rejected(f"the range {_shown(part)} in {_shown(text)} runs backwards or is too long", reason="BadRange")
+        numbers.extend(range(first, last + 1))
+    return numbers
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """`0-3,7`: ascending, each number once."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def parse_node_count(value: int | str) -> tuple[int, int]:
+    """Minimum and maximum of `64` or `"32-128"`; zero, negative and backward ranges are refused."""
+    match = _NODE_COUNT.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if match is None:
+        raise Rejected(f"{_shown(value)} is not a number of nodes: write for example 4, or 32-128 for a range", reason="BadNodeCount")
+    low, high = int(match[1]), int(match[2] or match[1])
+    if low > high:
+        raise Rejected(
+            f"the range of nodes {_shown(value)} runs backwards: its minimum {low} is above its maximum {high}", reason="BadNodeCount"
+        )
+    return low, high
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _bad_set(text: str, position: int, what: str) -> Rejected:
+    return Rejected(f"{_shown(text)} is not a node set such as nid[001-064],gpu7: {what} at position {position + 1}", reason="BadNodeSet")
+
+
+def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
+    start, inside = 0, False
+    for position, character in enumerate(text):
+        if character in "[]":
+            if inside == (character == "["):
+                raise _bad_set(text, position, f"unexpected {character!r}")
+            inside = not inside
+        elif character == "," and not inside:
+            yield start, text[start:position]
+            start = position + 1
+    if inside:
+        raise _bad_set(text, len(text), "a missing ']'")
+    yield start, text[start:]
+
+
+def _expand_part(text: str, start: int, part: str, room: int) -> list[str]:
+    if not part:
+        raise _bad_set(text, start, "a missing name")
+    choices: list[list[str]] = []
+    size = 1
+    for piece in re.finditer(r"\[([^\]]*)\]|[^\[]+", part):
+        position = start + piece.start()
+        if piece[1] is None:
+            bad = _NODE_TEXT.match(piece[0])
+            if bad is None or bad.end() < len(piece[0]):
+                raise _bad_set(text, position + (bad.end() if bad else 0), f"unexpected {piece[0][bad.end() if bad else 0]!r}")
+            choices.append([piece[0]])
+        else:
+            choices.append(_expand_brackets(text, position + 1, piece[1], room))
+        size *= len(choices[-1])
+        if size > room:
+            raise _bad_set(text, position, f"more than {MAX_NODES_IN_A_SET} nodes")
+    return ["".join(pieces) for pieces in product(*choices)]
+
+
+def _expand_brackets(text: str, start: int, inner: str, room: int) -> list[str]:
+    numbers: list[str] = []
+    position = start
+    for part in inner.split(","):
+        low, dash, high = part.partition("-")
+        last = high if dash else low
+        if not _digits(low) or not _digits(last) or len(last) > 18:
+            raise _bad_set(text, position, f"{_shown(part)}, which is no number or range,")
+        if int(last) < int(low) or len(last) < len(low) or (last.startswith("0") and len(last) != len(low)):
+            raise _bad_set(text, position, f"the range {_shown(part)}, which runs backwards or changes its width,")
+        if int(last) - int(low) >= room - len(numbers):
+            raise _bad_set(text, position, f"more than {MAX_NODES_IN_A_SET} nodes")
+        numbers.extend(str(number).zfill(len(low)) for number in range(int(low), int(last) + 1))
+        position += len(part) + 1
+    return numbers
+
+
+def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
+    """Write the collected runs of one prefix as one part, and forget them."""
+    if not run:
+        return
+    if len(run) == 1 and run[0][0] == run[0][1]:
+        parts.append(prefix + run[0][0])
+    else:
+        parts.append(f"{prefix}[{','.join(low if low == high else f'{low}-{high}' for low, high in run)}]")
+    run.clear()
+
+
+# Times and uids
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time; a time without a zone is refused."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or "T" not in text.upper():
+        raise Rejected(f"{_shown(text)} is not a time with a zone: write for example 2026-12-01T08:00:00Z", reason="BadTime")
+    return (moment - _EPOCH) / timedelta(seconds=1)
+
+
+def format_time(epoch: float, *, micro: bool = False) -> str:
+    """RFC 3339 in UTC with whole seconds (rounded down), or with microseconds."""
+    microseconds = round(epoch * 1_000_000)
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if micro else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def encode_uid(uid: str) -> str:
+    """The 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding."""
+    digits = uid.replace("-", "")
+    if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
+        raise Rejected(f"{_shown(uid)} is not a uid", reason="BadUid")
+    return binascii.b2a_base64(bytes.fromhex(digits), newline=False).decode().rstrip("=").replace("+", "-").replace("/", "_")
+
+
+def decode_uid(text: str) -> str:
+    """The uid, as `metadata.uid` has it, of its 22 characters."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
+        raise Rejected(f"{_shown(text)} is not a uid of 22 characters", reason="BadUid")
+    digits = binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "==").hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
