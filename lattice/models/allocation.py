@@ -160,6 +160,10 @@ class Requeue(Part):
     """Silent: as soon as the node is Down. Fenced: only with proof that its work has ended."""
 
 
+FIXED_LIFECYCLE = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
+LIFECYCLE_IS_FIXED = "of spec.lifecycle only walltime and preemptionClass can be changed: cancel this allocation and submit a new one"
+
+
 class Lifecycle(Part):
     """How long it runs, how it ends, what it may push aside."""
 
@@ -183,8 +187,14 @@ class Lifecycle(Part):
     """Scaling of a Reactive allocation."""
 
     rules: ClassVar = (
-        Rule("self.type != 'Reactive'", "spec.lifecycle.type Reactive is not served yet: nothing scales it; use Bounded or Unbounded"),
+        Rule("!has(self.type) || self.type != 'Reactive'", "spec.lifecycle.type Reactive is not served yet: nothing scales it; use Bounded or Unbounded"),
         Rule("!has(self.scale)", "spec.lifecycle.scale is not served yet: nothing scales it; remove the field"),
+        Rule(
+            " && ".join(
+                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})" for name in FIXED_LIFECYCLE
+            ),
+            LIFECYCLE_IS_FIXED,
+        ),
     )
 
 
@@ -277,12 +287,10 @@ class AllocationSpec(Part):
         Rule("has(self.entrypoint) != has(self.script)", "give either spec.entrypoint or spec.script, exactly one of them"),
         *(_immutable(name) for name in IMMUTABLE),
         Rule(
-            " && ".join(
-                f"has(self.lifecycle.{name}) == has(oldSelf.lifecycle.{name})"
-                f" && (!has(self.lifecycle.{name}) || self.lifecycle.{name} == oldSelf.lifecycle.{name})"
-                for name in ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
-            ),
-            "of spec.lifecycle only walltime and preemptionClass can be changed: cancel this allocation and submit a new one",
+            "has(oldSelf.lifecycle) ? has(self.lifecycle) : !has(self.lifecycle) || !("
+            + " || ".join(f"has(self.lifecycle.{name})" for name in FIXED_LIFECYCLE)
+            + ")",
+            LIFECYCLE_IS_FIXED,
         ),
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
@@ -291,8 +299,8 @@ class AllocationSpec(Part):
         not_served("data", "data is not staged by this release"),
         not_served("connectivity", "network domains are not served by this release"),
         not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),
-        not_served("checkpoint", "checkpoints are not taken by this release", unless="self.checkpoint.strategy == 'Auto'"),
-        not_served("telemetry", "telemetry modes are not switched by this release", unless="self.telemetry.mode == 'Prod'"),
+        not_served("checkpoint", "checkpoints are not taken by this release", unless="self.checkpoint.?strategy.orValue('Auto') == 'Auto'"),
+        not_served("telemetry", "telemetry modes are not switched by this release", unless="self.telemetry.?mode.orValue('Prod') == 'Prod'"),
         not_served("livenessProbe", "probes are not run by this release"),
         not_served("sensitive", "sensitive work is not isolated by this release", unless="!self.sensitive"),
     )
@@ -436,6 +444,15 @@ class Allocation(Kind):
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
         selectable=(".spec.tenant", ".spec.vcluster", ".spec.user", ".status.phase"),
+        rules=(
+            Rule("!has(oldSelf.status) || has(self.status)", "the status of an allocation is never removed"),
+            Rule(
+                "self.spec.?lifecycle.?preemptionClass.orValue(5) == oldSelf.spec.?lifecycle.?preemptionClass.orValue(5)"
+                " || self.?status.?nodes.orValue('') == ''",
+                "spec.lifecycle.preemptionClass can be changed only while the allocation holds no nodes:"
+                " cancel this allocation and submit a new one",
+            ),
+        ),
     )
     kind: str = "Allocation"
     spec: AllocationSpec

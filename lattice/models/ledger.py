@@ -42,18 +42,22 @@ class TenantAccount(Part):
 
     rules: ClassVar = (
         Rule(
-            "!has(self.maxNodes) || self.usedNodes <= self.maxNodes || (oldSelf.hasValue() && self.usedNodes <= oldSelf.value().usedNodes)",
-            message_expression="'usedNodes ' + string(self.usedNodes) + ' would exceed maxNodes'",
+            "!has(self.maxNodes) || self.?usedNodes.orValue(0) <= self.maxNodes"
+            " || (oldSelf.hasValue() && self.?usedNodes.orValue(0) <= oldSelf.value().?usedNodes.orValue(0))",
             message="usedNodes would exceed maxNodes",
             optional_old_self=True,
         ),
         Rule(
-            "!has(self.maxAllocations) || self.usedAllocations <= self.maxAllocations"
-            " || (oldSelf.hasValue() && self.usedAllocations <= oldSelf.value().usedAllocations)",
+            "!has(self.maxAllocations) || self.?usedAllocations.orValue(0) <= self.maxAllocations"
+            " || (oldSelf.hasValue() && self.?usedAllocations.orValue(0) <= oldSelf.value().?usedAllocations.orValue(0))",
             message="usedAllocations would exceed maxAllocations",
             optional_old_self=True,
         ),
     )
+
+
+def _held(ledger: str) -> str:
+    return f"{ledger}.tenants.map(name, {ledger}.tenants[name].?usedNodes.orValue(0)).sum()"
 
 
 class LedgerStatus(Part):
@@ -91,16 +95,17 @@ class LedgerStatus(Part):
         Rule("self.nextNumber >= oldSelf.nextNumber", "nextNumber never goes back"),
         Rule("self.commit != oldSelf.commit", "every write has a commit id of its own"),
         Rule(
-            "self.sensitive.used <= self.sensitive.max || self.sensitive.used <= oldSelf.sensitive.used",
+            "self.sensitive.?used.orValue(0) <= self.sensitive.?max.orValue(0)"
+            " || self.sensitive.?used.orValue(0) <= oldSelf.sensitive.?used.orValue(0)",
             "sensitive.used would exceed sensitive.max",
         ),
         Rule(
-            "oldSelf.tenants.all(name, name in self.tenants || oldSelf.tenants[name].usedAllocations == 0)",
+            "oldSelf.tenants.all(name, name in self.tenants || (oldSelf.tenants[name].?usedAllocations.orValue(0) == 0"
+            " && oldSelf.tenants[name].?usedNodes.orValue(0) == 0))",
             "a tenant that holds nodes cannot be dropped from the ledger",
         ),
         Rule(
-            "self.tenants.map(name, self.tenants[name].usedNodes).sum() <= self.totalNodes"
-            " || self.tenants.map(name, self.tenants[name].usedNodes).sum() <= oldSelf.tenants.map(name, oldSelf.tenants[name].usedNodes).sum()",
+            f"{_held('self')} <= self.totalNodes || (self.totalNodes >= oldSelf.totalNodes && {_held('self')} <= {_held('oldSelf')})",
             "more nodes would be held than exist",
         ),
     )
@@ -143,7 +148,12 @@ class NodeIndexSpec(Part):
     ] = Field(default_factory=dict)  # fmt: skip
     """Names by index, in decimal; an empty name is a free index."""
 
-    rules: ClassVar = (Rule("oldSelf.names.all(index, index in self.names)", "an index is freed by an empty name, never dropped"),)
+    rules: ClassVar = (
+        Rule(
+            "!has(oldSelf.names) || (has(self.names) && oldSelf.names.all(index, index in self.names))",
+            "an index is freed by an empty name, never dropped",
+        ),
+    )
 
 
 class NodeIndex(Kind):
@@ -155,7 +165,10 @@ class NodeIndex(Kind):
         short_names=("nidx",),
         namespaced=False,
         columns=(Column("Age", ".metadata.creationTimestamp", "date"),),
-        rules=(Rule("self.metadata.name == 'lattice'", "there is one NodeIndex, and its name is lattice"),),
+        rules=(
+            Rule("self.metadata.name == 'lattice'", "there is one NodeIndex, and its name is lattice"),
+            Rule("!has(oldSelf.spec) || has(self.spec)", "the names of the node index are never removed"),
+        ),
     )
     kind: str = "NodeIndex"
     spec: NodeIndexSpec = Field(default_factory=NodeIndexSpec)

@@ -122,13 +122,13 @@ Duration = Annotated[str, Field(pattern=DURATION_PATTERN, min_length=2, max_leng
 QUANTITY_PATTERN = r"^[+]?[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 Quantity = Annotated[
     int | str,
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32, "minimum": 0}),
 ]
 """A Kubernetes quantity: `500Gi`, `150m`, `24`."""
 
 NodeCount = Annotated[
     int | str,
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$", "maxLength": 13}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$", "maxLength": 13, "minimum": 1, "maximum": 999999}),
 ]
 """A number of nodes, or a range `"32-128"`."""
 

@@ -1,0 +1,180 @@
+"""`crds/*.yaml` from `lattice.models`: pydantic's JSON Schema made structural, with what Kubernetes adds.
+
+No defaults are emitted: what a person gave is what stands in the object, and daemons apply the
+defaults when they read (`lattice.views`), so that a manifest applied twice never drifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
+from lattice.models.allocation import Allocation
+from lattice.models.config import LatticeConfig
+from lattice.models.ledger import KINDS_WITHOUT_STATUS, Ledger, NodeGroupPlan, NodeIndex
+from lattice.models.node import LatticeNode
+from lattice.models.shape import GROUP, VERSION, Column, Kind, Meta
+from lattice.models.tenant import Tenant
+from lattice.models.vcluster import VCluster
+
+KINDS: Final[tuple[type[Kind], ...]] = (Allocation, Tenant, VCluster, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan)
+"""Every kind that Lattice serves."""
+
+HEADER: Final = "# Generated from lattice/models by `make generate`; change the model, not this file.\n"
+
+_INT32_MAX: Final = 2**31 - 1
+_DROPPED: Final = frozenset({"title", "default", "examples", "propertyNames", "discriminator", "$defs"})
+_ORDER: Final = (
+    "description", "type", "format", "enum", "pattern", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum",
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "required",
+)  # fmt: skip
+
+Schema = dict[str, Any]
+
+
+class _WithRules(GenerateJsonSchema):
+    """JSON Schema that carries each class's CEL rules at that class's level."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
+        """The schema of one class, with its rules."""
+        made = super().model_schema(schema)
+        rules = getattr(schema["cls"], "rules", ())
+        if rules:
+            made["x-kubernetes-validations"] = [rule.schema() for rule in rules]
+        return made
+
+
+def crd(kind: type[Kind]) -> Schema:
+    """The CustomResourceDefinition of a kind."""
+    meta = kind.meta
+    metadata: Schema = {"name": f"{meta.plural}.{GROUP}"}
+    if meta.annotations:
+        metadata["annotations"] = dict(sorted(meta.annotations.items()))
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": metadata,
+        "spec": {
+            "group": GROUP,
+            "names": _names(meta),
+            "scope": "Namespaced" if meta.namespaced else "Cluster",
+            "versions": [_version(kind)],
+        },
+    }
+
+
+def openapi(kind: type[Kind]) -> Schema:
+    """The structural schema of a whole object of the kind."""
+    raw = kind.model_json_schema(by_alias=True, mode="validation", schema_generator=_WithRules)
+    schema = structural(raw, raw.get("$defs", {}))
+    schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    if kind.meta.rules:
+        schema["x-kubernetes-validations"] = [rule.schema() for rule in kind.meta.rules]
+    return schema
+
+
+def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """One JSON Schema node as the API server takes it: references inlined, `| None` merged, titles and defaults gone."""
+    merged = _resolve(node, definitions)
+    made: Schema = {key: value for key, value in merged.items() if key not in _DROPPED}
+    if "const" in made:
+        made["enum"] = [made.pop("const")]
+    if "description" in made:
+        made["description"] = " ".join(made["description"].split())
+    _bounds(made)
+    if "items" in made:
+        made["items"] = structural(made["items"], definitions)
+    if "properties" in made:
+        made["properties"] = {name: structural(child, definitions) for name, child in made["properties"].items()}
+        made.pop("additionalProperties", None)
+    elif isinstance(made.get("additionalProperties"), dict):
+        made["additionalProperties"] = structural(made["additionalProperties"], definitions)
+    elif "additionalProperties" in made:
+        del made["additionalProperties"]
+    return _ordered(made)
+
+
+def render(kind: type[Kind]) -> str:
+    """The file of a kind, byte for byte the same at each call."""
+    return HEADER + yaml.dump(crd(kind), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
+
+
+def files(folder: Path) -> dict[Path, str]:
+    """Every generated file below `folder`, with its text."""
+    return {folder / f"{kind.meta.plural}.yaml": render(kind) for kind in KINDS}
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors: each schema stands where it is used."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Never an anchor."""
+        return True
+
+
+def _names(meta: Meta) -> Schema:
+    names: Schema = {"kind": meta.kind, "listKind": f"{meta.kind}List", "plural": meta.plural, "singular": meta.singular}
+    short = [name for name in meta.short_names if name not in (meta.plural, meta.singular)]
+    if short:
+        names["shortNames"] = short
+    names["categories"] = list(meta.categories)
+    return names
+
+
+def _version(kind: type[Kind]) -> Schema:
+    version: Schema = {"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": openapi(kind)}}
+    if kind.meta.kind not in KINDS_WITHOUT_STATUS:
+        version["subresources"] = {"status": {}}
+    if kind.meta.selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in kind.meta.selectable]
+    version["additionalPrinterColumns"] = [_column(column) for column in kind.meta.columns]
+    return version
+
+
+def _column(column: Column) -> Schema:
+    entry: Schema = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    if column.format:
+        entry["format"] = column.format
+    if column.description:
+        entry["description"] = column.description
+    if column.priority:
+        entry["priority"] = column.priority
+    return entry
+
+
+def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """`$ref`, `allOf` of one and `anyOf` with null replaced by what they mean; what stands beside them wins."""
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key not in node:
+            continue
+        choices = [choice for choice in node[key] if choice.get("type") != "null"]
+        if len(choices) != 1:
+            raise TypeError(f"{node.get('title', 'a field')}: {key} of {len(choices)} types is not structural; declare one type")
+        beside = {name: value for name, value in node.items() if name != key}
+        return _resolve({**choices[0], **beside}, definitions)
+    if "$ref" in node:
+        target = definitions[node["$ref"].removeprefix("#/$defs/")]
+        return _resolve({**target, **{name: value for name, value in node.items() if name != "$ref"}}, definitions)
+    return dict(node)
+
+
+def _bounds(made: Schema) -> None:
+    """`exclusiveMinimum: n` in OpenAPI 3.0's form, and the width of an integer."""
+    for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        limit = made.get(exclusive)
+        if limit is not None and not isinstance(limit, bool):
+            made[inclusive], made[exclusive] = limit, True
+    if made.get("type") == "integer":
+        made["format"] = "int32" if made.get("maximum", _INT32_MAX + 1) <= _INT32_MAX else "int64"
+
+
+def _ordered(made: Schema) -> Schema:
+    """Keys in one order: what it is, its bounds, what is inside, what Kubernetes adds."""
+    inside = ("items", "additionalProperties", "properties")
+    extras = sorted(key for key in made if key not in _ORDER and key not in inside)
+    return {key: made[key] for key in (*_ORDER, *extras, *inside) if key in made}
