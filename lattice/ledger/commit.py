@@ -1,0 +1,411 @@
+"""The ledger in memory: proposals in; a new state and a verdict each out.
+
+`Book` has one owner, the committer. It is changed by `apply` only, and each change gives the function that
+takes it back, so that a batch which the API server refuses leaves no trace. `validate` rebuilds everything
+from the stored text and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from lattice.errors import Corrupt
+from lattice.ledger.format import HELD, SHARDS, Key, Row, decode_shard, encode_shard, shard_of
+from lattice.ledger.proposals import (
+    Accepted,
+    Adopt,
+    Appoint,
+    Claim,
+    Forget,
+    Limits,
+    Numbers,
+    Pool,
+    Proposal,
+    Recover,
+    Refused,
+    Release,
+    Renew,
+    Stop,
+    Verdict,
+)
+from lattice.units import format_ranges
+from lattice.views.ledger import LedgerStatus, SensitiveUse, TenantAccount
+
+Undo = Callable[[], None]
+NO_CLAIMS_FROM_BYTES = 1258291  # 1.2 MiB: above 1.5 MiB every write to etcd fails for ever
+
+SAME = Accepted(changed=False)
+
+
+def _nothing() -> None:
+    """Take back a change that was none."""
+
+
+@dataclass
+class Head:
+    """The ledger's counters."""
+
+    epoch: int = 0
+    term: str = ""
+    seq: int = 0
+    commit: str = ""
+    next_number: int = 1
+    recoveries: int = 0
+    total_nodes: int = 0
+
+
+class Book:
+    """Rows, accounts and counters of the ledger; see the module's docstring."""
+
+    def __init__(self) -> None:
+        self.head = Head()
+        self.sensitive = SensitiveUse()
+        self.accounts: dict[str, TenantAccount] = {}
+        self.rows: dict[Key, Row] = {}
+        self.attempts: dict[str, set[int]] = {}
+        self.holders: dict[int, Key] = {}
+        self._shard: dict[Key, int] = {}
+        self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
+        self._texts: list[str | None] = [None] * SHARDS
+
+    @classmethod
+    def empty(cls, term: str, commit: str) -> Book:
+        """The first ledger of a new cluster."""
+        book = cls()
+        book.head = Head(epoch=1, term=term, seq=1, commit=commit)
+        return book
+
+    @classmethod
+    def load(cls, status: LedgerStatus) -> Book:
+        """The book of a stored ledger. Raises Corrupt when it cannot be ours."""
+        book = cls()
+        book.head = Head(status.epoch, status.term, status.seq, status.commit, status.next_number, status.recoveries, status.total_nodes)
+        book.sensitive = status.sensitive
+        book.accounts = dict(status.tenants)
+        for position, text in enumerate(status.shards):
+            book._texts[position] = text
+            for row in decode_shard(text):
+                if row.key in book.rows:
+                    raise Corrupt(f"the ledger names {row.uid} attempt {row.attempt} twice", reason="RowTwice")
+                book._insert(row, position)
+                book._texts[position] = text
+        return book
+
+    def apply(self, proposal: Proposal) -> tuple[Verdict, Undo]:
+        """Carry out one proposal in memory, or refuse it and change nothing."""
+        return _APPLY[type(proposal)](self, proposal)
+
+    def render(self) -> LedgerStatus:
+        """The status to store; only changed shards are written anew."""
+        for position, text in enumerate(self._texts):
+            if text is None:
+                self._texts[position] = encode_shard(self._members[position].values())
+        head = self.head
+        return LedgerStatus(
+            epoch=head.epoch, term=head.term, seq=head.seq, commit=head.commit, next_number=head.next_number,
+            recoveries=head.recoveries, total_nodes=head.total_nodes, sensitive=self.sensitive, tenants=dict(self.accounts),
+            shards=tuple(text or "" for text in self._texts),
+        )  # fmt: skip
+
+    def bytes(self) -> int:
+        """The size of all shards as last written, in bytes."""
+        return sum(len(text) for text in self._texts if text is not None)
+
+    def of(self, uid: str) -> Iterator[Row]:
+        """Every row of an allocation, oldest attempt first."""
+        for attempt in sorted(self.attempts.get(uid, ())):
+            yield self.rows[(uid, attempt)]
+
+    def held(self, uid: str) -> Row | None:
+        """The row that may run, if any."""
+        return next((row for row in self.of(uid) if row.held), None)
+
+    def validate(self) -> None:
+        """Rebuild everything from the text and compare; raises Corrupt on the first difference."""
+        again = Book.load(self.render())
+        for name in ("head", "accounts", "rows", "attempts", "holders"):
+            if getattr(self, name) != getattr(again, name):
+                raise Corrupt(f"the book's {name} differ from its own text", reason="BookDiffers")
+        for tenant, account in self.accounts.items():
+            rows = [row for row in self.rows.values() if row.tenant == tenant]
+            if (account.used_nodes, account.used_allocations) != (sum(len(row.nodes) for row in rows), len(rows)):
+                raise Corrupt(f"the account of {tenant} differs from its rows", reason="BookDiffers")
+
+    # -- changes -------------------------------------------------------------------------------------
+
+    def _insert(self, row: Row, position: int) -> None:
+        self.rows[row.key] = row
+        self.attempts.setdefault(row.uid, set()).add(row.attempt)
+        for node in row.nodes:
+            if self.holders.setdefault(node, row.key) != row.key:
+                raise Corrupt(f"node index {node} is held by {self.holders[node]} and {row.key}", reason="NodeTwice")
+        self._shard[row.key] = position
+        self._members[position][row.key] = row
+        self._texts[position] = None
+
+    def _remove(self, row: Row) -> None:
+        del self.rows[row.key]
+        attempts = self.attempts[row.uid]
+        attempts.discard(row.attempt)
+        if not attempts:
+            del self.attempts[row.uid]
+        for node in row.nodes:
+            del self.holders[node]
+        position = self._shard.pop(row.key)
+        del self._members[position][row.key]
+        self._texts[position] = None
+
+    def _swap(self, old: Row | None, new: Row | None) -> Undo:
+        """Put `new` in the place of `old`, with the tenant's account; gives the way back."""
+        position = self._shard[old.key] if old else shard_of(new.key if new else ("", 0))
+        accounts = {row.tenant: self.accounts.get(row.tenant) for row in (old, new) if row}
+        if old:
+            self._remove(old)
+            self._charge(old, -1)
+        if new:
+            self._insert(new, position)
+            self._charge(new, 1)
+
+        def undo() -> None:
+            if new:
+                self._remove(new)
+            if old:
+                self._insert(old, position)
+            for tenant, account in accounts.items():
+                if account is None:
+                    self.accounts.pop(tenant, None)
+                else:
+                    self.accounts[tenant] = account
+
+        return undo
+
+    def _charge(self, row: Row, sign: int) -> None:
+        account = self.accounts.get(row.tenant, TenantAccount())
+        self.accounts[row.tenant] = msgspec.structs.replace(
+            account,
+            used_nodes=account.used_nodes + sign * len(row.nodes),
+            used_allocations=account.used_allocations + sign,
+        )
+
+    def _set_head(self, **changes: Any) -> Undo:
+        before = self.head
+        self.head = replace(before, **changes)
+
+        def undo() -> None:
+            self.head = before
+
+        return undo
+
+
+def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
+    standing = book.rows.get(claim.key)
+    if standing is not None:
+        if standing.held and standing.nodes == claim.nodes:
+            return SAME, _nothing
+        return Refused("AttemptTaken", f"attempt {claim.attempt} of {claim.uid} is in the ledger already"), _nothing
+    for check in (_other_attempts, _nodes_free, _within_limits, _room_in_object):
+        refusal = check(book, claim)
+        if refusal is not None:
+            return refusal, _nothing
+    return Accepted(), book._swap(None, _row(claim, HELD))
+
+
+def _row(claim: Claim, state: str) -> Row:
+    return Row(
+        claim.uid, claim.attempt, claim.generation, claim.user, claim.tenant, claim.vcluster,
+        claim.kind, state, claim.reporter, claim.nodes,
+    )  # fmt: skip
+
+
+def _other_attempts(book: Book, claim: Claim) -> Refused | None:
+    for row in book.of(claim.uid):
+        if row.held or row.attempt > claim.attempt:
+            return Refused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
+    return None
+
+
+def _nodes_free(book: Book, claim: Claim) -> Refused | None:
+    taken = [node for node in claim.nodes if node in book.holders]
+    if taken:
+        return Refused("NodesTaken", f"{len(taken)} of {len(claim.nodes)} nodes are held already: indices {format_ranges(taken)}")
+    if not claim.nodes or claim.reporter not in claim.nodes:
+        return Refused("ClaimUnsound", "a claim names at least one node, and its reporter among them")
+    used = sum(account.used_nodes for account in book.accounts.values())
+    if used + len(claim.nodes) > book.head.total_nodes:
+        return Refused("NodesTaken", f"{used} of {book.head.total_nodes} nodes are held, {len(claim.nodes)} more are asked for")
+    return None
+
+
+def _within_limits(book: Book, claim: Claim) -> Refused | None:
+    account = book.accounts.get(claim.tenant)
+    if account is None:
+        return Refused("TenantUnknown", f'tenant "{claim.tenant}" has no account in the ledger yet')
+    wanted = len(claim.nodes)
+    if account.max_nodes is not None and account.used_nodes + wanted > account.max_nodes:
+        return Refused("WaitingForQuotaHeadroom", over_quota(claim.tenant, "max_nodes", account.used_nodes, wanted, account.max_nodes))
+    if account.max_allocations is not None and account.used_allocations + 1 > account.max_allocations:
+        return Refused(
+            "WaitingForQuotaHeadroom",
+            over_quota(claim.tenant, "max_concurrent_allocations", account.used_allocations, 1, account.max_allocations),
+        )
+    return None
+
+
+def over_quota(tenant: str, quota: str, current: int, requested: int, limit: int) -> str:
+    """The book's sentence for a hard quota (chapter "Quota Enforcement")."""
+    return f'tenant "{tenant}" would exceed {quota} quota (current: {current}, requested: {requested}, limit: {limit})'
+
+
+def _room_in_object(book: Book, claim: Claim) -> Refused | None:
+    size = book.bytes()
+    if size + 70 + 6 * len(claim.nodes) > NO_CLAIMS_FROM_BYTES:
+        return Refused(
+            "LedgerFull", f"the ledger holds {len(book.rows)} allocations in {size} bytes; no more are taken above {NO_CLAIMS_FROM_BYTES}"
+        )
+    return None
+
+
+def _stop(book: Book, stop: Stop) -> tuple[Verdict, Undo]:
+    row = book.rows.get(stop.key)
+    if row is None:
+        return _gone(stop.key), _nothing
+    if not row.held:
+        return SAME, _nothing
+    return Accepted(), book._swap(row, msgspec.structs.replace(row, state=stop.cause))
+
+
+def _release(book: Book, release: Release) -> tuple[Verdict, Undo]:
+    row = book.rows.get(release.key)
+    if row is None:
+        return SAME, _nothing
+    freed = set(row.nodes if release.nodes is None else release.nodes)
+    left = tuple(node for node in row.nodes if node not in freed)
+    if left == row.nodes:
+        return SAME, _nothing
+    if left and row.held:
+        return Refused("RowHeld", f"attempt {row.attempt} of {row.uid} is held: stop it before parts of it are freed"), _nothing
+    reporter = row.reporter if row.reporter in left else min(left, default=0)
+    return Accepted(), book._swap(row, msgspec.structs.replace(row, nodes=left, reporter=reporter) if left else None)
+
+
+def _renew(book: Book, renew: Renew) -> tuple[Verdict, Undo]:
+    row = book.rows.get(renew.key)
+    if row is None:
+        return _gone(renew.key), _nothing
+    if renew.generation <= row.generation:
+        return SAME, _nothing
+    return Accepted(), book._swap(row, msgspec.structs.replace(row, generation=renew.generation))
+
+
+def _appoint(book: Book, appoint: Appoint) -> tuple[Verdict, Undo]:
+    row = book.rows.get(appoint.key)
+    if row is None:
+        return _gone(appoint.key), _nothing
+    if appoint.reporter not in row.nodes:
+        return Refused("ClaimUnsound", f"node index {appoint.reporter} is none of the nodes of {row.uid}"), _nothing
+    if row.reporter == appoint.reporter:
+        return SAME, _nothing
+    return Accepted(), book._swap(row, msgspec.structs.replace(row, reporter=appoint.reporter))
+
+
+def _gone(key: Key) -> Refused:
+    return Refused("RowGone", f"attempt {key[1]} of {key[0]} is not in the ledger")
+
+
+def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
+    before = book.accounts.get(limits.tenant)
+    after = msgspec.structs.replace(before or TenantAccount(), max_nodes=limits.max_nodes, max_allocations=limits.max_allocations)
+    if before == after:
+        return SAME, _nothing
+    return Accepted(), _set_account(book, limits.tenant, before, after)
+
+
+def _forget(book: Book, forget: Forget) -> tuple[Verdict, Undo]:
+    before = book.accounts.get(forget.tenant)
+    if before is None:
+        return SAME, _nothing
+    if before.used_allocations or before.used_nodes:
+        return Refused("TenantInUse", f'tenant "{forget.tenant}" holds {before.used_nodes} nodes'), _nothing
+    return Accepted(), _set_account(book, forget.tenant, before, None)
+
+
+def _set_account(book: Book, tenant: str, before: TenantAccount | None, after: TenantAccount | None) -> Undo:
+    def put(account: TenantAccount | None) -> None:
+        if account is None:
+            book.accounts.pop(tenant, None)
+        else:
+            book.accounts[tenant] = account
+
+    put(after)
+    return lambda: put(before)
+
+
+def _pool(book: Book, pool: Pool) -> tuple[Verdict, Undo]:
+    held = [node for node in pool.without if node in book.holders]
+    if held:
+        return Refused("NodeHeld", f"node indices {format_ranges(held)} are held and cannot leave"), _nothing
+    used = sum(account.used_nodes for account in book.accounts.values())
+    if pool.total_nodes < used:
+        return Refused("NodeHeld", f"{used} nodes are held, {pool.total_nodes} would exist"), _nothing
+    if pool.total_nodes == book.head.total_nodes:
+        return SAME, _nothing
+    return Accepted(), book._set_head(total_nodes=pool.total_nodes)
+
+
+def _numbers(book: Book, numbers: Numbers) -> tuple[Verdict, Undo]:
+    if numbers.next_number <= book.head.next_number:
+        return SAME, _nothing
+    return Accepted(), book._set_head(next_number=numbers.next_number)
+
+
+def _recover(book: Book, recover: Recover) -> tuple[Verdict, Undo]:
+    return Accepted(), book._set_head(
+        seq=max(recover.seq, book.head.seq),
+        next_number=max(recover.next_number, book.head.next_number),
+        recoveries=book.head.recoveries + 1,
+    )
+
+
+def _adopt(book: Book, adopt: Adopt) -> tuple[Verdict, Undo]:
+    if adopt.claim.key in book.rows:
+        return SAME, _nothing
+    refusal = _other_attempts(book, adopt.claim) if adopt.state == HELD else None
+    refusal = refusal or _nodes_free(book, adopt.claim)
+    if refusal is not None:
+        return refusal, _nothing
+    return Accepted(), book._swap(None, _row(adopt.claim, adopt.state))
+
+
+_APPLY: dict[type, Callable[[Book, Any], tuple[Verdict, Undo]]] = {
+    Claim: _claim,
+    Stop: _stop,
+    Release: _release,
+    Renew: _renew,
+    Appoint: _appoint,
+    Limits: _limits,
+    Forget: _forget,
+    Pool: _pool,
+    Numbers: _numbers,
+    Recover: _recover,
+    Adopt: _adopt,
+}
+
+
+def apply_all(book: Book, proposals: Iterable[Proposal]) -> tuple[list[Verdict], Undo]:
+    """Carry out a batch in order; gives a verdict each and the way back for all of them."""
+    verdicts: list[Verdict] = []
+    undos: list[Undo] = []
+    for proposal in proposals:
+        verdict, undo = book.apply(proposal)
+        verdicts.append(verdict)
+        undos.append(undo)
+
+    def undo_all() -> None:
+        for undo in reversed(undos):
+            undo()
+
+    return verdicts, undo_all

@@ -1,0 +1,105 @@
+"""Format 1 of a ledger shard (docs/explanation/formats.md): text to rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+import msgspec
+
+from lattice.errors import Corrupt
+from lattice.units import decode_uid, encode_uid, format_ranges, parse_ranges
+from lattice.views.ledger import LedgerStatus
+
+FORMAT = 1
+SHARDS = 64
+
+HELD = "h"
+CANCELLED = "c"
+DELETED = "d"
+NODE_LOST = "l"
+DISABLED = "o"
+UNNAMED = "n"
+WITHDRAWN = "w"
+CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN
+KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
+
+Key = tuple[str, int]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds."""
+
+    uid: str
+    attempt: int
+    generation: int
+    user: str
+    tenant: str
+    vcluster: str
+    kind: str
+    state: str
+    reporter: int
+    nodes: tuple[int, ...]
+
+    @property
+    def key(self) -> Key:
+        """What stands once in the ledger."""
+        return (self.uid, self.attempt)
+
+    @property
+    def held(self) -> bool:
+        """Whether it may run; else it is releasing."""
+        return self.state == HELD
+
+
+def shard_of(key: Key) -> int:
+    """The shard that new rows of this key go to; a reader finds them in any."""
+    return crc32(f"{key[0]}-{key[1]}".encode()) % SHARDS
+
+
+def encode_shard(rows: Iterable[Row]) -> str:
+    """The text of a shard with these rows, in their order."""
+    names: dict[str, int] = {}
+    lines: list[str] = []
+    for row in rows:
+        user, tenant, vcluster = (names.setdefault(name, len(names)) for name in (row.user, row.tenant, row.vcluster))
+        lines.append(
+            f"{encode_uid(row.uid)} {row.attempt} {row.generation} {user} {tenant} {vcluster}"
+            f" {row.kind} {row.state} {row.reporter} {format_ranges(row.nodes)}"
+        )
+    return f"{FORMAT}|{','.join(quote(name, safe=':@.-_~/+') for name in names)}|{';'.join(lines)}"
+
+
+def decode_shard(text: str) -> list[Row]:
+    """The rows of a shard; trailing columns are ignored.
+
+    Raises Corrupt for another format number (naming both) or text that is no shard.
+    """
+    number, _, rest = text.partition("|")
+    if number != str(FORMAT):
+        raise Corrupt(f"ledger shard of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
+    head, bar, body = rest.partition("|")
+    if not bar:
+        raise Corrupt(f"ledger shard without rows part: {text[:80]!r}", reason="ShardUnreadable")
+    names = [unquote(name) for name in head.split(",")] if head else []
+    try:
+        return [_decode_row(line, names) for line in body.split(";")] if body else []
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"ledger shard with an unreadable row: {error}", reason="ShardUnreadable") from error
+
+
+def _decode_row(line: str, names: Sequence[str]) -> Row:
+    uid, attempt, generation, user, tenant, vcluster, kind, state, reporter, nodes = line.split(" ")[:10]
+    if kind not in KINDS or (state != HELD and state not in CAUSES) or len(state) != 1:
+        raise ValueError(f"kind {kind!r}, state {state!r} in {line[:60]!r}")
+    return Row(
+        decode_uid(uid), int(attempt), int(generation), names[int(user)], names[int(tenant)], names[int(vcluster)],
+        kind, state, int(reporter), tuple(parse_ranges(nodes)),
+    )  # fmt: skip
+
+
+def rows_of(status: LedgerStatus) -> Iterator[Row]:
+    """Every row of a stored ledger."""
+    for shard in status.shards:
+        yield from decode_shard(shard)

@@ -1,0 +1,83 @@
+"""Format 1 of a node group's plan: ledger rows to orders, and orders as agents read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lattice.errors import Corrupt
+from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
+
+FORMAT = 1
+NODES_PER_PLAN = 64
+
+RUN = "run"
+STOP = "stop"
+
+
+class PlanRow(msgspec.Struct, frozen=True, gc=False):
+    """One order: run this attempt, or stop it (and why); `nodes` in rank order."""
+
+    order: str
+    cause: str
+    uid: str
+    attempt: int
+    generation: int
+    number: int
+    reporter: str
+    address: str
+    namespace: str
+    name: str
+    head: str
+    nodes: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What stands once in a plan."""
+        return (self.uid, self.attempt)
+
+
+def plan_name(index: int) -> str:
+    """The plan that carries the orders of the node with this index."""
+    return f"group-{index // NODES_PER_PLAN:04d}"
+
+
+def format_plan(rows: Iterable[PlanRow]) -> str:
+    """The text of a plan, rows in key order: equal orders give equal bytes."""
+    lines = [str(FORMAT)]
+    for row in sorted(rows, key=lambda row: row.key):
+        order = RUN if row.order == RUN else f"{STOP}:{row.cause}"
+        lines.append(
+            f"{order} {encode_uid(row.uid)} {row.attempt} {row.generation} {row.number}"
+            f" {row.reporter or '-'}={row.address or '-'} {row.namespace or '-'}/{row.name or '-'} {row.head or '-'} {fold_nodes(row.nodes)}"
+        )
+    return "\n".join(lines)
+
+
+def parse_plan(text: str) -> list[PlanRow]:
+    """The orders of a plan; trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable rows."""
+    number, _, body = text.partition("\n")
+    if number != str(FORMAT):
+        raise Corrupt(f"plan of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
+    try:
+        return [_parse_row(line) for line in body.splitlines()]
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"plan with an unreadable row: {error}", reason="PlanUnreadable") from error
+
+
+def _parse_row(line: str) -> PlanRow:
+    order, uid, attempt, generation, number, reporter, path, head, nodes = line.split(" ")[:9]
+    word, _, cause = order.partition(":")
+    if word not in (RUN, STOP) or (word == STOP) != bool(cause):
+        raise ValueError(f"order {order!r} in {line[:80]!r}")
+    reporter_name, _, address = reporter.partition("=")
+    namespace, _, name = path.partition("/")
+    return PlanRow(
+        word, cause, decode_uid(uid), int(attempt), int(generation), int(number),
+        _text(reporter_name), _text(address), _text(namespace), _text(name), _text(head), tuple(expand_nodes(nodes)),
+    )  # fmt: skip
+
+
+def _text(column: str) -> str:
+    return "" if column == "-" else column

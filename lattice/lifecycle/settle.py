@@ -1,0 +1,111 @@
+"""What follows from an allocation's conditions: phase, Ready, Reconciling, Stalled.
+
+Whoever writes a condition writes these too, in the same patch, with `settle`: so the derived fields always
+agree with the conditions, whoever wrote last. Ends are final only together with Ready or Stalled:
+
+| Finished | settled as |
+|---|---|
+| True, Completed | Completed, Ready |
+| True, Cancelled or DeadlineMissed | Cancelled, Stalled |
+| True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler says what follows |
+| True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler says what follows |
+| True, another reason | Failed, Stalled |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, is_true, with_condition, without_conditions
+from lattice.models import conditions as kinds
+from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
+
+NODE_SIDE = frozenset({"NodeLost", "Lost", "StartFailedOnNode", "ReporterLost"})
+"""Ends that the node caused, not the work: `OnNodeFailure` requeues them."""
+CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Conditions with the derived ones, and the phase that people read."""
+
+    phase: str
+    conditions: tuple[Condition, ...]
+
+
+def settle(
+    conditions: tuple[Condition, ...],
+    *,
+    lifecycle_type: str,
+    may_requeue: bool,
+    generation: int,
+    now: str,
+    phase_before: str = "",
+    decided: bool = False,
+) -> Settled:
+    """Derive phase and Ready, Reconciling, Stalled from the other conditions.
+
+    `may_requeue`: policy and attempts left allow another attempt after this end (see `may_requeue`).
+    `decided`: the scheduler writes, and has decided that none follows: an end is final now.
+    """
+    base = without_conditions(conditions, kinds.DERIVED)
+    before = {entry.type: entry for entry in conditions}
+    finished = condition(base, kinds.FINISHED)
+    if finished is not None and finished.status == TRUE:
+        phase, derived = _ended(finished, lifecycle_type, may_requeue and not decided, decided, phase_before)
+    else:
+        phase, derived = _going_on(base, lifecycle_type)
+    result = base
+    for kind, status, reason, message in derived:
+        kept = before.get(kind)
+        seed = (*result, kept) if kept is not None else result
+        result = with_condition(seed, kind, status, reason, message, generation=generation, now=now)
+    return Settled(phase, result)
+
+
+Derived = list[tuple[str, str, str, str]]
+
+
+def _ended(finished: Condition, lifecycle_type: str, may_requeue: bool, decided: bool, phase_before: str) -> tuple[str, Derived]:
+    phase = phase_before or kinds.RUNNING
+    reason, message = finished.reason, finished.message
+    if reason == "Completed":
+        return kinds.COMPLETED, [(kinds.READY, TRUE, reason, message)]
+    if reason == "Stopped" and not decided:
+        return phase, [(kinds.READY, FALSE, "StopPending", message), (kinds.RECONCILING, TRUE, "StopPending", message)]
+    if reason in CANCELLED_ENDS:
+        return kinds.CANCELLED, [(kinds.READY, FALSE, reason, message), (kinds.STALLED, TRUE, reason, message)]
+    if may_requeue:
+        return phase, [(kinds.READY, FALSE, "RequeuePending", message), (kinds.RECONCILING, TRUE, "RequeuePending", message)]
+    return kinds.FAILED, [(kinds.READY, FALSE, reason, message), (kinds.STALLED, TRUE, reason, message)]
+
+
+def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, Derived]:
+    if is_true(base, kinds.STARTED):
+        started = condition(base, kinds.STARTED)
+        ready = FALSE if lifecycle_type == "Bounded" else TRUE
+        return kinds.RUNNING, [(kinds.READY, ready, "Running", started.message if started else "")]
+    scheduled = condition(base, kinds.SCHEDULED)
+    if scheduled is not None and scheduled.status == TRUE:
+        return kinds.STAGING, [(kinds.READY, FALSE, "Staging", scheduled.message)]
+    if scheduled is not None:
+        return kinds.PENDING, [(kinds.READY, FALSE, scheduled.reason, scheduled.message)]
+    return kinds.PENDING, [(kinds.READY, FALSE, "NotYetEvaluated", "no scheduling cycle has looked at it yet")]
+
+
+def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
+    """Whether policy and attempts left allow another attempt after an end with this reason.
+
+    A start that was lost before the first process is a retry; it counts all the same (decision "requeue").
+    """
+    policy = lifecycle.requeue
+    if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in ("Completed", "WalltimeExceeded", *CANCELLED_ENDS):
+        return False
+    return policy.policy == "Always" or reason in NODE_SIDE
+
+
+def is_final(status: AllocationStatus) -> bool:
+    """Whether nothing follows: Finished together with Ready or Stalled."""
+    return is_true(status.conditions, kinds.FINISHED) and (
+        is_true(status.conditions, kinds.READY) or is_true(status.conditions, kinds.STALLED)
+    )

@@ -1,0 +1,165 @@
+"""One scheduling cycle: pending work in order, a place or a reason each.
+
+Order: class, then waiting time, then namespace/name (decision "equal scores"). Every later policy keeps this
+interface: `decide` takes the pending work and the machine and gives outcomes; places are taken from the
+machine as they are found, and the caller gives them back when the ledger refuses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lattice.ledger.commit import over_quota
+from lattice.scheduling.machine import Census, Machine, Need
+from lattice.scheduling.placement import place
+from lattice.views.ledger import TenantAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One pending allocation; times in seconds since the epoch."""
+
+    key: str
+    uid: str
+    tenant: str
+    vcluster: str
+    preemption_class: int
+    submitted: float
+    minimum: int
+    maximum: int
+    need: Need
+    held: bool = False
+    not_before: float = 0.0
+    back_off_until: float = 0.0
+    vcluster_open: bool = True
+    vcluster_known: bool = True
+    unreadable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """It fits on these nodes (indices, ascending)."""
+
+    candidate: Candidate
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
+
+    candidate: Candidate
+    reason: str
+    message: str
+    wake: float | None = None
+
+
+Outcome = Placed | Waiting
+
+
+@dataclass
+class _Use:
+    """What this cycle has given out so far, on top of the ledger."""
+
+    accounts: Mapping[str, TenantAccount]
+    nodes: dict[str, int] = field(default_factory=dict)
+    allocations: dict[str, int] = field(default_factory=dict)
+
+
+def order(candidate: Candidate) -> tuple[int, float, str]:
+    """The sort key of the queue: higher class, then longer waiting, then name."""
+    return (-candidate.preemption_class, candidate.submitted, candidate.key)
+
+
+def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[str, TenantAccount], now: float) -> Iterator[Outcome]:
+    """One outcome for each candidate, in order; takes what it places from `machine` as it goes."""
+    use = _Use(accounts)
+    free_before: dict[Need, int] = {}
+    too_many: dict[Need, int] = {}
+    for candidate in sorted(candidates, key=order):
+        waiting = _gate(candidate, use, now)
+        if waiting is not None:
+            yield waiting
+            continue
+        free_before.setdefault(candidate.need, -1)
+        if candidate.minimum >= too_many.get(candidate.need, 1 << 30):
+            yield _explain(candidate, machine, free_before[candidate.need])
+            continue
+        if free_before[candidate.need] < 0:
+            free_before[candidate.need] = machine.census(candidate.need).free
+        nodes = place(machine, candidate.need, candidate.minimum, _room(candidate, use))
+        if nodes is None:
+            too_many[candidate.need] = candidate.minimum
+            yield _explain(candidate, machine, free_before[candidate.need])
+            continue
+        machine.take(nodes)
+        use.nodes[candidate.tenant] = use.nodes.get(candidate.tenant, 0) + len(nodes)
+        use.allocations[candidate.tenant] = use.allocations.get(candidate.tenant, 0) + 1
+        yield Placed(candidate, nodes)
+
+
+def _room(candidate: Candidate, use: _Use) -> int:
+    """The most nodes it may get: its maximum, or what the tenant's quota leaves."""
+    account = use.accounts.get(candidate.tenant)
+    if account is None or account.max_nodes is None:
+        return candidate.maximum
+    left = account.max_nodes - account.used_nodes - use.nodes.get(candidate.tenant, 0)
+    return max(candidate.minimum, min(candidate.maximum, left))
+
+
+def _gate(candidate: Candidate, use: _Use, now: float) -> Waiting | None:
+    """What keeps it from the nodes, whatever is free."""
+    if candidate.unreadable:
+        return Waiting(candidate, "NeverFits", candidate.unreadable)
+    if candidate.held:
+        return Waiting(candidate, "Held", "spec.hold is set; `lattice release` lets it go")
+    if candidate.not_before > now:
+        return Waiting(candidate, "NotBefore", f"starts {candidate.not_before - now:.0f} s from now at the earliest", candidate.not_before)
+    if candidate.back_off_until > now:
+        seconds = candidate.back_off_until - now
+        return Waiting(candidate, "RetryBackOff", f"the next attempt follows in {seconds:.0f} s", candidate.back_off_until)
+    if not candidate.vcluster_known:
+        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" does not exist any more')
+    if not candidate.vcluster_open:
+        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" is Closed: it accepts work and starts none')
+    return _quota(candidate, use)
+
+
+def _quota(candidate: Candidate, use: _Use) -> Waiting | None:
+    account = use.accounts.get(candidate.tenant)
+    if account is None:
+        return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
+    nodes = account.used_nodes + use.nodes.get(candidate.tenant, 0)
+    if account.max_nodes is not None and nodes + candidate.minimum > account.max_nodes:
+        message = over_quota(candidate.tenant, "max_nodes", nodes, candidate.minimum, account.max_nodes)
+        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
+    running = account.used_allocations + use.allocations.get(candidate.tenant, 0)
+    if account.max_allocations is not None and running + 1 > account.max_allocations:
+        message = over_quota(candidate.tenant, "max_concurrent_allocations", running, 1, account.max_allocations)
+        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
+    return None
+
+
+def _explain(candidate: Candidate, machine: Machine, free_before: int) -> Waiting:
+    """Why no place was found, with the numbers."""
+    census = machine.census(candidate.need)
+    wanted = candidate.minimum
+    if census.eligible < wanted:
+        return Waiting(candidate, "NeverFits", f"needs {wanted} nodes, and {census.eligible} exist that fit its constraints")
+    if census.usable < wanted:
+        states = ", ".join(f"{count} {state}" for state, count in sorted(machine.states(candidate.need).items()) if state != "Ready")
+        message = f"needs {wanted} nodes; of {census.eligible} that fit, {census.usable} can be used ({states or 'not seen alive yet'})"
+        return Waiting(candidate, "NodesUnavailable", message)
+    if free_before >= wanted:
+        message = f"needs {wanted} nodes; {free_before} were free, and {free_before - census.free} of them went to work that comes first"
+        return Waiting(candidate, "BehindHigherPriority", message)
+    return Waiting(candidate, "WaitingForNodes", _shortage(wanted, census))
+
+
+def _shortage(wanted: int, census: Census) -> str:
+    held = census.usable - census.free
+    away = census.eligible - census.usable
+    return f"needs {wanted} nodes; of {census.eligible} that fit, {census.free} are free, {held} in use" + (
+        f", {away} unavailable" if away else ""
+    )
