@@ -108,11 +108,21 @@ class TenantSpec(View):
     finished_retention: str = "7d"
 
 
+class TenantUse(View):
+    """Limits and use, mirrored from the ledger; None is unlimited."""
+
+    max_nodes: int | None = None
+    used_nodes: int = 0
+    max_allocations: int | None = None
+    used_allocations: int = 0
+
+
 class TenantStatus(View):
     """What is in force."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
+    use: TenantUse | None = None
 
 
 class Tenant(View):
