@@ -1,0 +1,13 @@
+"""What may enter the cluster: chains of pure functions that fill in what is absent and judge what was asked.
+
+The webhook, `submit --dry-run=client` and `plan` ask the same chain, so that everybody gets the same
+sentence. What belongs here: defaults, checks, their reasons, the strict reading of manifests. What does
+not: gathering the facts (the webhook and the CLI do), anything that decides when or where work runs,
+charging a quota (the ledger alone does). `strict` alone loads pydantic.
+"""
+
+from lattice.admission.chain import Request, admit, fill, judge, wanted_rights
+from lattice.admission.facts import Facts, Requester
+from lattice.admission.verdicts import Accepted, Caution, Refused, Verdict
+
+__all__ = ["Accepted", "Caution", "Facts", "Refused", "Request", "Requester", "Verdict", "admit", "fill", "judge", "wanted_rights"]

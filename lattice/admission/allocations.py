@@ -1,0 +1,54 @@
+"""The chains of the Allocation, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from lattice.admission.facts import Facts
+from lattice.admission.limits import check_class, check_nodes, check_quota, check_resources, check_walltime
+from lattice.admission.ownership import check_tenant, check_user, check_vcluster
+from lattice.admission.submission import Submission, read_submission
+from lattice.admission.timing import check_grace_period, check_window
+from lattice.admission.updates import check_update
+from lattice.admission.verdicts import Finding, Object, Refused
+from lattice.admission.work import check_files, check_job_name, check_variables, check_work
+
+ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]] = (
+    check_tenant,
+    check_user,
+    check_vcluster,
+    check_work,
+    check_nodes,
+    check_resources,
+    check_walltime,
+    check_class,
+    check_grace_period,
+    check_window,
+    check_variables,
+    check_files,
+    check_job_name,
+    check_quota,
+)
+"""What a new Allocation must pass; the hard quota comes last, since it alone changes by itself."""
+
+
+def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a new Allocation, the defaults filled in before."""
+    asked = read_submission(obj)
+    if isinstance(asked, Refused):
+        yield asked
+        return
+    for check in ON_CREATION:
+        yield from check(asked, facts)
+
+
+def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a change; an old object that does not read is not in the way of its repair."""
+    if old.get("spec") == new.get("spec"):
+        return
+    before, after = read_submission(old), read_submission(new)
+    if isinstance(after, Refused):
+        yield after
+    elif not isinstance(before, Refused):
+        yield from check_update(before, after, facts)

@@ -1,0 +1,92 @@
+"""The one door: a request and facts in, a verdict out; one chain a kind, the same for webhook and command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from lattice.admission import allocations, configs, nodes, tenants, vclusters
+from lattice.admission.defaults import fill_allocation
+from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
+from lattice.admission.submission import part, read_submission
+from lattice.admission.updates import lengthens
+from lattice.admission.verdicts import Accepted, Finding, Object, Refused, Verdict, conclude
+
+Operation = Literal["CREATE", "UPDATE", "DELETE"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked: `obj` is the object as it would be (empty on DELETE), `old` as it is (empty on CREATE)."""
+
+    kind: str
+    operation: Operation
+    obj: Object
+    old: Object
+    namespace: str = ""
+
+    @classmethod
+    def creation(cls, obj: Object, namespace: str = "") -> Request:
+        """The request to make `obj`, as a command line asks about it."""
+        where = str(part(obj, "metadata").get("namespace") or namespace)
+        return cls(str(obj.get("kind") or ""), "CREATE", obj, {}, where)
+
+
+_CREATION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
+    "Allocation": allocations.judge_creation,
+    "Tenant": tenants.judge,
+    "VCluster": vclusters.judge,
+    "LatticeConfig": configs.judge,
+    "LatticeNode": nodes.judge,
+}
+_CHANGE: Final[dict[str, Callable[[Object, Object, Facts], Iterator[Finding]]]] = {"Allocation": allocations.judge_change}
+_DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
+    "Tenant": tenants.judge_deletion,
+    "VCluster": vclusters.judge_deletion,
+}
+
+
+def fill(request: Request, facts: Facts) -> Accepted:
+    """The object with what is absent filled in; nothing is judged, and other kinds come back as they are."""
+    if request.kind == "Allocation" and request.operation == "CREATE":
+        return Accepted(fill_allocation(request.obj, facts))
+    if request.kind == "LatticeNode" and request.operation != "DELETE":
+        return Accepted(nodes.fill(request.obj, request.old, facts))
+    return Accepted(request.obj)
+
+
+def judge(request: Request, facts: Facts) -> Verdict:
+    """Whether the object may enter as it is; a kind or operation without a chain is accepted."""
+    return conclude(request.obj, _findings(request, facts))
+
+
+def admit(request: Request, facts: Facts) -> Verdict:
+    """What the server would make of it: `fill`, then `judge`."""
+    return judge(replace(request, obj=fill(request, facts).obj), facts)
+
+
+def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]]:
+    """The tenant, and the verbs on it that the verdict depends on; the gatherer asks for these and no others."""
+    if request.kind != "Allocation" or request.operation == "DELETE":
+        return "", frozenset()
+    tenant = str(part(request.obj, "spec").get("tenant") or "")
+    if request.operation == "CREATE":
+        user = part(request.obj, "spec").get("user")
+        return tenant, frozenset({RUN_AS}) if user and user != requester else frozenset()
+    old, new = read_submission(request.old), read_submission(request.obj)
+    if isinstance(old, Refused) or isinstance(new, Refused) or not lengthens(old, new):
+        return tenant, frozenset()
+    return tenant, frozenset({EXTEND, MANAGE})
+
+
+def _findings(request: Request, facts: Facts) -> Iterator[Finding]:
+    if request.operation == "DELETE":
+        deletion = _DELETION.get(request.kind)
+        return deletion(request.old, facts) if deletion else iter(())
+    change = _CHANGE.get(request.kind)
+    if request.operation == "UPDATE" and change is not None:
+        return change(request.old, request.obj, facts)
+    unchanged = request.operation == "UPDATE" and request.old.get("spec") == request.obj.get("spec")
+    creation = _CREATION.get(request.kind)
+    return creation(request.obj, facts) if creation and not unchanged else iter(())

@@ -1,0 +1,82 @@
+"""Checks of the LatticeConfig: durations that make sense beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lattice.admission.facts import Facts
+from lattice.admission.submission import malformed
+from lattice.admission.verdicts import Finding, Object, Refused, reading
+from lattice.units import parse_duration, quantity_bytes
+from lattice.views import Config
+
+LEAST_LOG_BYTES = 65536
+"""Less than this kept of a stream would lose a single screen of output."""
+
+
+def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about the LatticeConfig that is made or changed."""
+    del facts
+    try:
+        config = msgspec.convert(obj, Config)
+    except msgspec.ValidationError as error:
+        yield malformed(error, "")
+        return
+    seconds: dict[str, float] = {}
+    for field, text, least, most in _durations(config):
+        value = reading(parse_duration, text, field=field, reason="DurationInvalid")
+        if isinstance(value, Refused):
+            yield value
+            return
+        if not least <= value <= most:
+            sentence = f"{field} is {text} (limits: {least:g}s to {most:g}s)"
+            yield Refused("OptionInvalid", sentence, field, "choose a duration within the limits")
+        seconds[field] = value
+    yield from _order(config, seconds)
+    yield from _work(config)
+
+
+def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
+    """Each duration with its field and its limits in seconds."""
+    scheduling, nodes = config.spec.scheduling, config.spec.nodes
+    return (
+        ("spec.scheduling.cycleInterval", scheduling.cycle_interval, 1, 3600),
+        ("spec.scheduling.retryBackOff", scheduling.retry_back_off, 1, 300),
+        ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
+        ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
+        ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),
+        ("spec.nodes.bootTimeout", nodes.boot_timeout, 1, 86400),
+        ("spec.nodes.massSilenceDelay", nodes.mass_silence_delay, 0, 86400),
+    )
+
+
+def _order(config: Config, seconds: dict[str, float]) -> Iterator[Finding]:
+    nodes = config.spec.nodes
+    if seconds["spec.nodes.heartbeatTimeout"] <= seconds["spec.nodes.heartbeatInterval"]:
+        numbers = f"(timeout: {nodes.heartbeat_timeout}, interval: {nodes.heartbeat_interval})"
+        sentence = (
+            f"spec.nodes.heartbeatTimeout is not above heartbeatInterval {numbers}: every node would be Degraded between two heartbeats"
+        )
+        yield Refused("OptionInvalid", sentence, "spec.nodes.heartbeatTimeout", "choose about three times the interval")
+    if seconds["spec.nodes.bootTimeout"] < seconds["spec.nodes.heartbeatTimeout"]:
+        numbers = f"(boot: {nodes.boot_timeout}, timeout: {nodes.heartbeat_timeout})"
+        sentence = f"spec.nodes.bootTimeout is below heartbeatTimeout {numbers}: a booting node would be Failed before it is Degraded"
+        yield Refused("OptionInvalid", sentence, "spec.nodes.bootTimeout", "choose at least heartbeatTimeout")
+
+
+def _work(config: Config) -> Iterator[Finding]:
+    work = config.spec.work
+    if work.min_uid < 1:
+        yield Refused("OptionInvalid", f"spec.work.minUid is {work.min_uid}: root never runs work", "spec.work.minUid", "choose at least 1")
+    kept = reading(quantity_bytes, work.log_bytes, field="spec.work.logBytes", reason="QuantityInvalid")
+    if isinstance(kept, Refused):
+        yield kept
+    elif kept < LEAST_LOG_BYTES:
+        sentence = f"spec.work.logBytes is {work.log_bytes}, and must be at least {LEAST_LOG_BYTES} bytes"
+        yield Refused("OptionInvalid", sentence, "spec.work.logBytes", "choose for example 64Mi")
+    for qos, level in sorted(config.spec.compat.qos_mapping.items()):
+        if not 0 <= level <= 10:
+            sentence = f"spec.compat.qosMapping[{qos!r}] is {level}, and preemption classes are 0 to 10"
+            yield Refused("ClassInvalid", sentence, "spec.compat.qosMapping", "choose 0 to 10")

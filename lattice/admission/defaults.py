@@ -1,0 +1,78 @@
+"""What an Allocation gets that does not say: user, tenant, vcluster, walltime, class, finalizer.
+
+Only what is absent is filled, and what was given is never rewritten: a manifest that is applied twice
+does not drift. What cannot be filled stays absent, and the checks say why.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Final
+
+from lattice.admission.facts import Facts
+from lattice.admission.submission import part
+from lattice.admission.verdicts import Object
+from lattice.views import Tenant, VCluster
+
+RELEASE_FINALIZER: Final = "lattice.dev/release"
+"""Holds a deleted Allocation until its nodes are free."""
+DEFAULT_CLASS: Final = 5
+"""The preemption class of an allocation that names none."""
+
+
+def usable_vclusters(tenant: str, vclusters: dict[str, VCluster] | None) -> list[str]:
+    """The names of the vclusters that the tenant may use, in order."""
+    return sorted(name for name, vcluster in (vclusters or {}).items() if may_use(tenant, vcluster))
+
+
+def may_use(tenant: str, vcluster: VCluster) -> bool:
+    """Whether the vcluster takes work of the tenant."""
+    return "*" in vcluster.spec.tenants or tenant in vcluster.spec.tenants
+
+
+def fill_allocation(obj: Object, facts: Facts) -> Object:
+    """A copy of a new Allocation with every absent value filled in that has a default."""
+    filled = copy.deepcopy(obj)
+    spec = filled.get("spec")
+    if not isinstance(spec, dict):
+        return filled  # the schema refuses it with the path
+    _fill_finalizer(filled)
+    _set_absent(spec, "user", facts.requester.user)
+    _set_absent(spec, "tenant", facts.namespace_tenant or "")
+    tenant = (facts.tenants or {}).get(str(spec.get("tenant") or ""))
+    _set_absent(spec, "vcluster", _vcluster(str(spec.get("tenant") or ""), tenant, facts))
+    _fill_lifecycle(spec, tenant, (facts.vclusters or {}).get(str(spec.get("vcluster") or "")))
+    return filled
+
+
+def _set_absent(at: Object, key: str, value: str) -> None:
+    if value and at.get(key) in (None, ""):
+        at[key] = value
+
+
+def _fill_finalizer(obj: Object) -> None:
+    metadata = obj.setdefault("metadata", {})
+    finalizers = metadata.get("finalizers") or []
+    if RELEASE_FINALIZER not in finalizers:
+        metadata["finalizers"] = [*finalizers, RELEASE_FINALIZER]
+
+
+def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
+    """The tenant's default, else the only one that it may use, else none."""
+    if tenant is not None and tenant.spec.default_v_cluster:
+        return tenant.spec.default_v_cluster
+    usable = usable_vclusters(name, dict(facts.vclusters or {})) if name else []
+    return usable[0] if len(usable) == 1 else ""
+
+
+def _fill_lifecycle(spec: Object, tenant: Tenant | None, vcluster: VCluster | None) -> None:
+    lifecycle = part(spec, "lifecycle")
+    additions: Object = {}
+    walltime = vcluster.spec.defaults.walltime if vcluster is not None else None
+    if walltime and lifecycle.get("walltime") is None and lifecycle.get("type", "Bounded") == "Bounded":
+        additions["walltime"] = walltime
+    highest = tenant.spec.quota.max_preemption_class if tenant is not None else None
+    if highest is not None and highest < DEFAULT_CLASS and lifecycle.get("preemptionClass") is None:
+        additions["preemptionClass"] = highest
+    if additions and isinstance(spec.get("lifecycle", {}), dict):
+        spec["lifecycle"] = {**lifecycle, **additions}

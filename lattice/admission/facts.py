@@ -1,0 +1,44 @@
+"""What the gatherer knows when admission asks; None is "not known", and then the checks that need it are left to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lattice.views import Tenant, VCluster
+
+RUN_AS = "runas"
+"""The verb on a tenant that lets its holder submit and act for other users."""
+EXTEND = "extend"
+"""The verb on a tenant that lets its holder lengthen a walltime."""
+MANAGE = "manage"
+"""The verb on a tenant that its admins have."""
+
+
+@dataclass(frozen=True)
+class Requester:
+    """Who asks, as the API server names them."""
+
+    user: str
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The cluster as the gatherer saw it: nothing in here is asked for by a check itself.
+
+    `namespace_tenant` is the tenant of the request's namespace, "" when it belongs to none; `namespaces` maps
+    each namespace to its tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of
+    `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
+    ended and name the object that is to be deleted; `now` is seconds since the epoch.
+    """
+
+    requester: Requester
+    now: float | None = None
+    namespace_tenant: str | None = None
+    namespaces: Mapping[str, str] | None = None
+    tenants: Mapping[str, Tenant] | None = None
+    vclusters: Mapping[str, VCluster] | None = None
+    nodes: int | None = None
+    rights: frozenset[str] | None = None
+    holders: int | None = None

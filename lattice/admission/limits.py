@@ -1,0 +1,128 @@
+"""Checks against the limits of vcluster, tenant and cluster: nodes, walltime, class, hard quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lattice.admission.facts import Facts
+from lattice.admission.submission import Submission
+from lattice.admission.verdicts import Caution, Finding, Refused, reading
+from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_quantity
+from lattice.views import Tenant
+
+NODES = "spec.resources.nodes"
+WALLTIME = "spec.lifecycle.walltime"
+CLASS = "spec.lifecycle.preemptionClass"
+
+
+def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The number of nodes parses and is within the vcluster's limit; more than exist is warned of."""
+    count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
+    if isinstance(count, Refused):
+        yield count
+        return
+    least, most = count
+    vcluster = asked.vcluster(facts)
+    limit = vcluster.spec.limits.max_nodes_per_allocation if vcluster is not None else None
+    if limit is not None and most > limit:
+        sentence = f'{most} nodes exceed maxNodesPerAllocation of vCluster "{asked.spec.vcluster}" (requested: {most}, limit: {limit})'
+        yield Refused("NodesAboveLimit", sentence, NODES, f"ask for at most {limit} nodes, or for another vcluster")
+    if facts.nodes is not None and least > facts.nodes:
+        yield Caution(
+            f"{least} nodes are asked for and the cluster has {facts.nodes}: "
+            "the allocation waits with reason NeverFits until enough nodes join"
+        )
+
+
+def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """Memory and node sets parse, and the node list leaves enough nodes."""
+    resources = asked.spec.resources
+    if resources.memory is not None:
+        memory = reading(parse_quantity, resources.memory, field="spec.resources.memory", reason="QuantityInvalid")
+        if isinstance(memory, Refused):
+            yield memory
+    sets: dict[str, set[str]] = {}
+    for field, text in (("nodeList", resources.constraints.node_list), ("excludeNodes", resources.constraints.exclude_nodes)):
+        names = reading(expand_nodes, text, field=f"spec.resources.constraints.{field}", reason="NodeSetInvalid")
+        if isinstance(names, Refused):
+            yield names
+            return
+        sets[field] = set(names)
+    count = reading(parse_node_count, resources.nodes, field=NODES, reason="NodesInvalid")
+    left = sets["nodeList"] - sets["excludeNodes"]
+    if sets["nodeList"] and not isinstance(count, Refused) and len(left) < count[0]:
+        sentence = f"spec.resources.constraints.nodeList leaves {len(left)} nodes and {count[0]} are asked for"
+        yield Refused("NodeListTooSmall", sentence, "spec.resources.constraints.nodeList", f"name at least {count[0]} nodes")
+
+
+def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """A Bounded allocation has a walltime above zero, within the vcluster's maximum."""
+    lifecycle = asked.spec.lifecycle
+    vcluster = asked.vcluster(facts)
+    if lifecycle.walltime is None:
+        if lifecycle.type == "Bounded" and (vcluster is not None or not asked.spec.vcluster):
+            sentence = f'spec.lifecycle.walltime is not set, and vCluster "{asked.spec.vcluster}" has no default'
+            yield Refused("WalltimeRequired", sentence, WALLTIME, "set spec.lifecycle.walltime, for example 1h30m")
+        return
+    seconds = reading(parse_duration, lifecycle.walltime, field=WALLTIME, reason="DurationInvalid")
+    if isinstance(seconds, Refused):
+        yield seconds
+        return
+    if seconds <= 0:
+        sentence = f"spec.lifecycle.walltime is {lifecycle.walltime}, and must be above 0"
+        yield Refused("DurationInvalid", sentence, WALLTIME, "set for example 1h30m, or type: Unbounded for work without an end")
+    if vcluster is not None:
+        yield from walltime_limit(asked, facts, seconds, "none")
+
+
+def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str) -> Iterator[Finding]:
+    """The walltime is within the vcluster's maximum; `current` is what is in force, for the sentence."""
+    vcluster = asked.vcluster(facts)
+    limit = vcluster.spec.limits.max_walltime if vcluster is not None else None
+    if limit is None or seconds <= parse_duration(limit):
+        return
+    shown = asked.spec.lifecycle.walltime or format_duration(seconds)
+    numbers = f"(current: {current}, requested: {shown}, limit: {limit})"
+    sentence = f'walltime {shown} exceeds maxWalltime of vCluster "{asked.spec.vcluster}" {numbers}'
+    yield Refused("WalltimeAboveLimit", sentence, WALLTIME, f"ask for at most {limit}, or for another vcluster")
+
+
+def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The preemption class is 0 to 10 and not above the tenant's highest."""
+    wanted = asked.spec.lifecycle.preemption_class
+    if not 0 <= wanted <= 10:
+        yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
+    tenant = asked.tenant(facts)
+    highest = tenant.spec.quota.max_preemption_class if tenant is not None else None
+    if highest is not None and wanted > highest:
+        sentence = f'preemption class {wanted} is above the highest of tenant "{asked.spec.tenant}" (requested: {wanted}, limit: {highest})'
+        yield Refused("ClassAboveLimit", sentence, CLASS, f"set spec.lifecycle.preemptionClass to at most {highest}")
+
+
+def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The tenant's hard quota has room (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
+    tenant = asked.tenant(facts)
+    count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
+    if tenant is None or isinstance(count, Refused):
+        return
+    quota, use = tenant.spec.quota, tenant.status.use
+    yield from _headroom(tenant, "max_nodes", use.used_nodes if use else 0, count[0], quota.max_nodes)
+    yield from _headroom(tenant, "max_concurrent_allocations", use.used_allocations if use else 0, 1, quota.max_concurrent_allocations)
+
+
+def _headroom(tenant: Tenant, quota: str, current: int, requested: int, limit: int | None) -> Iterator[Finding]:
+    """One quota: paused, more than the limit itself (both refused in every mode), or no room now."""
+    name = tenant.metadata.name
+    if limit is None:
+        return
+    numbers = f"(current: {current}, requested: {requested}, limit: {limit})"
+    sentence = f'allocation rejected: tenant "{name}" would exceed {quota} quota {numbers}'
+    field = NODES if quota == "max_nodes" else "spec.tenant"
+    if limit == 0:
+        yield Refused("TenantPaused", f"{sentence}; the tenant is paused", "spec.tenant", "ask the operators when it is open again")
+    elif requested > limit:
+        yield Refused("QuotaExceeded", sentence, field, f"ask for at most {limit}, or for more quota: this can never run within the limit")
+    elif current + requested > limit and tenant.spec.quota.on_exceeded == "Reject":
+        yield Refused("QuotaExceeded", sentence, field, "cancel running allocations, or ask your tenant's admin for more quota")
+    elif current + requested > limit:
+        yield Caution(f'tenant "{name}" has no room in its {quota} quota {numbers}: the allocation waits with WaitingForQuotaHeadroom')

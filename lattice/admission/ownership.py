@@ -1,0 +1,71 @@
+"""Checks of who asks, for which tenant, in which vcluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lattice.admission.defaults import may_use, usable_vclusters
+from lattice.admission.facts import RUN_AS, Facts
+from lattice.admission.submission import Submission
+from lattice.admission.verdicts import Caution, Finding, Refused
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names in order, or `none`; at most 20 of them."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:20]) or "none"
+    return shown + (f" and {len(ordered) - 20} more" if len(ordered) > 20 else "")
+
+
+def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The tenant exists and is the tenant of the namespace."""
+    tenant = asked.spec.tenant
+    owner = facts.namespace_tenant
+    if owner == "":
+        known = asked.tenant(facts)
+        homes = known.spec.namespaces or (tenant,) if known is not None else ()
+        hint = f"submit in a namespace of the tenant: {listed(homes)}" if homes else "submit in a namespace of your tenant"
+        yield Refused("TenantUnknown", f'namespace "{asked.namespace}" belongs to no tenant', "metadata.namespace", hint)
+    if owner and tenant and tenant != owner:
+        sentence = f'spec.tenant is "{tenant}", but namespace "{asked.namespace}" belongs to tenant "{owner}"'
+        yield Refused("TenantMismatch", sentence, "spec.tenant", f'leave spec.tenant out, or submit in a namespace of "{tenant}"')
+    if facts.tenants is not None and tenant and tenant not in facts.tenants:
+        yield Refused("TenantUnknown", f'tenant "{tenant}" not found', "spec.tenant", "ask the operators to make it")
+    if not tenant and owner is not None:
+        yield Refused("TenantUnknown", "spec.tenant is empty and the namespace names none", "spec.tenant", "set spec.tenant")
+
+
+def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The work runs as the requester, or the requester may submit for others."""
+    user, requester = asked.spec.user, facts.requester.user
+    if not user:
+        yield Refused("UserMismatch", "spec.user is empty", "spec.user", "leave spec.user out: it is set from the request")
+    if not user or user == requester:
+        return
+    if facts.rights is None:
+        yield Caution(f'spec.user is "{user}": the server accepts it only from who has the verb {RUN_AS} on tenant "{asked.spec.tenant}"')
+    elif RUN_AS not in facts.rights:
+        sentence = (
+            f'spec.user is "{user}", but the request comes from "{requester}", who lacks the verb {RUN_AS} on tenant "{asked.spec.tenant}"'
+        )
+        yield Refused("UserMismatch", sentence, "spec.user", "leave spec.user out: it is set from the request")
+
+
+def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The vcluster is named, exists, takes work of the tenant; a closed one is warned of."""
+    if facts.vclusters is None:
+        return
+    name, tenant = asked.spec.vcluster, asked.spec.tenant
+    usable = usable_vclusters(tenant, dict(facts.vclusters))
+    if not name:
+        why = f'spec.vcluster is not set, and tenant "{tenant}" has no default'
+        yield Refused("VClusterRequired", f"{why}. Available: {listed(usable)}", "spec.vcluster", "set spec.vcluster to one of them")
+        return
+    vcluster = facts.vclusters.get(name)
+    if vcluster is None:
+        yield Refused("VClusterNotFound", f'vCluster "{name}" not found. Available: {listed(usable)}', "spec.vcluster")
+    elif not may_use(tenant, vcluster):
+        sentence = f'tenant "{tenant}" may not use vCluster "{name}". Available: {listed(usable)}'
+        yield Refused("VClusterNotAllowed", sentence, "spec.vcluster")
+    elif vcluster.spec.state == "Closed":
+        yield Caution(f'vCluster "{name}" is closed: the allocation is accepted and waits with reason VClusterClosed until it is open')

@@ -1,0 +1,29 @@
+"""The JSON patch (RFC 6902) from one object to another: what the mutating webhook answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lattice.admission.verdicts import Object
+
+
+def difference(old: Object, new: Object, path: str = "") -> list[Object]:
+    """The operations that turn `old` into `new`, in the order they are applied; lists are replaced whole."""
+    return list(_operations(old, new, path))
+
+
+def _operations(old: Object, new: Object, path: str) -> Iterator[Object]:
+    for key in old.keys() - new.keys():
+        yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+    for key, value in new.items():
+        at = f"{path}/{_escaped(key)}"
+        if key not in old:
+            yield {"op": "add", "path": at, "value": value}
+        elif isinstance(old[key], dict) and isinstance(value, dict):
+            yield from _operations(old[key], value, at)
+        elif old[key] != value or type(old[key]) is not type(value):
+            yield {"op": "replace", "path": at, "value": value}
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,109 @@
+"""Checks of a Tenant: namespaces of its own, members that are somebody, limits beside the present use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lattice.admission.defaults import may_use
+from lattice.admission.facts import Facts
+from lattice.admission.submission import malformed
+from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
+from lattice.units import parse_duration
+from lattice.views import Tenant
+
+RESERVED_NAMESPACES: Final = frozenset({"default", "lattice-system", "lattice-node-lease"})
+"""Namespaces that no tenant gets, beside all that begin with `kube-`."""
+NOBODY: Final = frozenset({"system:anonymous", "system:unauthenticated"})
+"""Who has not said who they are."""
+
+
+def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a Tenant that is made or changed."""
+    try:
+        tenant = msgspec.convert(obj, Tenant)
+    except msgspec.ValidationError as error:
+        yield malformed(error, "")
+        return
+    yield from _namespaces(tenant, facts)
+    yield from _access(tenant)
+    yield from _quota(tenant)
+    yield from _vcluster(tenant, facts)
+    retention = reading(parse_duration, tenant.spec.finished_retention, field="spec.finishedRetention", reason="DurationInvalid")
+    if isinstance(retention, Refused):
+        yield retention
+
+
+def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
+    """A Tenant with allocations that have not ended stays."""
+    name = str(old.get("metadata", {}).get("name", ""))
+    if facts.holders:
+        sentence = f'tenant "{name}" has {facts.holders} allocations that have not ended'
+        yield Refused("InUse", sentence, "metadata.name", "wait for them or cancel them; set spec.quota.maxNodes to 0 so that no more come")
+
+
+def homes(tenant: Tenant) -> tuple[str, ...]:
+    """The namespaces of the tenant: those it lists, else the one of its name."""
+    return tenant.spec.namespaces or (tenant.metadata.name,)
+
+
+def _namespaces(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    name = tenant.metadata.name
+    taken = {home: other.metadata.name for other in (facts.tenants or {}).values() if other.metadata.name != name for home in homes(other)}
+    labelled = facts.namespaces or {}
+    for home in homes(tenant):
+        if home in RESERVED_NAMESPACES or home.startswith("kube-"):
+            yield Refused("NamespaceReserved", f'namespace "{home}" belongs to the system', "spec.namespaces", "name another namespace")
+        owner = taken.get(home) or labelled.get(home) or name
+        if owner != name:
+            yield Refused("NamespaceTaken", f'namespace "{home}" belongs to tenant "{owner}"', "spec.namespaces", "name another namespace")
+
+
+def _access(tenant: Tenant) -> Iterator[Finding]:
+    access = tenant.spec.access
+    for field, members in (("users", access.users), ("groups", access.groups), ("admins", access.admins)):
+        for member in members:
+            if member in NOBODY or not member.strip():
+                sentence = f"spec.access.{field} has {member!r}, which stands for people who have not said who they are"
+                yield Refused("AccessInvalid", sentence, f"spec.access.{field}", "name a group of your identity provider")
+    if "system:authenticated" in access.groups:
+        yield Caution('spec.access.groups has "system:authenticated": everybody who can log in may submit for this tenant')
+
+
+def _quota(tenant: Tenant) -> Iterator[Finding]:
+    quota, use = tenant.spec.quota, tenant.status.use
+    for field, limit, used in (
+        ("maxNodes", quota.max_nodes, use.used_nodes if use else 0),
+        ("maxConcurrentAllocations", quota.max_concurrent_allocations, use.used_allocations if use else 0),
+    ):
+        if limit is not None and limit < 0:
+            yield Refused(
+                "OptionInvalid", f"spec.quota.{field} is {limit}", f"spec.quota.{field}", "set 0 to pause, or leave it out for no limit"
+            )
+        elif limit == 0:
+            yield Caution(f"spec.quota.{field} is 0: the tenant is paused, no new work is placed (leave it out for no limit)")
+        elif limit is not None and limit < used:
+            yield Caution(
+                f"spec.quota.{field} is {limit} and {used} are in use: running allocations are not ended, "
+                "new ones wait until the use is below the limit"
+            )
+    highest = quota.max_preemption_class
+    if highest is not None and not 0 <= highest <= 10:
+        yield Refused(
+            "ClassInvalid", f"spec.quota.maxPreemptionClass {highest} is outside 0 to 10", "spec.quota.maxPreemptionClass", "choose 0 to 10"
+        )
+
+
+def _vcluster(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    wanted = tenant.spec.default_v_cluster
+    if not wanted or facts.vclusters is None:
+        return
+    vcluster = facts.vclusters.get(wanted)
+    if vcluster is None:
+        yield Caution(f'spec.defaultVCluster "{wanted}" does not exist yet: work that names no vcluster is refused until it does')
+    elif not may_use(tenant.metadata.name, vcluster):
+        yield Caution(
+            f'spec.defaultVCluster "{wanted}" does not list tenant "{tenant.metadata.name}": work that names no vcluster is refused'
+        )

@@ -1,0 +1,106 @@
+"""Checks of a change to an Allocation: what may change, when, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lattice.admission.facts import EXTEND, MANAGE, Facts
+from lattice.admission.limits import WALLTIME, check_class, walltime_limit
+from lattice.admission.submission import Submission, is_final, is_placed, part
+from lattice.admission.verdicts import Caution, Finding, Refused, reading
+from lattice.admission.work import check_job_name
+from lattice.units import format_duration, parse_duration, parse_time
+
+IMMUTABLE: Final = (
+    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "quota", "reservation",
+)  # fmt: skip
+"""Fields of spec that never change; a test compares them with the model's."""
+IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
+"""Fields of spec.lifecycle that never change."""
+
+
+def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    """Every finding about the change from `old` to `new`; a change that leaves the spec alone has none."""
+    if old.raw == new.raw:
+        return
+    if is_final(old.status):
+        number = f" {old.status.number}" if old.status.number else ""
+        ended = f" since {old.status.end_time}" if old.status.end_time else ""
+        yield Refused("Final", f'allocation{number} "{old.name}" has ended{ended}, and stays as it is', "spec", "submit the work again")
+    yield from _immutable(old, new)
+    if old.spec.cancel is not None and new.spec.cancel is None:
+        yield Refused("CancelUnset", "spec.cancel cannot be taken back", "spec.cancel", "submit the work again")
+    yield from _walltime(old, new, facts)
+    yield from _class(old, new, facts)
+    if old.spec.tags != new.spec.tags:
+        yield from check_job_name(new, facts)
+
+
+def lengthens(old: Submission, new: Submission) -> bool:
+    """Whether the change asks for a longer walltime, which needs a right."""
+    return _seconds(new) > _seconds(old)
+
+
+def _seconds(asked: Submission) -> float:
+    """The walltime in seconds; none is endless, and so is what does not parse (the check refuses it)."""
+    text = asked.spec.lifecycle.walltime
+    if text is None:
+        return float("inf")
+    seconds = reading(parse_duration, text, field=WALLTIME, reason="DurationInvalid")
+    return float("inf") if isinstance(seconds, Refused) else seconds
+
+
+def _immutable(old: Submission, new: Submission) -> Iterator[Finding]:
+    hint = "cancel this allocation and submit a new one"
+    for name in IMMUTABLE:
+        if old.raw.get(name) != new.raw.get(name):
+            yield Refused("Immutable", f"spec.{name} cannot be changed after creation", f"spec.{name}", hint)
+    before, after = part(old.raw, "lifecycle"), part(new.raw, "lifecycle")
+    for name in IMMUTABLE_IN_LIFECYCLE:
+        if before.get(name) != after.get(name):
+            sentence = f"spec.lifecycle.{name} cannot be changed after creation: of spec.lifecycle only walltime and preemptionClass can"
+            yield Refused("Immutable", sentence, f"spec.lifecycle.{name}", hint)
+
+
+def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    current, wanted = old.spec.lifecycle.walltime, new.spec.lifecycle.walltime
+    if current == wanted:
+        return
+    if wanted is None:
+        if new.spec.lifecycle.type == "Bounded":
+            sentence = f"spec.lifecycle.walltime cannot be taken away from a Bounded allocation (current: {current})"
+            yield Refused("WalltimeRequired", sentence, WALLTIME, "set another walltime")
+        return
+    seconds = reading(parse_duration, wanted, field=WALLTIME, reason="DurationInvalid")
+    if isinstance(seconds, Refused):
+        yield seconds
+        return
+    if seconds <= 0:
+        yield Refused("DurationInvalid", f"spec.lifecycle.walltime is {wanted}, and must be above 0", WALLTIME, "cancel it instead")
+    if lengthens(old, new):
+        yield from walltime_limit(new, facts, seconds, current or "none")
+        yield from _extension(new, facts, f"(current: {current or 'none'}, requested: {wanted})")
+    elif old.status.start_time and facts.now is not None and facts.now - parse_time(old.status.start_time) >= seconds:
+        ran = format_duration(facts.now - parse_time(old.status.start_time))
+        yield Caution(f"the allocation has run for {ran} and its new walltime is {wanted}: it is ended at once")
+
+
+def _extension(asked: Submission, facts: Facts, numbers: str) -> Iterator[Finding]:
+    tenant = asked.spec.tenant
+    needed = f'a longer walltime {numbers} needs the verb {EXTEND} or {MANAGE} on tenant "{tenant}"'
+    if facts.rights is None:
+        yield Caution(f"{needed}: the server decides")
+    elif not facts.rights & {EXTEND, MANAGE}:
+        hint = f'ask an admin of tenant "{tenant}"; the owner may shorten it'
+        yield Refused("WalltimeExtension", f'{needed}, which "{facts.requester.user}" lacks', WALLTIME, hint)
+
+
+def _class(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    current, wanted = old.spec.lifecycle.preemption_class, new.spec.lifecycle.preemption_class
+    if current == wanted:
+        return
+    if is_placed(old.status):
+        sentence = f"preemption class cannot change once nodes are held (current: {current}, requested: {wanted})"
+        yield Refused("NotPending", sentence, "spec.lifecycle.preemptionClass", "cancel this allocation and submit a new one")
+    yield from check_class(new, facts)

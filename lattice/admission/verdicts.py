@@ -1,0 +1,69 @@
+"""The outcomes of admission: accepted with warnings, or refused with a reason, a sentence and a next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lattice.errors import Rejected
+
+Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON has it."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """It may enter as `obj`, which is what was asked with the defaults filled in; `warnings` are shown to the person."""
+
+    obj: Object
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refused:
+    """It may not enter: `reason` is a word of `reasons.REFUSALS`, `sentence` has the numbers, `hint` the next step."""
+
+    reason: str
+    sentence: str
+    field: str = ""
+    hint: str = ""
+
+    @property
+    def message(self) -> str:
+        """The sentence and the next step, as one text for people."""
+        return f"{self.sentence}. Hint: {self.hint}" if self.hint else self.sentence
+
+
+@dataclass(frozen=True)
+class Caution:
+    """It may enter, but the person should know this."""
+
+    sentence: str
+
+
+Text = TypeVar("Text")
+Read = TypeVar("Read")
+
+Verdict = Accepted | Refused
+Finding = Refused | Caution
+
+
+def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
+    """The first refusal, else acceptance with every caution; findings after a refusal are not asked for."""
+    warnings: list[str] = []
+    for finding in findings:
+        match finding:
+            case Refused():
+                return finding
+            case Caution(sentence):
+                warnings.append(sentence)
+    return Accepted(obj, tuple(warnings))
+
+
+def reading(parse: Callable[[Text], Read], value: Text, *, field: str, reason: str) -> Read | Refused:
+    """What `parse` reads from `value`; where it cannot, the refusal that names the field."""
+    try:
+        return parse(value)
+    except Rejected as error:
+        return Refused(reason, f"{field}: {error.message}", field)

@@ -1,0 +1,142 @@
+"""Checks of what is to be started: entrypoint, script, variables, working directory, output files, job name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from lattice.admission.facts import Facts
+from lattice.admission.submission import Submission
+from lattice.admission.verdicts import Caution, Finding, Refused
+
+MAX_WORK_BYTES: Final = 65536
+"""Longest entrypoint, and longest script."""
+MAX_JOB_NAME: Final = 253
+"""Longest value of a tag."""
+OUTPUT_LETTERS: Final = "jxuAaNn%"
+"""What may follow a % in the name of an output file."""
+SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "PRIVATE_KEY")
+"""Parts of a variable's name that tell a secret."""
+
+_PATTERN = re.compile(r"%(.?)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """There is exactly one of entrypoint and script, and it can be started."""
+    del facts
+    entrypoint, script = asked.spec.entrypoint, asked.spec.script
+    if entrypoint is not None and script is not None:
+        yield Refused("WorkMissing", "spec.entrypoint and spec.script are both given", "spec", "give exactly one of them")
+    if entrypoint is None and script is None:
+        yield Refused("WorkMissing", "neither spec.entrypoint nor spec.script is given", "spec", "give exactly one of them")
+    if entrypoint is not None:
+        yield from _entrypoint(entrypoint)
+    if script is not None:
+        yield from _script(script)
+
+
+def _entrypoint(text: str) -> Iterator[Finding]:
+    field = "spec.entrypoint"
+    if len(text) > MAX_WORK_BYTES:
+        sentence = f"spec.entrypoint has {len(text)} characters (limit: {MAX_WORK_BYTES})"
+        yield Refused("EntrypointInvalid", sentence, field, "put long work into a script or a file on the nodes")
+        return
+    if "\0" in text:
+        yield Refused("EntrypointInvalid", f"spec.entrypoint has a NUL at character {text.index(chr(0)) + 1}", field, "take it out")
+        return
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        sentence = f"spec.entrypoint does not split into words: {str(error).lower()}"
+        yield Refused("EntrypointInvalid", sentence, field, "close each quote; no shell reads the line, use `script` for shell code")
+        return
+    if not words or not words[0]:
+        yield Refused("EntrypointInvalid", "spec.entrypoint is empty", field, "name the command to run")
+
+
+def _script(text: str) -> Iterator[Finding]:
+    field = "spec.script"
+    lone = _SURROGATE.search(text)
+    if lone is not None:
+        line = text.count("\n", 0, lone.start()) + 1
+        yield Refused(
+            "ScriptInvalid", f"spec.script is no UTF-8 in line {line}", field, "save it as UTF-8; a binary is started by an entrypoint"
+        )
+        return
+    size = len(text.encode())
+    if size > MAX_WORK_BYTES:
+        hint = "put the script on the nodes' file system and start it with an entrypoint"
+        yield Refused("ScriptInvalid", f"spec.script has {size} bytes (limit: {MAX_WORK_BYTES})", field, hint)
+    for mark, what, hint in (
+        ("\0", "a NUL", "a binary is started by an entrypoint"),
+        ("\r\n", "a Windows line end (CRLF)", "convert it, for example with dos2unix"),
+    ):
+        if mark in text:
+            line = text.count("\n", 0, text.index(mark)) + 1
+            yield Refused("ScriptInvalid", f"spec.script has {what} in line {line}", field, hint)
+    first = text.split("\n", 1)[0]
+    if not first.startswith("#!") or not first[2:].strip():
+        sentence = f"spec.script does not begin with #! and an interpreter: its first line is {first[:60]!r}"
+        yield Refused("ScriptInvalid", sentence, field, "begin it with, for example, #!/bin/bash")
+
+
+def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """Each variable can be set; names that tell a secret, and names that Lattice sets itself, are warned of."""
+    del facts
+    secrets: list[str] = []
+    for name, value in sorted(asked.spec.environment.variables.items()):
+        field = f"spec.environment.variables[{name[:60]!r}]"
+        if not name or "=" in name or "\0" in name:
+            sentence = f"the variable name {name[:60]!r} is empty or has a '=' or a NUL"
+            yield Refused("VariableInvalid", sentence, field, "choose another name")
+        elif "\0" in value:
+            yield Refused(
+                "VariableInvalid", f"the value of variable {name} has a NUL at character {value.index(chr(0)) + 1}", field, "take it out"
+            )
+        elif any(word in name.upper() for word in SECRET_WORDS):
+            secrets.append(name)
+        elif name.startswith("LATTICE_"):
+            yield Caution(f"variable {name}: names that begin with LATTICE_ are set by Lattice, which may replace the value")
+    if secrets:
+        shown = ", ".join(secrets[:5]) + (f" and {len(secrets) - 5} more" if len(secrets) > 5 else "")
+        yield Caution(
+            f"variables that look like secrets are readable by everybody in the tenant: {shown}; read them from a file of the user"
+        )
+
+
+def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The working directory is absolute, and the names of output files have only known patterns."""
+    del facts
+    environment = asked.spec.environment
+    if environment.workdir and (not environment.workdir.startswith("/") or "\0" in environment.workdir):
+        sentence = f"spec.environment.workdir {environment.workdir[:60]!r} is not an absolute path"
+        yield Refused("WorkdirInvalid", sentence, "spec.environment.workdir", "write it from /, as the nodes see it")
+    if environment.output is None:
+        return
+    for key, text in (("stdout", environment.output.stdout), ("stderr", environment.output.stderr)):
+        field = f"spec.environment.output.{key}"
+        if _CONTROL.search(text):
+            yield Refused("OutputInvalid", f"{field} has a control character", field, "take it out")
+        for match in _PATTERN.finditer(text):
+            if not match[1] or match[1] not in OUTPUT_LETTERS:
+                sentence = f"{field}: the pattern {match[0]!r} at character {match.start() + 1} is not known"
+                yield Refused("OutputInvalid", sentence, field, "known are %j %x %u %A %a %N %n, and %% for a percent sign")
+
+
+def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The job name is short free text without '/', control characters or blanks at its ends."""
+    del facts
+    name = asked.spec.tags.get("name")
+    if name is None:
+        return
+    field, shown = "spec.tags.name", repr(name[:60])
+    if len(name) > MAX_JOB_NAME:
+        yield Refused("JobNameInvalid", f"the job name has {len(name)} characters (limit: {MAX_JOB_NAME})", field, "choose a shorter one")
+    if "/" in name or _CONTROL.search(name):
+        yield Refused("JobNameInvalid", f"the job name {shown} has a '/' or a control character", field, "use a '-' instead")
+    if not name or name != name.strip():
+        yield Refused("JobNameInvalid", f"the job name {shown} is empty or has blanks at its ends", field, "take them away")
