@@ -1,0 +1,61 @@
+"""What one node starts for one row: pure. Names and patterns are expanded here, and every default is filled in."""
+
+from __future__ import annotations
+
+from lattice.ledger.plans import PlanRow
+from lattice.units import parse_duration, parse_time, quantity_bytes
+from lattice.views.cluster import ConfigSpec
+from lattice.views.work import Environment
+from lattice.views.work import Work as Allocation
+from lattice_agent.host.interface import Key, Work
+from lattice_agent.lifecycle import Terms
+from lattice_agent.patterns import Names, expand, is_per_node
+
+
+def tasks_on(allocation: Allocation, node: str, head: str) -> int:
+    """How many tasks run on this node: work of the head runs once, and on the head only."""
+    if allocation.spec.on_head_only:
+        return 1 if node == head else 0
+    return allocation.spec.tasks.per_node
+
+
+def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
+    """The times that the Allocation's present generation gives."""
+    lifecycle = allocation.spec.lifecycle
+    walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
+    grace = parse_duration(lifecycle.grace_period)
+    return Terms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
+
+
+def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> Work:
+    """The work of this node; `node` is one of the row's nodes."""
+    spec, terms = allocation.spec, terms_of(allocation, node, row.head)
+    rank = row.nodes.index(node)
+    job_name = spec.tags.get("name", "") or row.name
+    names = Names(row.number, job_name, spec.user.rpartition(":")[2], node, rank)
+    stdout, stderr, append = _files(spec.environment, names)
+    on_head = spec.on_head_only
+    everywhere = 1 if on_head else spec.tasks.per_node * len(row.nodes)
+    submitted = allocation.status.submit_time or allocation.metadata.creation_timestamp
+    return Work(
+        key=Key(*row.key), number=row.number, namespace=row.namespace, name=row.name, user=spec.user, tenant=spec.tenant,
+        job_name=job_name, nodes=row.nodes, node=node, rank_of_node=rank, head=row.head, tasks=terms.tasks,
+        first_rank=0 if on_head else rank * spec.tasks.per_node, total_tasks=spec.tasks.total or everywhere,
+        entrypoint=spec.entrypoint, script=spec.script, variables=dict(spec.environment.variables),
+        workdir=spec.environment.workdir, stdout=stdout, stderr=stderr, append=append,
+        grace_seconds=terms.grace_seconds, walltime_seconds=terms.walltime_seconds,
+        min_uid=config.work.min_uid, open_files=config.work.open_files, log_bytes=quantity_bytes(config.work.log_bytes),
+        slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
+        submit_time=parse_time(submitted) if submitted else 0.0,
+    )  # fmt: skip
+
+
+def _files(environment: Environment, names: Names) -> tuple[str, str, bool]:
+    """Files for the output, expanded, and whether they are kept as they stand when the work starts."""
+    output = environment.output
+    if output is None:
+        return "", "", False
+    patterns = [pattern for pattern in (output.stdout, output.stderr) if pattern]
+    shared = any(not is_per_node(pattern) for pattern in patterns)
+    append = output.mode == "Append" or (shared and names.rank_of_node != 0)
+    return expand(output.stdout, names) if output.stdout else "", expand(output.stderr, names) if output.stderr else "", append

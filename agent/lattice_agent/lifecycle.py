@@ -1,0 +1,484 @@
+"""The node's state machine, pure: events in, instructions out (dask's worker state machine is the model).
+
+One `Lifecycle` is one node. It knows every attempt that the node has not been allowed to forget, follows the plan,
+the reporter's orders and the walltime, and says what the host is to do. It asks no clock: every event comes with the
+time of CLOCK_BOOTTIME, on which walltime and grace run. `validate` checks what must hold after every event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from lattice.ledger import reports
+from lattice.ledger.plans import RUN, STOP, PlanRow
+from lattice.ledger.reports import ReportRow
+from lattice_agent.host.interface import ExitRecord, Key, Known, Running
+from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd, first_failure
+
+GRACE_SECONDS = 30.0
+"""From TERM to KILL for work whose terms nobody knows."""
+
+
+class Stage(Enum):
+    """Where an attempt stands on this node."""
+
+    WAITING = "its terms are not read, or the node is not clean"
+    PREPARING = "the host prepares it"
+    READY = "it can start at once"
+    STARTING = "the host starts it"
+    RUNNING = "its tasks run"
+    TERMINATING = "TERM was sent"
+    KILLING = "KILL was sent"
+    ENDED = "no process is left"
+    FAILED = "it could not be started"
+    LOST = "the node rebooted, or its record is gone"
+
+
+POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING})
+"""The attempt has a scope; only one at a time may."""
+OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the Allocation says about time, at one generation of its spec."""
+
+    generation: int
+    grace_seconds: float = GRACE_SECONDS
+    walltime_seconds: float | None = None
+    tasks: int = 1
+    """On this node; without tasks the walltime is the head's affair."""
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRead:
+    """The plan, with the rows that name this node."""
+
+    seq: int
+    rows: tuple[PlanRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TermsRead:
+    """The Allocation was read."""
+
+    key: Key
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The host has prepared it."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It cannot be read, prepared or started, with a reason of END_REASONS."""
+
+    key: Key
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """The host says that it was started here before, and nothing of it is left."""
+
+    key: Key
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The host has started it."""
+
+    key: Key
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """No process is left; None: the exit record is gone with the process that keeps it."""
+
+    key: Key
+    record: ExitRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """The reporter's word."""
+
+    key: Key
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = PlanRead | TermsRead | Prepared | Refused | Vanished | Started | Exited | Directed | Tick
+
+
+# ── instructions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """GET the Allocation; answered by TermsRead or Refused."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Answered by Prepared, Refused or Vanished."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Answered by Started or Refused."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """TERM; Exited follows when it helps."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """KILL until nothing is left; Exited follows."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Settled: the host may drop it."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Keep the highest plan seq durably."""
+
+    seq: int
+
+
+Instruction = Read | Prepare | Start | Terminate | Kill | Forget | Remember
+
+
+@dataclass(slots=True)
+class Attempt:
+    """All that the machine knows of one attempt."""
+
+    key: Key
+    stage: Stage
+    row: PlanRow | None = None
+    """Of the newest plan; None: that plan does not name it."""
+    terms: Terms | None = None
+    reading: bool = False
+    prepared: bool = False
+    adopted: bool = False
+    """It ran already when this agent started."""
+    starts: int = 0
+    started: float = 0.0
+    started_boottime: float = 0.0
+    order: Order = Order.WAIT
+    cause: str = ""
+    settled: bool = False
+    ended_by: str = ""
+    """`stop`, `walltime`, or the cause of an END; empty: by itself."""
+    kill_at: float | None = None
+    exits: tuple[TaskEnd, ...] = ()
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop row names it."""
+        return self.row is not None and self.row.order == STOP
+
+    @property
+    def walltime_at(self) -> float | None:
+        """CLOCK_BOOTTIME at which its walltime is over; None: never."""
+        if self.terms is None or self.terms.walltime_seconds is None or self.terms.tasks == 0 or not self.started_boottime:
+            return None
+        return self.started_boottime + self.terms.walltime_seconds
+
+
+class Lifecycle:
+    """The attempts of one node; the only place that decides what starts and what ends there."""
+
+    def __init__(self, node: str, *, seen_seq: int, known: Iterable[Known]) -> None:
+        self.node = node
+        self.seq = seen_seq
+        self.fresh = seen_seq == 0
+        """No plan was ever read with this state directory: rows of the first one may have run on an old disk."""
+        self.ignored_plans = 0
+        self.attempts: dict[Key, Attempt] = {}
+        self.finished: dict[Key, Attempt] = {}
+        """Settled before a restart: never started again, whatever a plan says."""
+        for item in known:
+            (self.finished if item.forgotten else self.attempts)[item.key] = _restore(item)
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, event: Event, boottime: float) -> list[Instruction]:
+        """What to do next, in order. An event about an unknown attempt changes nothing."""
+        out: list[Instruction] = []
+        if isinstance(event, PlanRead):
+            self._read_plan(event, out)
+        elif not isinstance(event, Tick):
+            attempt = self.attempts.get(event.key)
+            if attempt is not None:
+                _apply(attempt, event)
+        for attempt in sorted(self.attempts.values(), key=lambda attempt: attempt.stage not in POPULATED):
+            self._advance(attempt, boottime, out)
+        return out
+
+    def _read_plan(self, plan: PlanRead, out: list[Instruction]) -> None:
+        if plan.seq < self.seq:
+            self.ignored_plans += 1
+            return
+        if plan.seq > self.seq:
+            self.seq = plan.seq
+            out.append(Remember(plan.seq))
+        for attempt in self.attempts.values():
+            attempt.row = None
+        for row in plan.rows:
+            key = Key(*row.key)
+            attempt = self.attempts.get(key)
+            if attempt is None:
+                attempt = self.attempts[key] = self._meet(key, row)
+            attempt.row = row
+        self.fresh = False
+        for key in [key for key, attempt in self.attempts.items() if attempt.row is None and _forgettable(attempt)]:
+            attempt = self.attempts.pop(key)
+            if attempt.prepared:
+                out.append(Forget(key))
+
+    def _meet(self, key: Key, row: PlanRow) -> Attempt:
+        """The attempt of a row that this node has not been asked for, as far as it remembers."""
+        if key in self.finished:
+            return self.finished.pop(key)
+        if row.order == STOP:
+            return Attempt(key, Stage.ENDED, ended_by=STOP)
+        if self.fresh:
+            message = f"node {self.node} has no record of it: it was reinstalled, or its state directory was lost"
+            return Attempt(key, Stage.LOST, reason="Lost", message=message)
+        return Attempt(key, Stage.WAITING)
+
+    # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _advance(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+        if attempt.row is not None and attempt.stage not in OVER and not attempt.reading and attempt.row.order == RUN:
+            if attempt.terms is None or attempt.terms.generation < attempt.row.generation:
+                attempt.reading = True
+                out.append(Read(attempt.key))
+        match attempt.stage:
+            case Stage.WAITING:
+                self._advance_waiting(attempt, out)
+            case Stage.READY if _ending(attempt):
+                _terminate(attempt, boottime, out)
+            case Stage.READY if attempt.order is Order.START and attempt.row is not None:
+                attempt.stage = Stage.STARTING
+                attempt.starts += 1
+                out.append(Start(attempt.key))
+            case Stage.RUNNING if _ending(attempt) or _due(attempt.walltime_at, boottime):
+                _terminate(attempt, boottime, out)
+            case Stage.TERMINATING if _due(attempt.kill_at, boottime):
+                attempt.stage = Stage.KILLING
+                out.append(Kill(attempt.key))
+            case _:
+                pass  # nothing to decide until the next event
+
+    def _advance_waiting(self, attempt: Attempt, out: list[Instruction]) -> None:
+        if _ending(attempt):
+            attempt.stage = Stage.ENDED
+            attempt.ended_by = STOP if attempt.stopped else attempt.cause
+        elif attempt.row is not None and attempt.terms is not None and not attempt.reading and self.clean():
+            attempt.stage = Stage.PREPARING
+            attempt.prepared = True
+            out.append(Prepare(attempt.key))
+
+    def clean(self) -> bool:
+        """Whether no attempt's scope is populated."""
+        return not any(attempt.stage in POPULATED for attempt in self.attempts.values())
+
+    def deadline(self) -> float | None:
+        """CLOCK_BOOTTIME of the next walltime or KILL; None: nothing is due."""
+        due = [attempt.walltime_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
+        due += [attempt.kill_at for attempt in self.attempts.values() if attempt.stage is Stage.TERMINATING]
+        return min((at for at in due if at is not None), default=None)
+
+    # ── what others are told ────────────────────────────────────────────────────────────────────────────────────
+
+    def member(self, key: Key) -> Member | None:
+        """What the reporter is told; None: the node knows nothing of it."""
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return None
+        return Member(
+            key, self.node, self.seq, _PHASES[attempt.stage], attempt.reason or attempt.ended_by, attempt.message, attempt.started,
+            attempt.exits, walltime=attempt.ended_by == WALLTIME, ordered=attempt.ended_by == STOP,
+        )  # fmt: skip
+
+    def report(self) -> tuple[ReportRow, ...]:
+        """Every attempt as the Lease report says it."""
+        return tuple(ReportRow(key.uid, key.attempt, *_report_state(attempt)) for key, attempt in self.attempts.items())
+
+    def validate(self) -> None:
+        """Raises AssertionError where the machine's promises do not hold."""
+        populated = [key for key, attempt in self.attempts.items() if attempt.stage in POPULATED]
+        adopted = [key for key in populated if self.attempts[key].adopted]
+        if len(populated) > max(1, len(adopted)):
+            raise AssertionError(f"several attempts have a scope: {populated}")
+        for key, attempt in self.attempts.items():
+            if attempt.starts > 1:
+                raise AssertionError(f"{key} was started {attempt.starts} times")
+            if attempt.stage in (Stage.TERMINATING, Stage.KILLING) and not attempt.ended_by:
+                raise AssertionError(f"{key} is being ended, and nobody ordered it")
+            if attempt.stage is Stage.WAITING and attempt.starts:
+                raise AssertionError(f"{key} waits after it was started")
+
+
+WALLTIME = "walltime"
+
+_PHASES = {
+    Stage.WAITING: Phase.PREPARING, Stage.PREPARING: Phase.PREPARING, Stage.READY: Phase.READY, Stage.STARTING: Phase.READY,
+    Stage.RUNNING: Phase.RUNNING, Stage.TERMINATING: Phase.ENDING, Stage.KILLING: Phase.ENDING, Stage.ENDED: Phase.GONE,
+    Stage.FAILED: Phase.START_FAILED, Stage.LOST: Phase.LOST,
+}  # fmt: skip
+
+
+def _restore(known: Known) -> Attempt:
+    """An attempt as the disk and the scopes show it after a restart of the agent, or of the machine."""
+    terms = _journaled_terms(known)
+    if known.alive or known.populated:
+        started = known.running or Running(0, 0, 0.0, 0.0)
+        return Attempt(
+            known.key, Stage.RUNNING, terms=terms, prepared=True, adopted=True,
+            started=started.started, started_boottime=started.started_boottime,
+        )  # fmt: skip
+    attempt = Attempt(known.key, Stage.WAITING, terms=terms, prepared=True)
+    if known.running is not None:
+        attempt.started, attempt.started_boottime = known.running.started, known.running.started_boottime
+    if known.exit is not None:
+        _end(attempt, known.exit)
+        if _outran(attempt, known.exit):
+            attempt.ended_by = WALLTIME
+    elif not known.boot_matches or known.work is None:
+        attempt.stage, attempt.reason = Stage.LOST, "Lost"
+        attempt.message = "the node rebooted, or its record of the work is unreadable"
+    elif known.running is not None:
+        _end(attempt, None)
+    return attempt
+
+
+def _outran(attempt: Attempt, record: ExitRecord) -> bool:
+    """Whether it ran for its walltime: then that ended it, though the agent that sent TERM is gone."""
+    walltime = attempt.terms.walltime_seconds if attempt.terms else None
+    return walltime is not None and bool(attempt.started) and record.end - attempt.started >= walltime
+
+
+def _journaled_terms(known: Known) -> Terms | None:
+    """Terms of generation 0: good enough to end the work in time, read again as soon as a row names it."""
+    if known.work is None:
+        return None
+    return Terms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
+
+
+def _apply(attempt: Attempt, event: TermsRead | Prepared | Refused | Vanished | Started | Exited | Directed) -> None:
+    match event:
+        case TermsRead():
+            attempt.terms, attempt.reading = event.terms, False
+        case Prepared() if attempt.stage is Stage.PREPARING:
+            attempt.stage = Stage.READY
+        case Refused() if attempt.stage in (Stage.WAITING, Stage.PREPARING, Stage.STARTING):
+            attempt.stage, attempt.reading = Stage.FAILED, False
+            attempt.reason, attempt.message = event.reason, event.message
+        case Vanished() if attempt.stage is Stage.PREPARING:
+            attempt.stage, attempt.reason, attempt.message = Stage.LOST, "Lost", event.message
+        case Started() if attempt.stage is Stage.STARTING:
+            attempt.stage = Stage.RUNNING
+            attempt.started, attempt.started_boottime = event.running.started, event.running.started_boottime
+        case Exited() if attempt.stage not in OVER:
+            _end(attempt, event.record)
+        case Directed():
+            attempt.settled = event.direction.settled
+            if attempt.order is not Order.END:
+                attempt.order, attempt.cause = event.direction.order, event.direction.cause
+        case _:
+            pass  # the answer to a question that no longer stands
+
+
+def _end(attempt: Attempt, record: ExitRecord | None) -> None:
+    attempt.stage, attempt.kill_at = Stage.ENDED, None
+    if record is None:
+        attempt.exits = (TaskEnd(unknown=True),)
+    elif record.failure:
+        attempt.stage, attempt.reason, attempt.message = Stage.FAILED, "StartFailed", record.failure
+    else:
+        attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
+        if record.tasks and not attempt.started:
+            attempt.started = min(task.start for task in record.tasks)
+
+
+def _ending(attempt: Attempt) -> bool:
+    return attempt.stopped or attempt.order is Order.END
+
+
+def _due(at: float | None, boottime: float) -> bool:
+    return at is not None and boottime >= at
+
+
+def _terminate(attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+    ended_by = STOP if attempt.stopped else attempt.cause if attempt.order is Order.END else WALLTIME
+    attempt.stage, attempt.ended_by = Stage.TERMINATING, ended_by or "Ended"
+    attempt.kill_at = boottime + (attempt.terms.grace_seconds if attempt.terms else GRACE_SECONDS)
+    out.append(Terminate(attempt.key))
+
+
+def _forgettable(attempt: Attempt) -> bool:
+    """A row leaves the ledger only after the attempt's end is persisted, so what is over and unnamed is settled."""
+    return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)
+
+
+def _report_state(attempt: Attempt) -> tuple[str, str]:
+    match attempt.stage:
+        case Stage.LOST:
+            return reports.LOST, ""
+        case Stage.FAILED:
+            return reports.START_FAILED, attempt.reason
+        case Stage.ENDED if attempt.ended_by == STOP:
+            return reports.GONE, ""
+        case Stage.ENDED:
+            failure = first_failure(attempt.exits)
+            if failure is not None and failure.unknown:
+                return reports.UNKNOWN_EXIT, ""
+            return reports.ENDED, str(failure.code if failure else 0)
+        case Stage.WAITING:
+            return reports.PREPARING, ""
+        case _ if attempt.row is None:
+            return reports.UNNAMED, ""
+        case Stage.PREPARING | Stage.READY:
+            return reports.PREPARING, ""
+        case Stage.TERMINATING | Stage.KILLING:
+            return reports.ENDING, ""
+        case _:
+            return reports.RUNNING, ""
