@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import datetime
+import datetime as dt
 import http.client
 import ipaddress
 import json
@@ -33,7 +33,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("etcd", "kube-apiserver")
-ADMIN_TOKEN = "test-administrator"
+ADMIN_TOKEN = "test-administrator"  # noqa: S105 - of a server that lives as long as the test
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -113,7 +113,8 @@ class ApiServer:
     ) -> Answer:
         """One request; the body is sent as JSON."""
         target = path + ("?" + urlencode(query) if query else "")
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=ssl.create_default_context(cafile=str(self.ca)))
+        trusted = ssl.create_default_context(cafile=str(self.ca))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=trusted)
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type, "Accept": accept}
             connection.request(method, target, None if body is None else json.dumps(body), headers)
@@ -225,10 +226,10 @@ def issue(
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.fromtimestamp(time.time(), datetime.UTC)
+    now = dt.datetime.fromtimestamp(time.time(), dt.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - datetime.timedelta(minutes=5)).not_valid_after(now + datetime.timedelta(days=2))
+    return builder.not_valid_before(now - dt.timedelta(minutes=5)).not_valid_after(now + dt.timedelta(days=2))
 
 
 def _write(directory: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
@@ -322,7 +323,7 @@ def _die_with_parent() -> None:
 def _start(server: ApiServer, program: str, arguments: tuple[str, ...]) -> None:
     with (server.directory / f"{program}.log").open("wb") as log:
         command = [str(server.programs / program), *arguments]
-        child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509, RUF100
+        child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     server.children.append(child)
 
 

@@ -187,11 +187,15 @@ class Lifecycle(Part):
     """Scaling of a Reactive allocation."""
 
     rules: ClassVar = (
-        Rule("!has(self.type) || self.type != 'Reactive'", "spec.lifecycle.type Reactive is not served yet: nothing scales it; use Bounded or Unbounded"),
+        Rule(
+            "!has(self.type) || self.type != 'Reactive'",
+            "spec.lifecycle.type Reactive is not served yet: nothing scales it; use Bounded or Unbounded",
+        ),
         Rule("!has(self.scale)", "spec.lifecycle.scale is not served yet: nothing scales it; remove the field"),
         Rule(
             " && ".join(
-                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})" for name in FIXED_LIFECYCLE
+                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+                for name in FIXED_LIFECYCLE
             ),
             LIFECYCLE_IS_FIXED,
         ),
@@ -300,7 +304,9 @@ class AllocationSpec(Part):
         not_served("connectivity", "network domains are not served by this release"),
         not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),
         not_served("checkpoint", "checkpoints are not taken by this release", unless="self.checkpoint.?strategy.orValue('Auto') == 'Auto'"),
-        not_served("telemetry", "telemetry modes are not switched by this release", unless="self.telemetry.?mode.orValue('Prod') == 'Prod'"),
+        not_served(
+            "telemetry", "telemetry modes are not switched by this release", unless="self.telemetry.?mode.orValue('Prod') == 'Prod'"
+        ),
         not_served("livenessProbe", "probes are not run by this release"),
         not_served("sensitive", "sensitive work is not isolated by this release", unless="!self.sensitive"),
     )

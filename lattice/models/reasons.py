@@ -21,18 +21,36 @@ class Reason:
 
 
 PENDING_REASONS: Final[tuple[Reason, ...]] = (
-    Reason("NotYetEvaluated", "no scheduling cycle has looked at it yet", "wait one cycle; if the scheduler is silent, `lattice admin status` says since when"),
+    Reason(
+        "NotYetEvaluated",
+        "no scheduling cycle has looked at it yet",
+        "wait one cycle; if the scheduler is silent, `lattice admin status` says since when",
+    ),
     Reason("WaitingForNodes", "nodes that fit exist, but too few are free", "wait, or ask for fewer nodes"),
     Reason("BehindHigherPriority", "enough nodes are free, but they are kept for work that comes first", "wait, or raise the class"),
-    Reason("NodesUnavailable", "nodes that would fit are drained, down, degraded or disabled", "ask the operators, `lattice nodes` shows the reasons"),
-    Reason("ReservedNodes", "the nodes are reserved for a window that its walltime crosses", "shorten the walltime or use the reservation", served=False),
+    Reason(
+        "NodesUnavailable",
+        "nodes that would fit are drained, down, degraded or disabled",
+        "ask the operators, `lattice nodes` shows the reasons",
+    ),
+    Reason(
+        "ReservedNodes",
+        "the nodes are reserved for a window that its walltime crosses",
+        "shorten the walltime or use the reservation",
+        served=False,
+    ),
     Reason("WaitingForQuotaHeadroom", "the tenant's hard quota is used up", "wait for the tenant's work to end, or ask for more quota"),
     Reason("WaitingForQuotaShare", "its leaf of the quota tree has no share left", "`lattice quota explain` shows the tree", served=False),
     Reason("BudgetExhausted", "the tenant's budget is used up", "ask the tenant's admin for budget", served=False),
     Reason("WaitingForDependency", "what it depends on has not ended as asked", "`lattice dag status`", served=False),
     Reason("WaitingForData", "its data is still on its way", "wait", served=False),
     Reason("WaitingForNetworkDomain", "no network domain is free", "wait", served=False),
-    Reason("InsufficientConformance", "too few nodes share one fingerprint", "drop the conformance requirement or ask for fewer nodes", served=False),
+    Reason(
+        "InsufficientConformance",
+        "too few nodes share one fingerprint",
+        "drop the conformance requirement or ask for fewer nodes",
+        served=False,
+    ),
     Reason("PowerBudget", "starting it would exceed the power budget", "wait", served=False),
     Reason("WaitingForVictims", "preempted work is still ending on its nodes", "wait", served=False),
     Reason("Held", "spec.hold is set", "`lattice release`"),

@@ -79,9 +79,7 @@ class Meta:
 class Part(BaseModel):
     """A part of a kind: camelCase outside, unknown fields refused, never changed once made."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
@@ -128,7 +126,15 @@ Quantity = Annotated[
 
 NodeCount = Annotated[
     int | str,
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$", "maxLength": 13, "minimum": 1, "maximum": 999999}),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$",
+            "maxLength": 13,
+            "minimum": 1,
+            "maximum": 999999,
+        }
+    ),
 ]
 """A number of nodes, or a range `"32-128"`."""
 
@@ -143,9 +149,7 @@ Untyped = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kuberne
 
 UntypedList = Annotated[
     list[dict[str, Any]],
-    WithJsonSchema(
-        {"type": "array", "maxItems": 64, "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    ),
+    WithJsonSchema({"type": "array", "maxItems": 64, "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}),
 ]
 """A list that a later release acts on; a rule refuses it until then."""
 

@@ -26,7 +26,9 @@ class TenantQuota(Part):
     max_preemption_class: Annotated[int, Field(ge=0, le=10)] | None = None
     """Highest class that may be asked for."""
 
-    rules: ClassVar = (Rule("!has(self.perUser)", "spec.quota.perUser is not served yet: users are not counted by this release; remove the field"),)
+    rules: ClassVar = (
+        Rule("!has(self.perUser)", "spec.quota.perUser is not served yet: users are not counted by this release; remove the field"),
+    )
 
 
 class TenantAccess(Part):
@@ -60,7 +62,10 @@ class TenantSpec(Part):
 
     rules: ClassVar = (
         Rule("!has(self.budget)", "spec.budget is not served yet: hours are not counted by this release; remove the field"),
-        Rule("!has(self.isolation) || self.isolation == 'Standard'", "spec.isolation Strict is not served yet: tenants share nodes in turn; use Standard"),
+        Rule(
+            "!has(self.isolation) || self.isolation == 'Standard'",
+            "spec.isolation Strict is not served yet: tenants share nodes in turn; use Standard",
+        ),
     )
 
 

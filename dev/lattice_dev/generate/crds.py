@@ -68,9 +68,14 @@ def crd(kind: type[Kind]) -> Schema:
     }
 
 
+def json_schema(kind: type[Kind]) -> Schema:
+    """pydantic's schema of a kind, defaults and references included, with each class's rules."""
+    return kind.model_json_schema(by_alias=True, mode="validation", schema_generator=_WithRules)
+
+
 def openapi(kind: type[Kind]) -> Schema:
     """The structural schema of a whole object of the kind."""
-    raw = kind.model_json_schema(by_alias=True, mode="validation", schema_generator=_WithRules)
+    raw = json_schema(kind)
     schema = structural(raw, raw.get("$defs", {}))
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
     if kind.meta.rules:
@@ -80,7 +85,7 @@ def openapi(kind: type[Kind]) -> Schema:
 
 def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     """One JSON Schema node as the API server takes it: references inlined, `| None` merged, titles and defaults gone."""
-    merged = _resolve(node, definitions)
+    merged = resolve(node, definitions)
     made: Schema = {key: value for key, value in merged.items() if key not in _DROPPED}
     if "const" in made:
         made["enum"] = [made.pop("const")]
@@ -97,6 +102,22 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
     elif "additionalProperties" in made:
         del made["additionalProperties"]
     return _ordered(made)
+
+
+def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """`$ref`, `allOf` of one and `anyOf` with null replaced by what they mean; what stands beside them wins."""
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key not in node:
+            continue
+        choices = [choice for choice in node[key] if choice.get("type") != "null"]
+        if len(choices) != 1:
+            raise TypeError(f"{node.get('title', 'a field')}: {key} of {len(choices)} types is not structural; declare one type")
+        beside = {name: value for name, value in node.items() if name != key}
+        return resolve({**choices[0], **beside}, definitions)
+    if "$ref" in node:
+        target = definitions[node["$ref"].removeprefix("#/$defs/")]
+        return resolve({**target, **{name: value for name, value in node.items() if name != "$ref"}}, definitions)
+    return dict(node)
 
 
 def render(kind: type[Kind]) -> str:
@@ -145,22 +166,6 @@ def _column(column: Column) -> Schema:
     if column.priority:
         entry["priority"] = column.priority
     return entry
-
-
-def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """`$ref`, `allOf` of one and `anyOf` with null replaced by what they mean; what stands beside them wins."""
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key not in node:
-            continue
-        choices = [choice for choice in node[key] if choice.get("type") != "null"]
-        if len(choices) != 1:
-            raise TypeError(f"{node.get('title', 'a field')}: {key} of {len(choices)} types is not structural; declare one type")
-        beside = {name: value for name, value in node.items() if name != key}
-        return _resolve({**choices[0], **beside}, definitions)
-    if "$ref" in node:
-        target = definitions[node["$ref"].removeprefix("#/$defs/")]
-        return _resolve({**target, **{name: value for name, value in node.items() if name != "$ref"}}, definitions)
-    return dict(node)
 
 
 def _bounds(made: Schema) -> None:

@@ -1,0 +1,56 @@
+"""`python -m lattice_dev.generate`: write the CRDs and the reference pages; `--check` compares and writes nothing.
+
+The protobuf stubs have a command of their own (`python -m lattice_dev.generate.stubs`): protoc writes files itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lattice_dev.generate import crds, references
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """Every file that is made here, with its text."""
+    return {**crds.files(root / "crds"), **references.files(root / "docs" / "reference")}
+
+
+def drifted(root: Path) -> list[Path]:
+    """Files that differ from what would be generated, are missing, or stand there without a source."""
+    wanted = generated(root)
+    folders = {path.parent for path in wanted}
+    standing = {path for folder in folders for path in folder.glob("*.*")}
+    differing = {path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
+    return sorted(differing | (standing - set(wanted)))
+
+
+def write(root: Path) -> list[Path]:
+    """Bring every generated file up to date; returns those that changed."""
+    changed = drifted(root)
+    wanted = generated(root)
+    for path in changed:
+        if path in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
+    return changed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m lattice_dev.generate", description="Write CRDs and reference pages.")
+    parser.add_argument("--check", action="store_true", help="name the files that differ, write nothing, end with 1 if any does")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
+    arguments = parser.parse_args()
+    paths = drifted(arguments.root) if arguments.check else write(arguments.root)
+    for path in paths:
+        sys.stdout.write(f"{'differs' if arguments.check else 'wrote'} {path.relative_to(arguments.root)}\n")
+    return 1 if arguments.check and paths else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
