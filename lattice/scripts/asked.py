@@ -1,0 +1,84 @@
+"""What was asked for, where it was said, and which of two sources wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from lattice.errors import Rejected
+
+SOURCES = ("configuration", "SBATCH", "LATTICE", "environment", "command line")
+"""Where an option may come from; a later one overrides an earlier one."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option as it was written: its name, its value (None for a switch), and where it stands."""
+
+    option: str
+    value: str | None
+    source: str
+    place: str
+
+    def rejected(self, why: str, reason: str = "BadOption") -> Rejected:
+        """The refusal of this option, with the line and the text as they were written."""
+        return Rejected(f"{self.place}: {why}", reason=reason, fields=(self.option,))
+
+
+Asked = Mapping[str, Given]
+"""The winning option of each slot."""
+
+
+def merge(given: Iterable[tuple[str, Given]]) -> dict[str, Given]:
+    """One option a slot: the strongest source wins, and within a source the last one written."""
+    asked: dict[str, Given] = {}
+    for slot, one in given:
+        old = asked.get(slot)
+        if old is None or SOURCES.index(one.source) >= SOURCES.index(old.source):
+            asked[slot] = one
+    return asked
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a submission must know of a vcluster: its partitions, its longest walltime, the CPUs of its smallest node."""
+
+    partitions: tuple[str, ...] = ()
+    max_walltime: str | None = None
+    smallest_cpus: int | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known of the cluster; `vclusters` None means that nobody asked it (`--dry-run=client`)."""
+
+    vclusters: Mapping[str, Queue] | None = None
+    default_vcluster: str = ""
+    qos: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """What is known of the person's shell: where it stands, its variables, and what time it is there."""
+
+    directory: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    now: float = 0.0
+    local: Callable[[datetime], float] = datetime.timestamp
+    """Seconds since the epoch of a naive local time."""
+
+
+def needs(asked: Asked) -> frozenset[str]:
+    """What must be asked of the cluster before this can be translated: `vclusters`, `config`, `nodes`."""
+    wanted: set[str] = set()
+    where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")
+    if where is not None and where.option == "partition":
+        wanted.add("vclusters")
+    if "class" in asked and asked["class"].option == "qos":
+        wanted.add("config")
+    if tasks is not None and tasks.value != "1" and not {"nodes", "ntasks-per-node"} & set(asked):
+        wanted |= {"vclusters", "nodes"}
+    if time is not None and time.option == "time":
+        wanted.add("vclusters")
+    return frozenset(wanted)

@@ -1,0 +1,138 @@
+"""The Lattice book's own YAML (`allocation:` with snake_case fields) as an Allocation of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lattice.errors import Rejected
+from lattice.scripts.translate import API_VERSION
+from lattice.units import format_duration, parse_duration, parse_slurm_time
+
+_ENUMS: dict[str, dict[str, str]] = {
+    "intent": {word.lower(): word for word in ("Train", "Simulate", "Serve", "Interactive", "Preprocess")},
+    "lifecycle.type": {"bounded": "Bounded", "unbounded": "Unbounded", "reactive": "Reactive"},
+    "resources.constraints.topology": {"any": "Any", "tight": "Tight", "spread": "Spread"},
+    "resources.constraints.conformance": {"required": "Required", "preferred": "Preferred", "any": "Any"},
+    "resources.constraints.memory_policy": {"interleave": "Interleave", "local": "Local", "preferred": "Preferred", "bind": "Bind"},
+    "data.mounts[].access": {"read-only": "ReadOnly", "read-write": "ReadWrite"},
+    "data.mounts[].tier_hint": {"hot": "Hot", "warm": "Warm", "cold": "Cold"},
+    "depends_on[].condition": {word.lower(): word for word in ("Success", "Failure", "Any", "Corresponding", "Mutex")},
+    "checkpoint.strategy": {"auto": "Auto", "manual": "Manual", "none": "None"},
+    "telemetry.mode": {"prod": "Prod", "debug": "Debug", "audit": "Audit"},
+    "requeue_policy": {"never": "Never", "on_node_failure": "OnNodeFailure", "always": "Always"},
+}
+_SHORT = {
+    "nodes": "resources.nodes",
+    "constraints": "resources.constraints",
+    "walltime": "lifecycle.walltime",
+    "preemption_class": "lifecycle.preemption_class",
+    "uenv": "environment.uenv",
+    "image": "environment.image",
+    "view": "environment.view",
+    "name": "tags.name",
+    "requeue_policy": "lifecycle.requeue.policy",
+    "max_requeue": "lifecycle.requeue.max",
+}
+"""Fields that the book writes at the top of an allocation, and where ours stand."""
+_FREE = ("tags", "environment.variables")
+"""Maps whose keys are the person's own words."""
+
+
+def is_book(document: Mapping[str, Any]) -> bool:
+    """Whether this is the book's form and not a Kubernetes object."""
+    return "apiVersion" not in document and "kind" not in document
+
+
+def from_book(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The Allocation of an `allocation:` document, or of its fields at the top; other documents are refused."""
+    for word, what in (("dag", "DAGs are"), ("session", "sessions are"), ("allocations", "DAGs are")):
+        if word in document:
+            raise Rejected(
+                f"{word}: {what} not served by this release; submit each allocation by itself", reason="NotServed", fields=(word,)
+            )
+    inner = document.get("allocation", document)
+    if not isinstance(inner, Mapping) or not inner:
+        raise Rejected(
+            "allocation: it must have fields such as tenant, entrypoint and resources", reason="BadDocument", fields=("allocation",)
+        )
+    if inner.get("type") == "task_group" or "template" in inner:
+        raise Rejected(
+            "type: task groups are not served by this release; submit each allocation by itself", reason="NotServed", fields=("type",)
+        )
+    placed: dict[str, Any] = {}
+    for key, value in inner.items():
+        _put(placed, _SHORT.get(str(key), str(key)), _enum(key, value) if key in _ENUMS else value)
+    spec = {_camel(key): _translate(key, value) for key, value in placed.items()}
+    return {"apiVersion": API_VERSION, "kind": "Allocation", "metadata": {}, "spec": spec}
+
+
+def _put(placed: dict[str, Any], path: str, value: Any) -> None:
+    head, dot, rest = path.partition(".")
+    if not dot:
+        if isinstance(value, Mapping) and isinstance(placed.get(head), dict):
+            for key, inner in value.items():
+                _put(placed[head], key, inner)
+        elif head in placed:
+            raise Rejected(f"{head} is given twice", reason="BadDocument", fields=(head,))
+        else:
+            placed[head] = dict(value) if isinstance(value, Mapping) else value
+        return
+    below = placed.setdefault(head, {})
+    if not isinstance(below, dict):
+        raise Rejected(f"{head} must have fields, not {below!r}", reason="BadDocument", fields=(head,))
+    _put(below, rest, value)
+
+
+def _translate(path: str, value: Any) -> Any:
+    if path == "resources.nodes":
+        return _nodes(value)
+    if path in ("lifecycle.walltime", "lifecycle.grace_period"):
+        return _duration(path, value)
+    if path in _ENUMS:
+        return _enum(path, value)
+    if isinstance(value, Mapping):
+        if path in _FREE:
+            return {str(key): str(inner) for key, inner in value.items()}
+        return {_name(path, str(key)): _translate(f"{path}.{key}", inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_translate(f"{path}[]", inner) for inner in value]
+    return value
+
+
+def _name(path: str, key: str) -> str:
+    """A field's name with us; the book's `scale_policy` is our `scale`."""
+    return "scale" if path == "lifecycle" and key == "scale_policy" else _camel(key)
+
+
+def _camel(word: str) -> str:
+    head, *rest = word.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def _enum(path: str, value: Any) -> Any:
+    words = _ENUMS[path]
+    if not isinstance(value, str) or value.lower() not in words:
+        raise Rejected(f"{path}: {value!r} is none of {', '.join(sorted(words))}", reason="BadDocument", fields=(path,))
+    return words[value.lower()]
+
+
+def _nodes(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if set(value) != {"min", "max"}:
+            raise Rejected("resources.nodes: a range has min and max, and nothing else", reason="BadDocument", fields=("resources.nodes",))
+        return f"{value['min']}-{value['max']}"
+    return value
+
+
+def _duration(path: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise Rejected(f"{path}: {value!r} is not a duration in quotes, such as '24h' or '24:00:00'", reason="BadDocument", fields=(path,))
+    try:
+        parse_duration(value)
+    except Rejected as error:
+        seconds = parse_slurm_time(value) if ":" in value or "-" in value else None
+        if not seconds:
+            raise Rejected(f"{path}: {error.message}", reason=error.reason, fields=(path,)) from error
+        return format_duration(seconds)
+    return value

@@ -1,0 +1,177 @@
+"""How `#SBATCH` and `#LATTICE` lines are read: as Slurm's own parser reads them (`SchedMD/slurm src/sbatch/opt.c`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.errors import Rejected
+from lattice.scripts.asked import Given
+from lattice.scripts.options import HETJOB, HETJOB_REFUSED, LATTICE, SLURM, SLURM_SHORT, Argument, Option, find
+
+MAX_SCRIPT_BYTES = 65536
+_DIALECTS = ("SBATCH", "LATTICE")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that was read: its text, what its lines ask for by slot, and what of them is ignored."""
+
+    text: str
+    given: tuple[tuple[str, Given], ...]
+    warnings: tuple[str, ...]
+    is_slurm: bool
+    """Whether it has `#SBATCH` lines, and so gets Slurm's defaults."""
+
+
+def decode_script(data: bytes, name: str) -> str:
+    """The text of a script file; what no node could run is refused here, with the place."""
+    if not data.strip():
+        raise Rejected(f"{name} is empty: a script starts with a line such as #!/bin/bash", reason="BadScript")
+    if b"\0" in data:
+        raise Rejected(
+            f"{name} is a binary file (a NUL at byte {data.index(0) + 1}): submit a program with `lattice submit -- PROGRAM`",
+            reason="BadScript",
+        )
+    if len(data) > MAX_SCRIPT_BYTES:
+        raise Rejected(
+            f"{name} has {len(data)} bytes, the limit is {MAX_SCRIPT_BYTES}: keep the program in another file and start it from here",
+            reason="ScriptTooLarge",
+        )
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Rejected(
+            f"{name} is not UTF-8 (line {line}, byte {error.start + 1}): convert it, for example with iconv", reason="BadScript"
+        ) from error
+    if "\r\n" in text:
+        line = text.count("\n", 0, text.index("\r\n")) + 1
+        raise Rejected(f"{name} has DOS line ends (line {line}): convert it, for example with dos2unix", reason="BadScript")
+    if not text.startswith("#!"):
+        raise Rejected(f"{name} does not start with #!: its first line must name what runs it, for example #!/bin/bash", reason="BadScript")
+    return text
+
+
+def read_script(text: str) -> Script:
+    """What the `#SBATCH` and `#LATTICE` lines up to the first command ask for."""
+    given: list[tuple[str, Given]] = []
+    warnings: list[str] = []
+    dialects: set[str] = set()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.startswith("#"):
+            if line.strip():
+                break
+            continue
+        for dialect in _DIALECTS:
+            if line.startswith("#" + dialect):
+                dialects.add(dialect)
+                _read_line(dialect, number, line, given, warnings)
+    return Script(text, tuple(given), tuple(warnings), "SBATCH" in dialects)
+
+
+def split_line(rest: str, place: str) -> list[str]:
+    """The words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line."""
+    words: list[str] = []
+    word: list[str] | None = None
+    quote = ""
+    escaped = False
+    for character in rest:
+        if escaped:
+            word = [*(word or []), character]
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif quote:
+            if character == quote:
+                quote = ""
+            else:
+                word = [*(word or []), character]
+        elif character in "\"'":
+            quote, word = character, word or []
+        elif character == "#":
+            break
+        elif character.isspace():
+            if word is not None:
+                words.append("".join(word))
+            word = None
+        else:
+            word = [*(word or []), character]
+    if quote:
+        raise Rejected(f"{place}: the quote {quote} is not closed", reason="BadDirective")
+    if word is not None:
+        words.append("".join(word))
+    return words
+
+
+def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Given]], warnings: list[str]) -> None:
+    place = f"line {number}: {line.strip()}"
+    words = split_line(line[len(dialect) + 1 :], place)
+    while words:
+        word = words.pop(0)
+        if dialect == "SBATCH" and word in HETJOB:
+            raise Rejected(f"{place}: {HETJOB_REFUSED}", reason="NotServed")
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            option = find(SLURM if dialect == "SBATCH" else LATTICE, name)
+            text = value if equals else None
+            _take(dialect, place, name, option, text, words, given, warnings)
+        elif word.startswith("-") and len(word) > 1 and dialect == "SBATCH":
+            _take_short(place, word, words, given, warnings)
+        elif dialect == "LATTICE":
+            raise Rejected(f"{place}: {word!r} is not an option of the form --name=value", reason="BadDirective")
+        else:
+            warnings.append(f"#SBATCH {word} ignored (line {number}: it is not an option)")
+
+
+def _take_short(place: str, word: str, words: list[str], given: list[tuple[str, Given]], warnings: list[str]) -> None:
+    """One `-x` word: a glued argument (`-N2`, `-N=2`), or several switches in one."""
+    rest = word[1:]
+    while rest:
+        letter, rest = rest[0], rest[1:]
+        option = SLURM_SHORT.get(letter)
+        if option is None or option.argument is Argument.NONE:
+            _take("SBATCH", place, letter, option, None, words, given, warnings, dashes="-")
+            if option is None:
+                return
+            continue
+        value = rest.removeprefix("=") if rest else None
+        _take("SBATCH", place, option.name, option, value, words, given, warnings)
+        return
+
+
+def _take(
+    dialect: str,
+    place: str,
+    name: str,
+    option: Option | None,
+    value: str | None,
+    words: list[str],
+    given: list[tuple[str, Given]],
+    warnings: list[str],
+    *,
+    dashes: str = "--",
+) -> None:
+    """Put one option where it belongs: what is asked, what is ignored, or a refusal."""
+    if option is None:
+        if dialect == "LATTICE":
+            raise Rejected(f"{place}: --{name} is not an option of Lattice; `lattice submit --help` lists them", reason="UnknownOption")
+        if value is None and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        warnings.append(f"#SBATCH {dashes}{name}{_equals(value)} ignored (not known to Lattice)")
+        return
+    if option.argument is Argument.REQUIRED and value is None:
+        if not words:
+            raise Rejected(f"{place}: --{option.name} needs a value", reason="BadDirective")
+        value = words.pop(0)
+    if option.argument is Argument.NONE and value is not None:
+        raise Rejected(f"{place}: --{option.name} takes no value", reason="BadDirective")
+    if option.refused:
+        raise Rejected(f"{place}: {option.refused}", reason="NotServed", fields=(option.name,))
+    if option.ignored:
+        warnings.append(f"#{dialect} --{option.name}{_equals(value)} ignored ({option.ignored})")
+        return
+    given.append((option.slot, Given(option.name, value, dialect, place)))
+
+
+def _equals(value: str | None) -> str:
+    return "" if value is None else f"={value}"

@@ -1,0 +1,286 @@
+"""The options of `#SBATCH` and `#LATTICE` lines: names, abbreviations, arguments, and what becomes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Argument(Enum):
+    """Whether an option takes an argument."""
+
+    NONE = "none"
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its name, its slot (options of one slot override each other), and why it is ignored or refused."""
+
+    name: str
+    slot: str = ""
+    argument: Argument = Argument.REQUIRED
+    ignored: str = ""
+    refused: str = ""
+
+
+_FULL_NODES = "Lattice uses full-node scheduling"
+_INSIDE = f"{_FULL_NODES}, placement inside a node is the launcher's"
+_MEMORY = f"{_FULL_NODES}, memory is not constrainable"
+_MAIL = "use `lattice wait` or `lattice status --watch` for event notifications"
+_NOTHING = "nothing in Lattice corresponds to it"
+
+_ACTED_ON: Final = {
+    "job-name": "name",
+    "nodes": "nodes",
+    "ntasks": "ntasks",
+    "ntasks-per-node": "ntasks-per-node",
+    "tasks-per-node": "ntasks-per-node",
+    "time": "walltime",
+    "partition": "vcluster",
+    "account": "tenant",
+    "chdir": "workdir",
+    "output": "stdout",
+    "error": "stderr",
+    "open-mode": "open-mode",
+    "export": "export",
+    "constraint": "constraint",
+    "gres": "gpus",
+    "gpus": "gpus",
+    "gpus-per-node": "gpus",
+    "qos": "class",
+    "nodelist": "nodelist",
+    "exclude": "exclude",
+    "begin": "not-before",
+    "uenv": "uenv",
+    "view": "view",
+    "cpus-per-task": "cpus-per-task",
+}
+_SWITCHES: Final = {"hold": "hold", "requeue": "requeue", "no-requeue": "requeue"}
+
+_IGNORED: Final = {
+    _MEMORY: ("mem", "mem-per-cpu", "mem-per-gpu"),
+    _INSIDE: (
+        "hint",
+        "mem-bind",
+        "cpu-bind",
+        "threads-per-core",
+        "ntasks-per-core",
+        "ntasks-per-socket",
+        "ntasks-per-gpu",
+        "cores-per-socket",
+        "sockets-per-node",
+        "extra-node-info",
+        "distribution",
+        "core-spec",
+        "thread-spec",
+        "cpu-freq",
+        "cpus-per-gpu",
+        "gpu-bind",
+        "gpu-freq",
+        "gpus-per-task",
+        "gpus-per-socket",
+        "mincpus",
+        "tmp",
+    ),
+    _MAIL: ("mail-type", "mail-user"),
+    "Lattice packs into the fewest groups anyway": ("switches",),
+    "this is one cluster": ("clusters", "cluster-constraint"),
+    "standard input is empty": ("input",),
+    "name the nodes with --nodelist": ("nodefile",),
+    "only Lattice's own deadline is served: #LATTICE --deadline": ("deadline",),
+    "give one walltime": ("time-min",),
+    _NOTHING: (
+        "comment",
+        "wckey",
+        "acctg-freq",
+        "bb",
+        "bbf",
+        "container",
+        "delay-boot",
+        "gid",
+        "uid",
+        "gres-flags",
+        "kill-on-invalid-dep",
+        "network",
+        "power",
+        "prefer",
+        "priority",
+        "profile",
+        "export-file",
+        "tres-per-task",
+        "tres-bind",
+        "tres-per-job",
+    ),
+}
+_IGNORED_SWITCHES: Final = {
+    "use `lattice submit --wait`": ("wait",),
+    _NOTHING: (
+        "contiguous",
+        "overcommit",
+        "oversubscribe",
+        "share",
+        "quiet",
+        "verbose",
+        "parsable",
+        "test-only",
+        "ignore-pbs",
+        "spread-job",
+        "use-min-nodes",
+        "reboot",
+        "wait-all-nodes",
+        "immediate",
+        "segment",
+        "stepmgr",
+    ),
+}
+_IGNORED_OPTIONAL: Final = ("nice", "get-user-env", "propagate", "no-kill")
+
+_REFUSED: Final = {
+    "array": "job arrays are not served by this release; submit the tasks one by one",
+    "dependency": "dependencies are not served by this release; submit when what it depends on has ended",
+    "reservation": "reservations are not served by this release; remove the line",
+    "licenses": "licenses are not counted by Lattice; use --constraint for features of nodes",
+    "signal": "signals before the end are not sent by this release; TERM comes one grace period before KILL",
+}
+HETJOB: Final = ("hetjob", "packjob")
+"""A bare word that separates the components of a heterogeneous job."""
+HETJOB_REFUSED: Final = "heterogeneous jobs are not served; submit separate allocations"
+
+_SLURM_SHORT: Final = {
+    "A": "account",
+    "a": "array",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "i": "input",
+    "I": "immediate",
+    "J": "job-name",
+    "k": "no-kill",
+    "L": "licenses",
+    "M": "clusters",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "x": "exclude",
+}
+
+_LATTICE: Final = {
+    "name": "name",
+    "job-name": "name",
+    "nodes": "nodes",
+    "ntasks": "ntasks",
+    "ntasks-per-node": "ntasks-per-node",
+    "cpus": "cpus",
+    "memory": "memory",
+    "gpus": "gpus",
+    "gpus-per-node": "gpus",
+    "walltime": "walltime",
+    "time": "walltime",
+    "vcluster": "vcluster",
+    "partition": "vcluster",
+    "tenant": "tenant",
+    "account": "tenant",
+    "project": "project",
+    "user": "user",
+    "tag": "tag",
+    "uenv": "uenv",
+    "view": "view",
+    "image": "image",
+    "constraint": "constraint",
+    "nodelist": "nodelist",
+    "exclude": "exclude",
+    "topology": "topology",
+    "preemption-class": "class",
+    "qos": "class",
+    "max-requeue": "max-requeue",
+    "begin": "not-before",
+    "not-before": "not-before",
+    "deadline": "deadline",
+    "output": "stdout",
+    "stdout": "stdout",
+    "error": "stderr",
+    "stderr": "stderr",
+    "open-mode": "open-mode",
+    "chdir": "workdir",
+    "workdir": "workdir",
+    "export": "export",
+    "grace-period": "grace-period",
+    "intent": "intent",
+    "tasks-on": "tasks-on",
+}
+_LATTICE_SWITCHES: Final = {
+    "hold": "hold",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "no-preempt": "no-preempt",
+    "service": "service",
+    "sensitive": "sensitive",
+}
+_LATTICE_REFUSED: Final = {
+    "task-group": "task groups are not served by this release; submit the tasks one by one",
+    "array": _REFUSED["array"],
+    "depends-on": _REFUSED["dependency"],
+    "dependency": _REFUSED["dependency"],
+    "reservation": _REFUSED["reservation"],
+    "data-mount": "data is not staged by this release; remove the option",
+    "expose": "network domains are not served by this release; remove the option",
+    "checkpoint": "checkpoints are not taken by this release; remove the option",
+    "reactive": "Reactive allocations are not scaled by this release; use --service or a walltime",
+}
+
+
+def _slurm() -> dict[str, Option]:
+    table = {name: Option(name, slot) for name, slot in _ACTED_ON.items()}
+    table |= {name: Option(name, slot, Argument.NONE) for name, slot in _SWITCHES.items()}
+    table["exclusive"] = Option("exclusive", "exclusive", Argument.OPTIONAL)
+    for why, names in _IGNORED.items():
+        table |= {name: Option(name, ignored=why) for name in names}
+    for why, names in _IGNORED_SWITCHES.items():
+        table |= {name: Option(name, argument=Argument.NONE, ignored=why) for name in names}
+    table |= {name: Option(name, argument=Argument.OPTIONAL, ignored=_NOTHING) for name in _IGNORED_OPTIONAL}
+    return table | {name: Option(name, refused=why) for name, why in _REFUSED.items()}
+
+
+def _lattice() -> dict[str, Option]:
+    table = {name: Option(name, slot) for name, slot in _LATTICE.items()}
+    table |= {name: Option(name, slot, Argument.NONE) for name, slot in _LATTICE_SWITCHES.items()}
+    return table | {name: Option(name, refused=why) for name, why in _LATTICE_REFUSED.items()}
+
+
+SLURM: Final = _slurm()
+"""Every option of `sbatch` that Lattice knows, by its long name."""
+SLURM_SHORT: Final = {letter: SLURM[name] for letter, name in _SLURM_SHORT.items()}
+"""The one-letter options of `sbatch`."""
+LATTICE: Final = _lattice()
+"""Every option of `#LATTICE` lines and of `lattice submit`, by its long name."""
+CPUS_MOOT: Final = f"{_FULL_NODES}, all CPUs of each node belong to the work"
+"""Why `--cpus-per-task` is ignored where the number of nodes does not follow from it."""
+
+
+def find(table: dict[str, Option], name: str) -> Option | None:
+    """The option of this long name, or the only one that starts with it (getopt's way); None where there is none."""
+    if name in table:
+        return table[name]
+    longer = [option for known, option in table.items() if known.startswith(name)] if len(name) > 1 else []
+    return longer[0] if len(longer) == 1 else None

@@ -1,0 +1,425 @@
+"""From what was asked for to the Allocation that says it (book, "Slurm Migration")."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lattice.errors import Rejected
+from lattice.scripts.asked import Asked, Given, Queue, Site, Submitter
+from lattice.scripts.begin import read_begin
+from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
+from lattice.scripts.directives import Script
+from lattice.scripts.options import CPUS_MOOT
+from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_slurm_time
+
+T = TypeVar("T")
+API_VERSION = "lattice.dev/v1alpha1"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PATTERN = re.compile(r"%(.)")
+_SERVED_PATTERNS = frozenset("jxuAaNn%")
+_INTENTS = ("Train", "Simulate", "Serve", "Interactive", "Preprocess")
+_TASKS_ON = {"headnode": "HeadNode", "head-node": "HeadNode", "everynode": "EveryNode", "every-node": "EveryNode"}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The Allocation without a name, what is not honoured, and what was chosen."""
+
+    allocation: dict[str, Any]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Draft:
+    """What one translation reads, and what it has found so far."""
+
+    asked: Asked
+    submitter: Submitter
+    site: Site
+    script: Script | None
+    warnings: list[str]
+    notes: list[str]
+
+    def value(self, slot: str) -> str | None:
+        given = self.asked.get(slot)
+        return None if given is None else (given.value or "").strip()
+
+
+def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: Site) -> Translation:
+    """The Allocation of a script or of a command line; what cannot be said is `Rejected` with its line."""
+    draft = _Draft(asked, submitter, site, script, list(script.warnings) if script else [], [])
+    spec: dict[str, Any] = _identity(draft)
+    spec["environment"] = _environment(draft)
+    if script is not None:
+        spec["script"] = script.text
+    else:
+        spec["entrypoint"] = command
+    spec["resources"] = _resources(draft, spec.get("vcluster", ""))
+    spec["tasks"] = _tasks(draft, spec["resources"]["nodes"])
+    spec["lifecycle"] = _lifecycle(draft, spec.get("vcluster", ""))
+    spec |= {slot: True for slot in ("hold", "sensitive") if slot in asked}
+    spec = {key: value for key, value in spec.items() if value not in ({}, None, "")}
+    _say_where(draft, spec)
+    document = {"apiVersion": API_VERSION, "kind": "Allocation", "metadata": {}, "spec": spec}
+    return Translation(document, tuple(draft.warnings), tuple(draft.notes))
+
+
+def _identity(draft: _Draft) -> dict[str, Any]:
+    spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("tenant", "user", "project") if draft.value(slot)}
+    vcluster = _vcluster(draft)
+    if vcluster:
+        spec["vcluster"] = vcluster
+    tags = {"name": draft.value("name")} if draft.value("name") else {}
+    given = draft.asked.get("tag")
+    for pair in filter(None, (draft.value("tag") or "").split(",")):
+        key, equals, value = pair.partition("=")
+        if given is not None and (not equals or not key):
+            raise given.rejected(f"{pair!r} is not a tag: write KEY=VALUE")
+        tags[key] = value
+    if tags:
+        spec["tags"] = tags
+    intent = draft.value("intent")
+    if intent:
+        spec["intent"] = _one_of(draft.asked["intent"], intent, {word.lower(): word for word in _INTENTS})
+    return spec
+
+
+def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
+    if value.lower() not in words:
+        raise given.rejected(f"{value!r} is none of {', '.join(dict.fromkeys(words.values()))}")
+    return words[value.lower()]
+
+
+def _vcluster(draft: _Draft) -> str:
+    given = draft.asked.get("vcluster")
+    if given is None or not given.value:
+        return ""
+    known = draft.site.vclusters
+    if given.option != "partition":
+        return given.value
+    if known is None:
+        draft.warnings.append(f"partition {given.value} was not looked up: no cluster was asked, it is taken for a vcluster's name")
+        return given.value
+    for wanted in given.value.split(","):
+        for name, queue in known.items():
+            if wanted == name or wanted in queue.partitions:
+                return name
+    raise Rejected(
+        f'{given.place}: vCluster "{given.value}" not found. Available: {", ".join(sorted(known)) or "none"}',
+        reason="VClusterNotFound",
+        fields=(given.option,),
+    )
+
+
+# Environment
+
+
+def _environment(draft: _Draft) -> dict[str, Any]:
+    environment: dict[str, Any] = {slot: draft.value(slot) for slot in ("uenv", "view", "image") if draft.value(slot)}
+    variables = _variables(draft)
+    if variables:
+        environment["variables"] = variables
+    workdir = _workdir(draft)
+    if workdir:
+        environment["workdir"] = workdir
+    output = _output(draft)
+    if output:
+        environment["output"] = output
+    return environment
+
+
+def _workdir(draft: _Draft) -> str:
+    wanted, here = draft.value("workdir") or "", draft.submitter.directory
+    if wanted.startswith("/") or not here:
+        return wanted
+    return f"{here.rstrip('/')}/{wanted.removeprefix('./')}" if wanted not in ("", ".") else here
+
+
+def _output(draft: _Draft) -> dict[str, Any]:
+    output: dict[str, Any] = {}
+    for slot in ("stdout", "stderr"):
+        value = draft.value(slot)
+        if value is None:
+            continue
+        output[slot] = value
+        for letter in dict.fromkeys(_PATTERN.findall(value)):
+            if letter not in _SERVED_PATTERNS:
+                served = " ".join(f"%{word}" for word in "jxuAaNn%")
+                draft.warnings.append(f"the pattern %{letter} in {value} is not filled in (served: {served})")
+    if draft.script is not None and draft.script.is_slurm:
+        output.setdefault("stdout", "slurm-%j.out")
+    mode = draft.value("open-mode")
+    if mode:
+        output["mode"] = _one_of(
+            draft.asked["open-mode"], mode, {"append": "Append", "a": "Append", "truncate": "Truncate", "t": "Truncate", "w": "Truncate"}
+        )
+    return output
+
+
+def _variables(draft: _Draft) -> dict[str, str]:
+    given = draft.asked.get("export")
+    variables: dict[str, str] = {}
+    if given is None:
+        return variables
+    for part in filter(None, (piece.strip() for piece in (given.value or "").split(","))):
+        name, equals, value = part.partition("=")
+        if not equals and name.upper() in ("NONE", "NIL"):
+            continue
+        if not equals and name.upper() == "ALL":
+            draft.warnings.append(
+                f"--export=ALL ignored ({given.place}: the work gets a login environment; name what it needs: --export=NAME,NAME=VALUE)"
+            )
+            continue
+        if not _VARIABLE.fullmatch(name):
+            raise given.rejected(f"{name!r} is not the name of a variable")
+        if _SECRET.search(name):
+            raise given.rejected(
+                f"{name} looks like a secret and would be readable in the allocation; keep it in a file or a Secret", "SecretRefused"
+            )
+        if not equals and name not in draft.submitter.variables:
+            draft.warnings.append(f"--export={name} ignored ({given.place}: it is not set here)")
+            continue
+        text = value if equals else draft.submitter.variables[name]
+        if "\0" in text:
+            raise given.rejected(f"the value of {name} contains a NUL")
+        variables[name] = text
+    return variables
+
+
+# Resources
+
+
+def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
+    resources: dict[str, Any] = {}
+    constraints: dict[str, Any] = {}
+    if "constraint" in draft.asked:
+        resources, constraints = read_constraint(draft.asked["constraint"])
+    if "topology" in draft.asked:
+        constraints["topology"] = _one_of(
+            draft.asked["topology"], draft.value("topology") or "", {"any": "Any", "tight": "Tight", "spread": "Spread"}
+        )
+    for slot, name in (("nodelist", "nodeList"), ("exclude", "excludeNodes")):
+        if draft.value(slot):
+            _node_set(draft.asked[slot])
+            constraints[name] = draft.value(slot)
+    nodes = _nodes(draft, vcluster)
+    _gpus(draft, nodes, resources, constraints)
+    if "cpus" in draft.asked:
+        resources["cpus"] = _count(draft.asked["cpus"])
+    if "memory" in draft.asked:
+        resources["memory"] = _checked(draft.asked["memory"], read_quantity)
+    if constraints:
+        resources["constraints"] = constraints
+    return {"nodes": nodes, **resources}
+
+
+def _nodes(draft: _Draft, vcluster: str) -> int | str:
+    asked = draft.asked
+    listed = len(_node_set(asked["nodelist"])) if draft.value("nodelist") else 0
+    moot = True
+    if "nodes" in asked:
+        low, high = _checked(asked["nodes"], lambda given: parse_node_count((given.value or "").strip()))
+        nodes: int | str = low if low == high else f"{low}-{high}"
+    elif "ntasks" in asked:
+        nodes = low = _nodes_of_tasks(draft, vcluster)
+        moot = "ntasks-per-node" in asked
+    else:
+        nodes = low = max(1, listed)
+    if listed and low > listed:
+        raise asked["nodelist"].rejected(
+            f"it names {listed} nodes and {low} are asked for; only the named nodes are used: name more, or ask for {listed}",
+            "NodeListTooShort",
+        )
+    if "cpus-per-task" in asked:
+        _count(asked["cpus-per-task"])
+        if moot:
+            draft.warnings.append(f"#SBATCH --cpus-per-task={draft.value('cpus-per-task')} ignored ({CPUS_MOOT})")
+    return nodes
+
+
+def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
+    """Nodes of `--ntasks` without `--nodes` (decision "--ntasks=N alone")."""
+    given = draft.asked["ntasks"]
+    tasks = _count(given)
+    if "ntasks-per-node" in draft.asked:
+        each = _count(draft.asked["ntasks-per-node"])
+        nodes = math.ceil(tasks / each)
+        draft.notes.append(f"{tasks} tasks at {each} on a node: {_nodes_word(nodes)}")
+        return nodes
+    width = _count(draft.asked["cpus-per-task"]) if "cpus-per-task" in draft.asked else 1
+    if tasks == 1:
+        return 1
+    queue = _queue(draft, vcluster)
+    if queue is None or not queue.smallest_cpus:
+        raise given.rejected(
+            "the number of nodes depends on the CPUs of the vcluster's smallest node, not known here; add --nodes or --ntasks-per-node",
+            "CoresUnknown",
+        )
+    nodes = math.ceil(tasks * width / queue.smallest_cpus)
+    cpus = "CPU" if width == 1 else "CPUs"
+    draft.notes.append(f"{tasks} tasks of {width} {cpus} on nodes of {queue.smallest_cpus} CPUs: {_nodes_word(nodes)}")
+    return nodes
+
+
+def _nodes_word(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _queue(draft: _Draft, vcluster: str) -> Queue | None:
+    known = draft.site.vclusters or {}
+    name = vcluster or draft.site.default_vcluster or (next(iter(known)) if len(known) == 1 else "")
+    return known.get(name)
+
+
+def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
+    given = draft.asked.get("gpus")
+    if given is None:
+        return
+    if given.option == "gres":
+        count, kind, others = read_gres(given)
+        for other in others:
+            draft.warnings.append(f"--gres={other} ignored ({given.place}: only GPUs are counted; use --constraint for features of nodes)")
+    else:
+        total, kind = read_gpus(given)
+        low, high = parse_node_count(nodes)
+        if given.option == "gpus" and low != high:
+            raise given.rejected(f"a number of GPUs in all does not fit a range of nodes ({nodes}); give --gpus-per-node")
+        count = math.ceil(total / low) if given.option == "gpus" else total
+    if count is not None:
+        resources["gpus"] = count
+    if kind:
+        constraints["gpuType"] = kind
+
+
+def _node_set(given: Given) -> list[str]:
+    return _checked(given, lambda one: expand_nodes((one.value or "").strip()))
+
+
+def _checked(given: Given, read: Callable[[Given], T]) -> T:
+    """What `read` makes of the option; its refusal gets the line in front."""
+    try:
+        return read(given)
+    except Rejected as error:
+        raise given.rejected(error.message, error.reason) from error
+
+
+def _count(given: Given) -> int:
+    text = (given.value or "").strip()
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= 16_777_216:
+        raise given.rejected(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+# Tasks and lifecycle
+
+
+def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
+    asked = draft.asked
+    tasks: dict[str, Any] = {}
+    low, high = parse_node_count(nodes)
+    each = _count(asked["ntasks-per-node"]) if "ntasks-per-node" in asked else None
+    if "tasks-on" in asked:
+        tasks["on"] = _one_of(asked["tasks-on"], draft.value("tasks-on") or "", _TASKS_ON)
+    on = tasks.get("on") or ("HeadNode" if draft.script is not None else "EveryNode")
+    if each is not None and on == "EveryNode":
+        tasks["perNode"] = each
+    if "ntasks" in asked:
+        tasks["total"] = _count(asked["ntasks"])
+    elif each is not None and low == high:
+        tasks["total"] = each * low
+    return tasks
+
+
+def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
+    asked = draft.asked
+    lifecycle: dict[str, Any] = {}
+    if "service" in asked:
+        lifecycle["type"] = "Unbounded"
+        if "walltime" in asked:
+            raise asked["walltime"].rejected("a service runs until it is cancelled: give --service or a walltime, not both")
+    elif "walltime" in asked:
+        walltime = _walltime(draft, asked["walltime"], vcluster)
+        if walltime:
+            lifecycle["walltime"] = walltime
+    level = _class(draft)
+    if level is not None:
+        lifecycle["preemptionClass"] = level
+    if "no-preempt" in asked:
+        lifecycle["preemptible"] = "Never"
+    if "grace-period" in asked:
+        _checked(asked["grace-period"], lambda given: parse_duration(given.value or ""))
+        lifecycle["gracePeriod"] = draft.value("grace-period")
+    requeue: dict[str, Any] = {}
+    if "requeue" in asked:
+        requeue["policy"] = "Never" if asked["requeue"].option == "no-requeue" else "OnNodeFailure"
+    if "max-requeue" in asked:
+        requeue["max"] = 0 if draft.value("max-requeue") == "0" else _count(asked["max-requeue"])
+    if requeue:
+        lifecycle["requeue"] = requeue
+    for slot, name in (("not-before", "notBefore"), ("deadline", "deadline")):
+        if slot in asked:
+            lifecycle[name] = read_begin(asked[slot], draft.submitter)
+    return lifecycle
+
+
+def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
+    """The walltime as it is written to the Allocation; None leaves it to the vcluster."""
+    text = (given.value or "").strip()
+    try:
+        seconds: float | None = parse_duration(text)
+    except Rejected:
+        seconds = _checked(given, lambda _: parse_slurm_time(text))
+        text = format_duration(seconds or 0)
+    if seconds:
+        return text
+    if given.option == "walltime":
+        raise given.rejected("a walltime of 0 would end the work at once: give for example 30m or 24h", "BadWalltime")
+    if draft.site.vclusters is None:
+        draft.warnings.append(f"--time={given.value} is the vcluster's maximum, which was not looked up: no cluster was asked")
+        return None
+    queue = _queue(draft, vcluster)
+    if queue is None or not queue.max_walltime:
+        raise given.rejected("it asks for the vcluster's longest walltime, and the vcluster has none: give a time", "BadWalltime")
+    return queue.max_walltime
+
+
+def _class(draft: _Draft) -> int | None:
+    given = draft.asked.get("class")
+    if given is None:
+        return None
+    text = (given.value or "").strip()
+    if given.option == "qos":
+        known = draft.site.qos
+        if known is not None and text in known:
+            return known[text]
+        why = (
+            "it was not looked up: no cluster was asked"
+            if known is None
+            else f"no class is configured for it; known: {', '.join(sorted(known)) or 'none'}"
+        )
+        draft.warnings.append(f"--qos={text} ignored ({given.place}: {why})")
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 <= int(text[:9]) <= 10:
+        raise given.rejected(f"{text!r} is not a preemption class from 0 to 10", "BadPreemptionClass")
+    return int(text)
+
+
+def _say_where(draft: _Draft, spec: dict[str, Any]) -> None:
+    """With more than one node, say where the work runs (decision "where the work runs")."""
+    nodes = spec["resources"]["nodes"]
+    if parse_node_count(nodes)[1] == 1:
+        return
+    tasks = spec.get("tasks", {})
+    what = "the script" if "script" in spec else "the command"
+    if (tasks.get("on") or ("HeadNode" if "script" in spec else "EveryNode")) == "HeadNode":
+        draft.notes.append(f"{what} runs once, on the first of {nodes} nodes")
+    else:
+        each = tasks.get("perNode", 1)
+        times = "once" if each == 1 else f"{each} times"
+        draft.notes.append(f"{what} runs {times} on each of {nodes} nodes")

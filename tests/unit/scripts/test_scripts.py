@@ -1,0 +1,297 @@
+"""lattice.scripts: batch scripts are read as Slurm reads them, and nothing is dropped without a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given as forall
+from hypothesis import strategies as st
+
+from lattice.errors import Rejected
+from lattice.scripts.asked import Given, Queue, Site, Submitter, merge, needs
+from lattice.scripts.book import from_book
+from lattice.scripts.directives import decode_script, read_script, split_line
+from lattice.scripts.translate import Translation, translate
+
+NOW = 1_790_000_000.0  # 2026-09-21T14:13:20Z
+
+
+def utc(moment: datetime) -> float:
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+SITE = Site(
+    vclusters={"hpc-batch": Queue(("normal", "long"), "7d", 8), "interactive": Queue(("debug",), None, 4)},
+    default_vcluster="hpc-batch",
+    qos={"low": 1, "high": 7},
+)
+SUBMITTER = Submitter("/home/alice/run", {"OMP_NUM_THREADS": "8", "WANDB_TOKEN": "x"}, NOW, utc)
+FULL = "Lattice uses full-node scheduling"
+
+
+def translated(text: str, site: Site = SITE) -> Translation:
+    script = read_script(decode_script(text.encode(), "job.sh"))
+    return translate(merge(script.given), script=script, command=None, submitter=SUBMITTER, site=site)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script's lines between its first line and its first command, and what becomes of them."""
+
+    id: str
+    lines: str
+    spec: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+CASES = (
+    Case("nodes, long", "#SBATCH --nodes=4", {"resources.nodes": 4}, (), ("the script runs once, on the first of 4 nodes",)),
+    Case("nodes, short and glued", "#SBATCH -N2", {"resources.nodes": 2}, (), ("the script runs once, on the first of 2 nodes",)),
+    Case("nodes, short and spaced", "#SBATCH -N 1", {"resources.nodes": 1}),
+    Case("nodes, long and spaced", "#SBATCH --nodes 1", {"resources.nodes": 1}),
+    Case("a range of nodes", "#SBATCH -N 2-4", {"resources.nodes": "2-4"}, (), ("the script runs once, on the first of 2-4 nodes",)),
+    Case("several options on one line", "#SBATCH -N 1 -t 30 -J a", {"resources.nodes": 1, "lifecycle.walltime": "30m", "tags.name": "a"}),
+    Case("a comment ends the line", "#SBATCH --time=1:00:00 # it's an hour", {"lifecycle.walltime": "1h"}),
+    Case("no blank after the word", "#SBATCH--time=10", {"lifecycle.walltime": "10m"}),
+    Case("a quoted name", '#SBATCH --job-name="my job # 1"', {"tags.name": "my job # 1"}),
+    Case("an escaped blank", r"#SBATCH -J my\ job", {"tags.name": "my job"}),
+    Case("inactive lines", "##SBATCH --nodes=9\n# #SBATCH --nodes=8", {"resources.nodes": 1, "environment.output": None}),
+    Case("the last one wins", "#SBATCH -t 10\n#SBATCH --time=20", {"lifecycle.walltime": "20m"}),
+    Case("lattice is stronger than slurm", "#LATTICE --walltime=24h\n#SBATCH --time=20", {"lifecycle.walltime": "24h"}),
+    Case("after the first command nothing counts", "#SBATCH -t 10\n\necho hi\n#SBATCH -t 20", {"lifecycle.walltime": "10m"}),
+    Case("days and hours", "#SBATCH -t 1-12", {"lifecycle.walltime": "1d12h"}),
+    Case("time zero is the vcluster's maximum", "#SBATCH -t 0 -p normal", {"lifecycle.walltime": "7d", "vcluster": "hpc-batch"}),
+    Case("unlimited is the vcluster's maximum", "#SBATCH --time=UNLIMITED", {"lifecycle.walltime": "7d"}),
+    Case("a partition is a vcluster's", "#SBATCH --partition=debug", {"vcluster": "interactive"}),
+    Case("a vcluster's own name is a partition", "#SBATCH -p hpc-batch", {"vcluster": "hpc-batch"}),
+    Case("the first of several partitions that is known", "#SBATCH -p gpu,long", {"vcluster": "hpc-batch"}),
+    Case("an account is a tenant", "#SBATCH -A physics", {"tenant": "physics"}),
+    Case("output, error, mode", "#SBATCH -o a-%j.out -e a-%j.err --open-mode=append",
+         {"environment.output": {"stdout": "a-%j.out", "stderr": "a-%j.err", "mode": "Append"}}),
+    Case("slurm's default output", "#SBATCH -N1", {"environment.output": {"stdout": "slurm-%j.out"}}),
+    Case("no slurm lines, no output file", "#LATTICE --nodes=1", {"environment.output": None}),
+    Case("a pattern that is not served", "#SBATCH -o %J.out", {"environment.output.stdout": "%J.out"},
+         ("the pattern %J in %J.out is not filled in (served: %j %x %u %A %a %N %n %%)",)),
+    Case("a working directory", "#SBATCH --chdir=/scratch/x", {"environment.workdir": "/scratch/x"}),
+    Case("a relative working directory", "#SBATCH -D sub", {"environment.workdir": "/home/alice/run/sub"}),
+    Case("no working directory", "#SBATCH -N1", {"environment.workdir": "/home/alice/run"}),
+    Case("export names", "#SBATCH --export=OMP_NUM_THREADS,A=b", {"environment.variables": {"OMP_NUM_THREADS": "8", "A": "b"}}),
+    Case("export none", "#SBATCH --export=NONE", {"environment.variables": None}),
+    Case("export of what is not set", "#SBATCH --export=NOT_SET", {"environment.variables": None},
+         ("--export=NOT_SET ignored (line 2: #SBATCH --export=NOT_SET: it is not set here)",)),
+    Case("ntasks with ntasks-per-node", "#SBATCH -n 9 --ntasks-per-node=4", {"resources.nodes": 3, "tasks": {"total": 9}}, (),
+         ("9 tasks at 4 on a node: 3 nodes", "the script runs once, on the first of 3 nodes")),
+    Case("tasks-per-node is an old spelling", "#SBATCH -N1 --tasks-per-node=4", {"tasks": {"total": 4}}),
+    Case("ntasks alone", "#SBATCH --ntasks=24", {"resources.nodes": 3, "tasks": {"total": 24}}, (),
+         ("24 tasks of 1 CPU on nodes of 8 CPUs: 3 nodes", "the script runs once, on the first of 3 nodes")),
+    Case("ntasks alone with cpus-per-task", "#SBATCH --ntasks=4 -c 4 -p debug", {"resources.nodes": 4}, (),
+         ("4 tasks of 4 CPUs on nodes of 4 CPUs: 4 nodes", "the script runs once, on the first of 4 nodes")),
+    Case("one task is one node", "#SBATCH -n1", {"resources.nodes": 1, "tasks": {"total": 1}}),
+    Case("nodes are stronger than ntasks", "#SBATCH -N2 -n128 --ntasks-per-node=4", {"resources.nodes": 2, "tasks": {"total": 128}}, (),
+         ("the script runs once, on the first of 2 nodes",)),
+    Case("cpus-per-task is moot beside nodes", "#SBATCH -N1 -c 8", {"resources.nodes": 1},
+         (f"#SBATCH --cpus-per-task=8 ignored ({FULL}, all CPUs of each node belong to the work)",)),
+    Case("mem is ignored, in the book's words", "#SBATCH --mem=64G", {},
+         (f"#SBATCH --mem=64G ignored ({FULL}, memory is not constrainable)",)),
+    Case("mail is ignored", "#SBATCH --mail-user=user@example.com", {},
+         ("#SBATCH --mail-user=user@example.com ignored (use `lattice wait` or `lattice status --watch` for event notifications)",)),
+    Case("an unknown word is ignored", "#SBATCH --frobnicate 3", {}, ("#SBATCH --frobnicate=3 ignored (not known to Lattice)",)),
+    Case("a stray word is ignored", "#SBATCH hello", {}, ("#SBATCH hello ignored (line 2: it is not an option)",)),
+    Case("an abbreviation", "#SBATCH --ntasks-per-n=2 --open app", {"tasks.total": 2}),
+    Case("gres", "#SBATCH --gres=gpu:4", {"resources.gpus": 4}),
+    Case("gres with a type, and others", "#SBATCH --gres=gpu:a100:2,nvme:1", {"resources.gpus": 2, "resources.constraints.gpuType": "a100"},
+         ("--gres=nvme:1 ignored (line 2: #SBATCH --gres=gpu:a100:2,nvme:1: only GPUs are counted; use --constraint for features of nodes)",)),
+    Case("gpus in all", "#SBATCH -N2 --gpus=8", {"resources.gpus": 4}, (), ("the script runs once, on the first of 2 nodes",)),
+    Case("features", "#SBATCH -C 'ssd&ib'", {"resources.constraints.features": ["ib", "ssd"]}),
+    Case("keys", "#SBATCH --constraint=gpu_type:GH200,memory_gb>=512,prefer_same_numa",
+         {"resources.memory": "512G", "resources.constraints.gpuType": "GH200", "resources.constraints.preferSameNuma": True}),
+    Case("qos", "#SBATCH --qos=high", {"lifecycle.preemptionClass": 7}),
+    Case("an unknown qos", "#SBATCH -q best", {"lifecycle.preemptionClass": None},
+         ("--qos=best ignored (line 2: #SBATCH -q best: no class is configured for it; known: high, low)",)),
+    Case("requeue", "#SBATCH --no-requeue", {"lifecycle.requeue": {"policy": "Never"}}),
+    Case("nodelist counts the nodes", "#SBATCH -w nid[001-003]",
+         {"resources.nodes": 3, "resources.constraints.nodeList": "nid[001-003]"}, (),
+         ("the script runs once, on the first of 3 nodes",)),
+    Case("exclude", "#SBATCH -x nid001", {"resources.constraints.excludeNodes": "nid001"}),
+    Case("begin in an hour", "#SBATCH --begin=now+1hour", {"lifecycle.notBefore": "2026-09-21T15:13:20Z"}),
+    Case("begin at a time that has passed today", "#SBATCH -b 14:00", {"lifecycle.notBefore": "2026-09-22T14:00:00Z"}),
+    Case("begin at a date", "#SBATCH -b 2026-12-01T08:00", {"lifecycle.notBefore": "2026-12-01T08:00:00Z"}),
+    Case("hold and exclusive", "#SBATCH -H --exclusive", {"hold": True}),
+    Case("uenv and view", "#SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default",
+         {"environment.uenv": "prgenv-gnu/24.11:v1", "environment.view": "default"}),
+    Case("the book's own lines", "#LATTICE --nodes=64\n#LATTICE --walltime=72h\n#LATTICE --tenant=physics\n#LATTICE --name=large",
+         {"resources.nodes": 64, "lifecycle.walltime": "72h", "tenant": "physics", "tags.name": "large"}, (),
+         ("the script runs once, on the first of 64 nodes",)),
+    Case("a service", "#LATTICE --service", {"lifecycle.type": "Unbounded"}),
+)  # fmt: skip
+
+
+def at(document: dict[str, Any], path: str) -> Any:
+    found: Any = document
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
+    result = translated(f"#!/bin/bash\n{case.lines}\nhostname\n")
+    assert {path: at(result.allocation["spec"], path) for path in case.spec} == case.spec
+    assert result.warnings == case.warnings
+    assert result.notes == case.notes
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("#SBATCH --array=0-9", "job arrays are not served"),
+        ("#SBATCH -d afterok:1", "dependencies are not served"),
+        ("#SBATCH --reservation=x", "reservations are not served"),
+        ("#SBATCH -L matlab", "licenses are not counted"),
+        ("#SBATCH --signal=B:USR1@60", "signals before the end"),
+        ("#SBATCH hetjob", "heterogeneous jobs"),
+        ("#SBATCH --nodes=<N>", "is not a number of nodes"),
+        ("#SBATCH --nodes={{ nodes }}", "is not a number of nodes"),
+        ("#SBATCH --time=soon", "is not a time"),
+        ("#SBATCH --nodes=0", "is not a number of nodes"),
+        ("#SBATCH -N 4-2", "runs backwards"),
+        ('#SBATCH -J "open', "is not closed"),
+        ("#SBATCH -N", "needs a value"),
+        ("#SBATCH --hold=yes", "takes no value"),
+        ("#SBATCH -p gpu", 'vCluster "gpu" not found. Available: hpc-batch, interactive'),
+        ("#SBATCH --export=MY_TOKEN=1", "looks like a secret"),
+        ("#SBATCH --export=1A", "is not the name of a variable"),
+        ("#SBATCH -C a|b", "either-or"),
+        ("#SBATCH -w nid[001-", "at position"),
+        ("#SBATCH -N 4 -w nid[1-2]", "names 2 nodes and 4 are asked for"),
+        ("#SBATCH -t 0 -p debug", "the vcluster has none"),
+        ("#SBATCH -b whenever", "is not a time"),
+        ("#LATTICE --frobnicate=1", "is not an option of Lattice"),
+        ("#LATTICE --walltime=0", "a walltime of 0"),
+        ("#LATTICE --preemption-class=11", "from 0 to 10"),
+        ("#LATTICE nodes=3", "is not an option of the form"),
+        ("#LATTICE --depends-on=1:success", "dependencies are not served"),
+        ("#LATTICE --service --walltime=1h", "not both"),
+    ],
+)
+def test_what_would_run_otherwise_than_asked_is_refused_with_its_line(line: str, sentence: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        translated(f"#!/bin/sh\n{line}\ntrue\n")
+    assert caught.value.message.startswith(f"line 2: {line}")
+    assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"echo hi\n", "does not start with #!"),
+        (b"#!/bin/sh\r\necho\r\n", "DOS line ends (line 1)"),
+        (b"#!/bin/sh\n\0", "binary file"),
+        ("#!/bin/sh\n# für\n".encode("latin-1"), "not UTF-8 (line 2, byte 14)"),
+        (b"#!/bin/sh\n" + b"#" * 70000, "the limit is 65536"),
+    ],
+)
+def test_a_file_that_no_node_could_run_is_refused_with_the_place(data: bytes, sentence: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        decode_script(data, "job.sh")
+    assert sentence in caught.value.message
+
+
+def test_without_a_cluster_what_depends_on_it_is_said() -> None:
+    result = translated("#!/bin/sh\n#SBATCH -p normal -q high -t 0\n", Site())
+    assert result.allocation["spec"]["vcluster"] == "normal"
+    assert len(result.warnings) == 3
+    with pytest.raises(Rejected, match="not known here"):
+        translated("#!/bin/sh\n#SBATCH -n 64\n", Site())
+
+
+def test_only_what_is_needed_is_asked_of_the_cluster() -> None:
+    def wanted(line: str) -> frozenset[str]:
+        return needs(merge(read_script(f"#!/bin/sh\n{line}\n").given))
+
+    assert wanted("#SBATCH -N2 -J a") == frozenset()
+    assert wanted("#SBATCH -n 64") == {"vclusters", "nodes"}
+    assert wanted("#SBATCH -p x") == {"vclusters"}
+    assert wanted("#SBATCH -q x") == {"config"}
+
+
+@forall(st.permutations(["configuration", "SBATCH", "LATTICE", "environment", "command line"]))
+def test_the_strongest_source_wins_in_any_order(sources: list[str]) -> None:
+    asked = merge([("nodes", Given("nodes", source, source, source)) for source in sources])
+    assert asked["nodes"].value == "command line"
+
+
+@forall(st.lists(st.text(alphabet="ab\"' #\\\tx-", min_size=1, max_size=8), max_size=5))
+def test_quoted_words_are_read_back(words: list[str]) -> None:
+    line = " ".join("".join("\\" + character for character in word) for word in words)
+    assert split_line(line, "line 1") == words
+
+
+@forall(st.text(max_size=80))
+def test_any_line_is_read_or_refused(text: str) -> None:
+    try:
+        translated("#!/bin/sh\n#SBATCH " + text.replace("\r", ""))
+    except Rejected:
+        return
+
+
+def test_the_books_form_becomes_ours() -> None:
+    document = from_book(
+        {
+            "allocation": {
+                "tenant": "ml-team",
+                "tags": {"experiment": "run-42"},
+                "intent": "train",
+                "environment": {"uenv": "prgenv-gnu/24.11:v1", "variables": {"LOWER_case": 1}},
+                "entrypoint": "torchrun train.py",
+                "resources": {"nodes": {"min": 32, "max": 128}, "constraints": {"gpu_type": "GH200", "topology": "tight"}},
+                "lifecycle": {"type": "bounded", "walltime": "24:00:00", "preemption_class": 2},
+                "depends_on": [{"ref": "a", "condition": "success"}],
+                "checkpoint": {"strategy": "auto"},
+            }
+        }
+    )
+    assert document["apiVersion"] == "lattice.dev/v1alpha1"
+    assert document["spec"] == {
+        "tenant": "ml-team",
+        "tags": {"experiment": "run-42"},
+        "intent": "Train",
+        "environment": {"uenv": "prgenv-gnu/24.11:v1", "variables": {"LOWER_case": "1"}},
+        "entrypoint": "torchrun train.py",
+        "resources": {"nodes": "32-128", "constraints": {"gpuType": "GH200", "topology": "Tight"}},
+        "lifecycle": {"type": "Bounded", "walltime": "1d", "preemptionClass": 2},
+        "dependsOn": [{"ref": "a", "condition": "Success"}],
+        "checkpoint": {"strategy": "Auto"},
+    }
+
+
+def test_the_books_short_form_becomes_ours() -> None:
+    document = from_book({"name": "pre", "entrypoint": "python p.py", "nodes": 2, "walltime": "2h", "lifecycle": {"type": "bounded"}})
+    assert document["spec"] == {
+        "tags": {"name": "pre"},
+        "entrypoint": "python p.py",
+        "resources": {"nodes": 2},
+        "lifecycle": {"type": "Bounded", "walltime": "2h"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"dag": {}}, "DAGs are not served"),
+        ({"allocation": {"type": "task_group"}}, "task groups are not served"),
+        ({"allocation": []}, "must have fields"),
+        ({"intent": "dance"}, "is none of"),
+        ({"lifecycle": {"walltime": 24}}, "not a duration in quotes"),
+        ({"resources": {"nodes": {"min": 1}}}, "a range has min and max"),
+        ({"resources": {"nodes": 1}, "nodes": 2}, "given twice"),
+    ],
+)
+def test_what_the_books_form_cannot_say_is_refused(document: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Rejected, match=sentence):
+        from_book(document)
