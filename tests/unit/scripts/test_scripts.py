@@ -101,7 +101,7 @@ CASES = (
          ("#SBATCH --mail-user=user@example.com ignored (use `lattice wait` or `lattice status --watch` for event notifications)",)),
     Case("an unknown word is ignored", "#SBATCH --frobnicate 3", {}, ("#SBATCH --frobnicate=3 ignored (not known to Lattice)",)),
     Case("a stray word is ignored", "#SBATCH hello", {}, ("#SBATCH hello ignored (line 2: it is not an option)",)),
-    Case("an abbreviation", "#SBATCH --ntasks-per-n=2 --open app", {"tasks.total": 2}),
+    Case("an abbreviation", "#SBATCH --ntasks-per-n=2 --open append", {"tasks.total": 2}),
     Case("gres", "#SBATCH --gres=gpu:4", {"resources.gpus": 4}),
     Case("gres with a type, and others", "#SBATCH --gres=gpu:a100:2,nvme:1", {"resources.gpus": 2, "resources.constraints.gpuType": "a100"},
          ("--gres=nvme:1 ignored (line 2: #SBATCH --gres=gpu:a100:2,nvme:1: only GPUs are counted; use --constraint for features of nodes)",)),
