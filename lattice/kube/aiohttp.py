@@ -1,0 +1,251 @@
+"""The transport of daemons: the verbs over aiohttp, with a pool of connections and streams for watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from lattice.errors import Denied, LatticeError
+from lattice.kube import answers, attempts, requests
+from lattice.kube.answers import Failure
+from lattice.kube.cluster import OBJECT, Listing, PatchKind, T, WatchEvent
+from lattice.kube.credentials import Credentials
+from lattice.kube.kubeconfig import ClusterConfig, load
+from lattice.kube.requests import Request
+from lattice.kube.resources import Resource
+
+WATCH_SECONDS = (300, 600)
+"""A watch is asked to end after a time between these, so that the load moves on to other API servers."""
+
+
+class AiohttpCluster:
+    """An API server over aiohttp; made by `connect`."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        credentials: Credentials,
+        *,
+        timeout_seconds: float = 30.0,
+        connections: int = 64,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._session = session
+        self._credentials = credentials
+        self._timeout_seconds = timeout_seconds
+        self._slots = asyncio.Semaphore(connections)
+        self._sleep = sleep
+        self._jitter = jitter
+
+    @property
+    def config(self) -> ClusterConfig:
+        """Where the server is and who we are there."""
+        return self._credentials.config
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
+        """Read one object."""
+        request = requests.get(resource, name, namespace)
+        return answers.decode(request, await self._send(request), type)
+
+    async def list(
+        self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
+    ) -> Listing[T]:
+        """Read all objects that match."""
+        request = requests.list_all(resource, namespace, labels, fields)
+        return answers.decode_list(request, await self._send(request), type)
+
+    async def create(
+        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
+    ) -> T:
+        """Create an object."""
+        request = requests.create(resource, obj, namespace, dry_run)
+        return answers.decode(request, await self._send(request), type)
+
+    async def replace(
+        self,
+        resource: Resource,
+        name: str,
+        obj: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        type: type[T] = OBJECT,
+    ) -> T:
+        """Replace an object or its subresource."""
+        request = requests.replace(resource, name, obj, namespace, subresource)
+        return answers.decode(request, await self._send(request), type)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        type: type[T] = OBJECT,
+        kind: PatchKind = PatchKind.MERGE,
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        """Change a part of an object."""
+        request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
+        return answers.decode(request, await self._send(request), type)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        """Ask for the end of an object."""
+        await self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        resource_version: str = "",
+        labels: str = "",
+        fields: str = "",
+        initial_events: bool = False,
+    ) -> AsyncGenerator[WatchEvent[T], None]:
+        """Follow changes until the server ends the stream."""
+        low, high = WATCH_SECONDS
+        request = requests.watch(
+            resource,
+            namespace,
+            resource_version=resource_version,
+            labels=labels,
+            fields=fields,
+            initial_events=initial_events,
+            timeout_seconds=int(low + (high - low) * self._jitter()),
+        )
+        lines = answers.Lines()
+        async with self._stream(request) as response:
+            async for chunk in _chunks(request, response):
+                for line in lines.feed(chunk):
+                    yield answers.decode_event(request, line, type)
+
+    async def _send(self, request: Request) -> bytes:
+        """The body of the answer; repeated only where `attempts.pause` says that nothing can have happened."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._once(request)
+            except Denied as error:
+                if error.reason != "Unauthorized" or attempt > 1 or not self._credentials.refused():
+                    raise
+            except LatticeError as error:
+                seconds = attempts.pause(request, error, attempt, self._jitter)
+                if seconds is None:
+                    raise
+                await self._sleep(seconds)
+
+    async def _once(self, request: Request) -> bytes:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._timeout_seconds), self._open(request) as response:
+                    body = await response.read()
+                    if response.status < 300:
+                        return body
+                    failure = Failure.of(response.status, body, response.headers)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise _translated(request, error, self._timeout_seconds) from error
+        raise answers.error_of(request, failure)
+
+    def _open(self, request: Request) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        identity = self._credentials.identity()
+        headers = CIMultiDict(identity.headers)
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        config = self._credentials.config
+        return self._session.request(
+            request.method,
+            URL(config.server + request.target, encoded=True),
+            data=request.body,
+            headers=headers,
+            ssl=identity.tls or True,
+            server_hostname=config.server_name or None,
+            allow_redirects=False,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response whose headers have come, and whose body is read as it comes."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    response = await stack.enter_async_context(self._open(request))
+                    body = b"" if response.status < 300 else await response.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise _translated(request, error, self._timeout_seconds) from error
+            if response.status >= 300:
+                failure = answers.error_of(request, Failure.of(response.status, body, response.headers))
+                if response.status == 401:
+                    self._credentials.refused()
+                raise failure
+            stack.callback(response.close)  # the rest of the stream is not read: the connection cannot be used again
+            yield response
+
+
+async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise answers.no_answer(request, f"the stream broke: {error!r}") from error
+
+
+def _translated(request: Request, error: Exception, timeout_seconds: float) -> LatticeError:
+    """An error of aiohttp as ours: certain that nothing was sent only where no connection came about."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Denied(f"{request.what}: the API server's certificate is not trusted: {error}", reason="ServerNotTrusted")
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerFingerprintMismatch):
+        return answers.not_sent(request, error)
+    if isinstance(error, TimeoutError):
+        return answers.no_answer(request, f"nothing within {timeout_seconds:g} s")
+    return answers.no_answer(request, error if str(error) else repr(error))
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    kubeconfig: str | ClusterConfig,
+    *,
+    user_agent: str,
+    context: str | None = None,
+    timeout_seconds: float = 30.0,
+    connections: int = 64,
+) -> AsyncIterator[AiohttpCluster]:
+    """The cluster of a kubeconfig file ("": the pod's service account); its connections close at the end.
+
+    At most `connections` requests are under way at a time; watches do not count.
+    """
+    config = load(kubeconfig, context) if isinstance(kubeconfig, str) else kubeconfig
+    credentials = Credentials(config)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=60)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": user_agent, "Accept": requests.JSON, "Accept-Encoding": "identity"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+        read_bufsize=2**18,
+    )
+    session._retry_connection = False  # aiohttp repeats PUT and DELETE on a lost connection; whether they took effect is not its to guess
+    async with session:
+        yield AiohttpCluster(session, credentials, timeout_seconds=timeout_seconds, connections=connections)

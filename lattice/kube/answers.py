@@ -1,0 +1,190 @@
+"""What the server answers: objects and lists decoded into types, watch lines into events, statuses into errors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from lattice.errors import AlreadyExists, Corrupt, Denied, Expired, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.kube.cluster import EventKind, Listing, WatchEvent
+from lattice.kube.requests import Request
+
+T = TypeVar("T")
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class _Cause(msgspec.Struct, gc=False):
+    field: str | None = None
+    message: str | None = None
+
+
+class _Details(msgspec.Struct, rename="camel", gc=False):
+    causes: list[_Cause] | None = None
+    retry_after_seconds: int = 0
+
+
+class _Status(msgspec.Struct, gc=False):
+    message: str | None = None
+    reason: str | None = None
+    code: int = 0
+    details: _Details | None = None
+
+
+class _ListMeta(msgspec.Struct, rename="camel", gc=False):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _List(msgspec.Struct, gc=False):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _Head(msgspec.Struct, gc=False):
+    metadata: _ListMeta
+
+
+_status_decoder = msgspec.json.Decoder(_Status)
+_list_decoder = msgspec.json.Decoder(_List)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_head_decoder = msgspec.json.Decoder(_Head)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(type: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type)
+
+
+def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+    return _decoder(type)
+
+
+def decode(request: Request, body: bytes, type: type[T]) -> T:
+    """The object of an answer; Corrupt when it is not what was asked for."""
+    try:
+        result: T = _decoder_of(type).decode(body)
+    except msgspec.MsgspecError as error:
+        _undecodable(request.what, error)
+    return result
+
+
+def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
+    """The objects of a list and its version; Corrupt names the place of the one that does not decode."""
+    one = _decoder_of(type).decode
+    items: list[T] = []
+    try:
+        listing = _list_decoder.decode(body)
+        items.extend(map(one, listing.items or ()))
+    except msgspec.MsgspecError as error:
+        _undecodable(f"{request.what}, item {len(items)}", error)
+    return Listing(items, listing.metadata.resource_version)
+
+
+def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
+    """One line of a watch; an ERROR event is raised as the error that it is."""
+    try:
+        envelope = _envelope_decoder.decode(line)
+        if envelope.type == "ERROR":
+            raise error_of(request, Failure.of(0, bytes(envelope.object)))
+        metadata = _head_decoder.decode(envelope.object).metadata
+        if envelope.type == "BOOKMARK":
+            ends = (metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+            return WatchEvent(EventKind.BOOKMARK, None, metadata.resource_version, ends)
+        obj: T = _decoder_of(type).decode(envelope.object)
+        return WatchEvent(EventKind(envelope.type), obj, metadata.resource_version)
+    except (msgspec.MsgspecError, ValueError) as error:
+        _undecodable(request.what, error)
+
+
+class Lines:
+    """Bytes in as they come, whole lines out; a line may be as long as an object."""
+
+    def __init__(self) -> None:
+        self._open: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that the chunk completes."""
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._open.append(chunk[start:end])
+            line = b"".join(self._open) if len(self._open) > 1 else self._open[0]
+            self._open = []
+            start = end + 1
+            if line:
+                yield line
+        if start < len(chunk):
+            self._open.append(chunk[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An answer that is no success, taken apart."""
+
+    code: int
+    message: str
+    reason: str = ""
+    fields: tuple[str, ...] = ()
+    after_seconds: float | None = None
+
+    @classmethod
+    def of(cls, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
+        """From the status code (0: the one in the body), the body (a Status, or any text) and the headers."""
+        after = _seconds((headers or {}).get("Retry-After"))
+        try:
+            status = _status_decoder.decode(body)
+        except msgspec.MsgspecError:
+            return cls(code, body[:500].decode("utf-8", "replace").strip() or f"HTTP {code}", after_seconds=after)
+        details = status.details or _Details()
+        fields = tuple(cause.field for cause in details.causes or () if cause.field)
+        if after is None and details.retry_after_seconds:
+            after = float(details.retry_after_seconds)
+        return cls(code or status.code, status.message or f"HTTP {code}", status.reason or "", fields, after)
+
+
+def error_of(request: Request, failure: Failure) -> LatticeError:
+    """The error for an answer that is no success, by what the caller does about it."""
+    code, reason = failure.code, failure.reason or f"Http{failure.code}"
+    text = f"{request.what}: {failure.message}"
+    if code == 404:
+        return NotFound(text, reason=reason)
+    if code == 409:
+        return AlreadyExists(text, reason=reason) if reason == "AlreadyExists" else Stale(text, reason=reason)
+    if code == 410:
+        return Expired(text, reason=reason)
+    if code in (401, 403):
+        return Denied(text, reason=reason)
+    if code == 429 or (code == 503 and failure.after_seconds is not None):
+        return Retry(text, reason=reason, after_seconds=failure.after_seconds)
+    if code >= 500:
+        return Retry(text, reason=reason, after_seconds=failure.after_seconds) if request.safe else UnknownOutcome(text, reason=reason)
+    return Rejected(text, reason=reason, fields=failure.fields)
+
+
+def not_sent(request: Request, cause: BaseException | str) -> LatticeError:
+    """No connection was made, so nothing can have happened."""
+    return Retry(f"{request.what}: no connection to the API server: {cause}", reason="NoConnection")
+
+
+def no_answer(request: Request, cause: BaseException | str) -> LatticeError:
+    """The connection was lost, or time ran out, after bytes may have gone out."""
+    if request.safe:
+        return Retry(f"{request.what}: no answer: {cause}", reason="NoAnswer")
+    return UnknownOutcome(f"{request.what}: sent, and no answer came: {cause}", reason="NoAnswer")
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _undecodable(what: str, error: Exception) -> NoReturn:
+    raise Corrupt(f"{what}: the answer does not decode: {error}", reason="AnswerUndecodable") from error

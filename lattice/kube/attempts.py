@@ -1,0 +1,29 @@
+"""When a request is sent again by the transport itself: reads that got no answer, and whatever the server asks to repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lattice.errors import LatticeError, Retry
+from lattice.kube.requests import Request
+
+READ_ATTEMPTS = 4
+ASKED_ATTEMPTS = 5
+LONGEST_ASKED_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.1
+
+
+def pause(request: Request, error: LatticeError, attempt: int, jitter: Callable[[], float]) -> float | None:
+    """Seconds to wait before attempt + 1 (attempts count from 1), or None: hand the error on.
+
+    Only where nothing can have happened: a read, or an answer with Retry-After. A write that may have been
+    carried out is never repeated here. `jitter` gives a number from 0 to 1.
+    """
+    if not isinstance(error, Retry):
+        return None
+    back_off = FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * (0.5 + jitter())
+    if error.after_seconds is not None:
+        if attempt >= ASKED_ATTEMPTS or error.after_seconds > LONGEST_ASKED_SECONDS:
+            return None
+        return max(error.after_seconds * (1.0 + 0.5 * jitter()), back_off)
+    return back_off if request.safe and attempt < READ_ATTEMPTS else None

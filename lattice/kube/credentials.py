@@ -1,0 +1,151 @@
+"""TLS and the Authorization header of a configuration, made again when their files change."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lattice.errors import Denied, LatticeError, Rejected
+from lattice.kube.kubeconfig import ClusterConfig, load
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+PLUGIN_SECONDS = 300.0
+
+Header = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a request needs: the TLS context (None: plain HTTP) and the headers that say who asks."""
+
+    tls: ssl.SSLContext | None
+    headers: tuple[Header, ...]
+
+
+class Credentials:
+    """The identity in force; a change of any file of the configuration is seen within a second."""
+
+    def __init__(self, config: ClusterConfig, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._monotonic = monotonic
+        self._marks = _marks(config.files)
+        self._checked = self._made = monotonic()
+        self._identity = _identity(config)
+
+    def identity(self) -> Identity:
+        """The identity now; what cannot be read anew leaves the former in force."""
+        now = self._monotonic()
+        if now - self._checked >= CHECK_SECONDS:
+            self._checked = now
+            marks = _marks(self.config.files)
+            stale_plugin = self.config.plugin is not None and now - self._made >= PLUGIN_SECONDS
+            if marks != self._marks or stale_plugin:
+                self._renew(now)
+        return self._identity
+
+    def refused(self) -> bool:
+        """Tell that the server knew us not (401): whether there are other credentials to try now."""
+        now = self._monotonic()
+        if self.config.plugin is None and _marks(self.config.files) == self._marks:
+            return False
+        if self.config.plugin is not None and now - self._made < CHECK_SECONDS:
+            return False
+        return self._renew(now)
+
+    def _renew(self, now: float) -> bool:
+        marks = _marks(self.config.files)
+        try:
+            config = load(self.config.source, self.config.context or None) if self.config.source else self.config
+            self._identity = _identity(config)
+        except LatticeError as error:
+            log.warning("CredentialsNotRenewed: %s", error.message)
+            return False
+        self.config, self._marks, self._made = config, marks, now
+        return True
+
+
+def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
+    """What tells a file from its former self."""
+    marks = []
+    for path in files:
+        try:
+            stat = os.stat(path)  # noqa: PTH116 - once a second and file: the cheap call
+        except OSError:
+            marks.append((0, 0, 0))
+        else:
+            marks.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(marks)
+
+
+def _identity(config: ClusterConfig) -> Identity:
+    headers = list(config.headers)
+    if config.plugin is not None:
+        given = config.plugin()
+        config = replace(config, cert_file=given.cert_file or config.cert_file, key_file=given.key_file or config.key_file)
+        if given.authorization:
+            headers.append(("Authorization", given.authorization))
+    elif config.token_file:
+        headers.append(("Authorization", "Bearer " + _token(config.token_file)))
+    elif config.token:
+        headers.append(("Authorization", "Bearer " + config.token))
+    elif config.username:
+        pair = base64.b64encode(f"{config.username}:{config.password}".encode()).decode("ascii")
+        headers.append(("Authorization", "Basic " + pair))
+    return Identity(_tls(config), tuple(headers))
+
+
+def _token(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise Denied(f"the token file {path} cannot be read: {error}", reason="TokenUnreadable") from error
+
+
+def _tls(config: ClusterConfig) -> ssl.SSLContext | None:
+    if config.server.startswith("http://"):
+        return None
+    if not config.server.startswith("https://"):
+        raise Rejected(f"the server {config.server!r} is no http:// or https:// address", reason="KubeconfigWrong")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if config.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        _trust(context, config)
+        _present(context, config)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise Denied(f"the certificates for {config.server} cannot be used: {error}", reason="CertificateUnusable") from error
+    return context
+
+
+def _trust(context: ssl.SSLContext, config: ClusterConfig) -> None:
+    if config.ca_data:
+        context.load_verify_locations(cadata=config.ca_data.decode("ascii"))
+    elif config.ca_file:
+        context.load_verify_locations(cafile=config.ca_file)
+    elif not config.insecure:
+        context.load_default_certs()
+
+
+def _present(context: ssl.SSLContext, config: ClusterConfig) -> None:
+    """Load the client certificate; bytes of a kubeconfig pass through a private file that lives only meanwhile."""
+    if not (config.cert_file or config.cert_data):
+        return
+    with tempfile.TemporaryDirectory(prefix="lattice-") as directory:
+        certificate, key = config.cert_file, config.key_file
+        if config.cert_data:
+            certificate = str(Path(directory, "certificate"))
+            Path(certificate).write_bytes(config.cert_data)
+        if config.key_data:
+            key = str(Path(directory, "key"))
+            Path(key).write_bytes(config.key_data)
+        context.load_cert_chain(certificate, key or None)

@@ -1,0 +1,216 @@
+"""Where the API server is and who we are there: a kubeconfig file, several of them, or the pod's service account.
+
+Exec and auth-provider plugins go through the `kubernetes` package, which is loaded only for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lattice.errors import Denied, NotFound, Rejected
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginCredentials:
+    """What a plugin gave: an Authorization header, or the files of a client certificate."""
+
+    authorization: str
+    cert_file: str
+    key_file: str
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """A server and an identity; each credential is a file, or bytes from inside the kubeconfig."""
+
+    server: str
+    ca_file: str = ""
+    ca_data: bytes = b""
+    cert_file: str = ""
+    cert_data: bytes = b""
+    key_file: str = ""
+    key_data: bytes = b""
+    token: str = ""
+    token_file: str = ""
+    username: str = ""
+    password: str = ""
+    namespace: str = ""
+    user: str = ""
+    context: str = ""
+    insecure: bool = False
+    server_name: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+    """The file it was read from: when that changes, it is read again."""
+    plugin: Callable[[], PluginCredentials] | None = None
+    """Runs an exec or auth-provider plugin."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files whose change means new credentials."""
+        return tuple(path for path in (self.source, self.ca_file, self.cert_file, self.key_file, self.token_file) if path)
+
+
+def load(path: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None) -> ClusterConfig:
+    """The configuration of a file; "" is the pod's service account; None is what kubectl would take.
+
+    Raises NotFound when there is none, Rejected when a file is wrong.
+    """
+    variables = os.environ if environ is None else environ
+    if path == "":
+        return in_cluster(variables)
+    if path is not None:
+        return _from_files([Path(path).expanduser()], context)
+    named = [Path(part) for part in variables.get("KUBECONFIG", "").split(os.pathsep) if part]
+    files = [file for file in named if file.exists()] if named else [Path(variables.get("HOME", "~")).expanduser() / ".kube" / "config"]
+    if not named and not files[0].exists() and "KUBERNETES_SERVICE_HOST" in variables:
+        return in_cluster(variables)
+    if not files:
+        raise NotFound(f"KUBECONFIG names {', '.join(map(str, named))}, and none of them exists", reason="KubeconfigNotFound")
+    return _from_files(files, context)
+
+
+def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> ClusterConfig:
+    """The pod's service account; NotFound outside a pod."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = directory / "token"
+    if not host or not token.exists():
+        raise NotFound(
+            "this is no pod with a service account, and no kubeconfig was given (--kubeconfig FILE)", reason="KubeconfigNotFound"
+        )
+    namespace = directory / "namespace"
+    return ClusterConfig(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca_file=str(directory / "ca.crt"),
+        token_file=str(token),
+        namespace=namespace.read_text().strip() if namespace.exists() else "",
+        user="serviceaccount",
+    )
+
+
+def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
+    merged = _merged(files)
+    name = context or merged["current-context"]
+    if not name:
+        raise Rejected(f"{files[0]} has no current-context; choose one with --context", reason="ContextMissing")
+    chosen = _entry(merged, "contexts", "context", name, files)
+    cluster_name, user_name = str(chosen.get("cluster", "")), str(chosen.get("user", ""))
+    cluster = _entry(merged, "clusters", "cluster", cluster_name, files)
+    user = _entry(merged, "users", "user", user_name, files) if user_name else {}
+    if not cluster.get("server"):
+        raise Rejected(f"{files[0]}: cluster {cluster_name!r} names no server", reason="KubeconfigWrong")
+    plugin = _plugin(files, name) if "exec" in user or "auth-provider" in user else None
+    return ClusterConfig(
+        server=str(cluster["server"]).rstrip("/"),
+        ca_file=str(cluster.get("certificate-authority", "")),
+        ca_data=_data(cluster, "certificate-authority-data", files),
+        cert_file=str(user.get("client-certificate", "")),
+        cert_data=_data(user, "client-certificate-data", files),
+        key_file=str(user.get("client-key", "")),
+        key_data=_data(user, "client-key-data", files),
+        token=str(user.get("token", "")),
+        token_file=str(user.get("tokenFile", "")),
+        username=str(user.get("username", "")),
+        password=str(user.get("password", "")),
+        namespace=str(chosen.get("namespace", "")),
+        user=user_name,
+        context=name,
+        insecure=bool(cluster.get("insecure-skip-tls-verify", False)),
+        server_name=str(cluster.get("tls-server-name", "")),
+        headers=_impersonation(user),
+        source=str(files[0]) if len(files) == 1 else "",
+        plugin=plugin,
+    )
+
+
+def _merged(files: list[Path]) -> dict[str, Any]:
+    """Several files as one, as kubectl merges them: of the same name the first counts."""
+    merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}, "current-context": ""}
+    for file in files:
+        document = _read(file)
+        merged["current-context"] = merged["current-context"] or str(document.get("current-context") or "")
+        for kind, part in (("clusters", "cluster"), ("contexts", "context"), ("users", "user")):
+            for entry in document.get(kind) or ():
+                if not isinstance(entry, dict) or "name" not in entry:
+                    raise Rejected(f"{file}: an entry of {kind} has no name", reason="KubeconfigWrong")
+                merged[kind].setdefault(str(entry["name"]), _rooted(entry.get(part) or {}, file.parent))
+    return merged
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a safe loader, in C where there is one
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no kubeconfig {file}", reason="KubeconfigNotFound") from error
+    except PermissionError as error:
+        raise Denied(f"kubeconfig {file} may not be read", reason="KubeconfigUnreadable") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Rejected(f"kubeconfig {file} cannot be read: {error}", reason="KubeconfigWrong") from error
+    if not isinstance(document, dict):
+        raise Rejected(f"kubeconfig {file} is empty or no map", reason="KubeconfigWrong")
+    return document
+
+
+def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Paths in a kubeconfig are relative to its folder."""
+    paths = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+    return {key: str(directory / str(value)) if key in paths and value else value for key, value in part.items()}
+
+
+def _entry(merged: Mapping[str, Any], kind: str, part: str, name: str, files: list[Path]) -> dict[str, Any]:
+    entries = merged[kind]
+    if name not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise Rejected(f"{part} {name!r} is not in {', '.join(map(str, files))}; there are: {known}", reason="KubeconfigWrong")
+    found: dict[str, Any] = entries[name]
+    return found
+
+
+def _data(part: Mapping[str, Any], key: str, files: list[Path]) -> bytes:
+    try:
+        return base64.b64decode(str(part.get(key) or ""), validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise Rejected(f"{files[0]}: {key} is no base64", reason="KubeconfigWrong") from error
+
+
+def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    headers: list[tuple[str, str]] = []
+    if user.get("as"):
+        headers.append(("Impersonate-User", str(user["as"])))
+        headers += [("Impersonate-Group", str(group)) for group in user.get("as-groups") or ()]
+        if user.get("as-uid"):
+            headers.append(("Impersonate-Uid", str(user["as-uid"])))
+    return tuple(headers)
+
+
+def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
+    """Credentials through the official client, which runs the plugin and renews what it gives."""
+    try:
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException, load_kube_config
+    except ImportError as error:
+        text = "this kubeconfig uses an exec or auth plugin: pip install 'lattice-hpc[exec-auth]'"
+        raise Denied(text, reason="PluginSupportMissing") from error
+    read: Callable[..., None] = load_kube_config
+
+    def credentials() -> PluginCredentials:
+        configuration = Configuration()
+        try:
+            read(os.pathsep.join(map(str, files)), context, client_configuration=configuration, persist_config=False)
+        except (ConfigException, OSError, ValueError, KeyError) as error:
+            raise Denied(f"the auth plugin of context {context} failed: {error}", reason="PluginFailed") from error
+        authorization = str(configuration.get_api_key_with_prefix("authorization") or "")
+        return PluginCredentials(authorization, str(configuration.cert_file or ""), str(configuration.key_file or ""))
+
+    return credentials

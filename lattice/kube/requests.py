@@ -1,0 +1,126 @@
+"""Each verb as an HTTP request: method, path, query, headers, body. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from lattice.errors import Rejected
+from lattice.kube.cluster import PatchKind
+from lattice.kube.resources import Resource
+
+JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent; `safe` says that it changes nothing, so that repeating it is harmless; `what` is for messages."""
+
+    method: str
+    target: str
+    what: str
+    safe: bool
+    body: bytes | None = None
+    content_type: str = JSON
+
+
+def get(resource: Resource, name: str, namespace: str) -> Request:
+    """Read one object."""
+    return Request("GET", _path(resource, namespace, name), _what("get", resource, namespace, name), safe=True)
+
+
+def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:
+    """Read all objects, consistently: no resourceVersion, no pages."""
+    target = _path(resource, namespace) + _query(labelSelector=labels, fieldSelector=fields)
+    return Request("GET", target, _what("list", resource, namespace), safe=True)
+
+
+def watch(
+    resource: Resource, namespace: str, *, resource_version: str, labels: str, fields: str, initial_events: bool, timeout_seconds: int
+) -> Request:
+    """Follow changes, with bookmarks; with `initial_events` what exists comes first."""
+    query = _query(
+        watch="true",
+        allowWatchBookmarks="true",
+        resourceVersion="" if initial_events else resource_version,
+        sendInitialEvents="true" if initial_events else "",
+        resourceVersionMatch="NotOlderThan" if initial_events else "",
+        labelSelector=labels,
+        fieldSelector=fields,
+        timeoutSeconds=str(timeout_seconds) if timeout_seconds else "",
+    )
+    return Request("GET", _path(resource, namespace) + query, _what("watch", resource, namespace), safe=True)
+
+
+def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool) -> Request:
+    """Create an object; apiVersion and kind are filled in."""
+    target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "")
+    metadata = obj.get("metadata") or {}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    return Request("POST", target, _what("create", resource, namespace, name), dry_run, _body(resource, obj))
+
+
+def replace(resource: Resource, name: str, obj: Mapping[str, Any], namespace: str, subresource: str) -> Request:
+    """Replace an object or its subresource."""
+    what = _what("replace", resource, namespace, name, subresource)
+    return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj))
+
+
+def patch(
+    resource: Resource,
+    name: str,
+    change: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    namespace: str,
+    *,
+    subresource: str,
+    kind: PatchKind,
+    manager: str,
+    force: bool,
+) -> Request:
+    """Change a part of an object."""
+    if kind is PatchKind.APPLY and not manager:
+        raise Rejected("server-side apply needs the name of a field manager", reason="ManagerMissing")
+    body = _body(resource, change) if kind is PatchKind.APPLY and isinstance(change, Mapping) else _encode(change)
+    target = _path(resource, namespace, name, subresource) + _query(fieldManager=manager, force="true" if force else "")
+    return Request("PATCH", target, _what("patch", resource, namespace, name, subresource), False, body, kind.value)
+
+
+def delete(resource: Resource, name: str, namespace: str, *, uid: str, resource_version: str, propagation: str) -> Request:
+    """Ask for the end of an object, with preconditions where they are given."""
+    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    if propagation:
+        options["propagationPolicy"] = propagation
+    conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+    if conditions:
+        options["preconditions"] = conditions
+    return Request("DELETE", _path(resource, namespace, name), _what("delete", resource, namespace, name), False, _encode(options))
+
+
+def _body(resource: Resource, obj: Mapping[str, Any]) -> bytes:
+    if "apiVersion" in obj and "kind" in obj:
+        return _encode(obj)
+    return _encode({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
+
+
+def _path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+    """The path; a name that would leave its place in it is refused before anything is sent."""
+    for part in (namespace, name):
+        if "/" in part or "%" in part or part in (".", ".."):
+            raise Rejected(f"{part!r} cannot be the name of an object", reason="NameWrong")
+    return resource.path(quote(namespace), quote(name, safe=":"), subresource)
+
+
+def _query(**parameters: str) -> str:
+    pairs = "&".join(f"{key}={quote(value, safe='')}" for key, value in parameters.items() if value)
+    return "?" + pairs if pairs else ""
+
+
+def _what(verb: str, resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+    place = resource.name + (f"/{subresource}" if subresource else "")
+    full = f"{namespace}/{name}" if namespace and name else name or namespace
+    return f"{verb} {place} {full}".rstrip()
