@@ -8,7 +8,8 @@ import msgspec
 
 from lattice.admission.facts import Facts
 from lattice.admission.verdicts import Object, Refused
-from lattice.models.conditions import FINISHED, READY, SCHEDULED, STALLED
+from lattice.lifecycle.conditions import is_true
+from lattice.models.conditions import SCHEDULED
 from lattice.views import AllocationStatus, Tenant, VCluster
 from lattice.views.work import WorkSpec
 
@@ -58,16 +59,6 @@ def part(obj: Object, *path: str) -> Object:
     return found if isinstance(found, dict) else {}
 
 
-def is_true(status: AllocationStatus, condition_type: str) -> bool:
-    """Whether the condition is True."""
-    return any(condition.type == condition_type and condition.status == "True" for condition in status.conditions)
-
-
-def is_final(status: AllocationStatus) -> bool:
-    """Whether the allocation has ended for good: finished, and no further attempt is coming."""
-    return is_true(status, FINISHED) and (is_true(status, READY) or is_true(status, STALLED))
-
-
 def is_placed(status: AllocationStatus) -> bool:
     """Whether the allocation holds nodes, or is about to start on them."""
-    return is_true(status, SCHEDULED)
+    return is_true(status.conditions, SCHEDULED)

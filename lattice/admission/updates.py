@@ -7,9 +7,10 @@ from typing import Final
 
 from lattice.admission.facts import EXTEND, MANAGE, Facts
 from lattice.admission.limits import WALLTIME, check_class, walltime_limit
-from lattice.admission.submission import Submission, is_final, is_placed, part
+from lattice.admission.submission import Submission, is_placed, part
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
 from lattice.admission.work import check_job_name
+from lattice.lifecycle.settle import is_final
 from lattice.units import format_duration, parse_duration, parse_time
 
 IMMUTABLE: Final = (

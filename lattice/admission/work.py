@@ -15,12 +15,12 @@ MAX_WORK_BYTES: Final = 65536
 """Longest entrypoint, and longest script."""
 MAX_JOB_NAME: Final = 253
 """Longest value of a tag."""
-OUTPUT_LETTERS: Final = "jxuAaNn%"
-"""What may follow a % in the name of an output file."""
+OUTPUT_LETTERS: Final = "jxuAaNnJts%"
+"""What may follow a %, and the width that may stand between, in the name of an output file."""
 SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "PRIVATE_KEY")
 """Parts of a variable's name that tell a secret."""
 
-_PATTERN = re.compile(r"%(.?)", re.DOTALL)
+_PATTERN = re.compile(r"%[0-9]{0,2}(.?)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -121,6 +121,8 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
         field = f"spec.environment.output.{key}"
         if _CONTROL.search(text):
             yield Refused("OutputInvalid", f"{field} has a control character", field, "take it out")
+        if "\\" in text:
+            continue  # a backslash switches expansion off, as in Slurm
         for match in _PATTERN.finditer(text):
             if not match[1] or match[1] not in OUTPUT_LETTERS:
                 sentence = f"{field}: the pattern {match[0]!r} at character {match.start() + 1} is not known"

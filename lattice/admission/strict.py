@@ -1,0 +1,154 @@
+"""The strict reading of a manifest, for the command line: types, unknown fields with "did you mean", parts not served yet.
+
+This is the one module of admission that loads pydantic. The server prunes unknown fields with a warning;
+a person who misspells a field wants to be told before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from lattice.models.allocation import Allocation
+from lattice.models.config import LatticeConfig
+from lattice.models.node import LatticeNode
+from lattice.models.shape import API_VERSION, Kind, Part
+from lattice.models.tenant import Tenant
+from lattice.models.vcluster import VCluster
+
+KINDS: Final[dict[str, type[Kind]]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, LatticeConfig, LatticeNode)}
+"""The kinds that people write."""
+
+_UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})
+_ATOM = re.compile(
+    r"!has\(self\.(?P<absent>\w+)\)|!self\.(?P<false>\w+)|size\(self\.(?P<empty>\w+)\) == 0"
+    r"|self\.(?P<left>[\w.]+) (?P<how>==|!=) '(?P<right>\w+)'"
+)
+
+
+def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
+    """Each problem of the manifest as a sentence that names its field; empty when the server's schema would take it."""
+    model = KINDS.get(kind)
+    if model is None:
+        return [f'kind "{kind}" is not known (known: {", ".join(sorted(KINDS))}){_meant(kind, list(KINDS))}']
+    problems: list[str] = []
+    if obj.get("apiVersion", API_VERSION) != API_VERSION:
+        problems.append(f'apiVersion is "{obj["apiVersion"]}", and {kind} is served as {API_VERSION}')
+    problems += _unknown(model, obj, "")
+    problems += _wrong(model, obj)
+    problems += _not_served(model, obj)
+    return problems
+
+
+def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[str]:
+    fields = _fields(model)
+    for key, value in obj.items():
+        at = f"{path}.{key}" if path else str(key)
+        if key not in fields:
+            yield f"{at} is no field of {path or 'the object'}{_meant(str(key), list(fields))}"
+        elif at not in ("metadata", "status"):
+            for child, item, where in _children(fields[key], value, at):
+                yield from _unknown(child, item, where)
+
+
+def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
+    """The first problem of each field that pydantic finds, by the names that people write."""
+    judged = {key: value for key, value in obj.items() if key != "status"}
+    try:
+        model.model_validate(judged, strict=True)
+    except ValidationError as error:
+        seen: set[str] = set()
+        for entry in error.errors(include_url=False, include_input=True):
+            path = _path(entry["loc"])
+            if entry["type"] != "extra_forbidden" and path not in seen:
+                seen.add(path)
+                yield f"{path}: {_sentence(entry['msg'], entry.get('input'))}"
+
+
+def _not_served(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
+    for part, value, _ in _parts(model, obj, ""):
+        for rule in getattr(part, "rules", ()):
+            if not _holds(rule.rule, value):
+                yield rule.message
+
+
+def _parts(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[tuple[type[BaseModel], dict[str, Any], str]]:
+    yield model, obj, path
+    for key, annotation in _fields(model).items():
+        if key in obj and not (not path and key in ("metadata", "status")):
+            for child, item, where in _children(annotation, obj[key], f"{path}.{key}" if path else key):
+                yield from _parts(child, item, where)
+
+
+def _holds(rule: str, value: dict[str, Any]) -> bool:
+    """Whether a rule of the simple shapes holds; every other rule is left to the server."""
+    atoms = [_ATOM.fullmatch(atom) for atom in rule.split(" || ")]
+    if any(atom is None for atom in atoms):
+        return True
+    return any(_atom_holds(atom, value) for atom in atoms if atom is not None)
+
+
+def _atom_holds(atom: re.Match[str], value: dict[str, Any]) -> bool:
+    if atom["absent"]:
+        return value.get(atom["absent"]) is None
+    if atom["false"]:
+        return not value.get(atom["false"])
+    if atom["empty"]:
+        return not value.get(atom["empty"])
+    found: Any = value
+    for key in atom["left"].split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    equal: bool = found == atom["right"]
+    return equal is (atom["how"] == "==")
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a model by the names that people write, each with its annotation."""
+    return {(info.alias or name): info.annotation for name, info in model.model_fields.items()}
+
+
+def _children(annotation: Any, value: Any, path: str) -> Iterator[tuple[type[BaseModel], dict[str, Any], str]]:
+    """The models inside a field's value: the part itself, or each part of a list."""
+    part = _part_of(annotation)
+    if part is None:
+        return
+    if isinstance(value, dict):
+        yield part, value, path
+    elif isinstance(value, list):
+        yield from ((part, item, f"{path}[{index}]") for index, item in enumerate(value) if isinstance(item, dict))
+
+
+def _part_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    return next((part for part in map(_part_of, typing.get_args(annotation)) if part is not None), None)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step not in _UNION_TAGS:
+            path += f".{step}" if path else step
+    return path or "the object"
+
+
+def _sentence(message: str, given: Any) -> str:
+    lowered = message[:1].lower() + message[1:]
+    if type(given).__name__ in ("datetime", "date"):
+        return f"{lowered}; YAML reads it as a time: put it in quotes"
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float) and len(repr(given)) <= 60 else ""
+    return lowered + shown
+
+
+def _meant(word: str, known: list[str]) -> str:
+    """`: did you mean "nodes"?`, or nothing when nothing is near."""
+    folded = {name.replace("_", "").lower(): name for name in known}
+    near = difflib.get_close_matches(word.replace("_", "").lower(), list(folded), n=1, cutoff=0.6)
+    return f': did you mean "{folded[near[0]]}"?' if near else ""
