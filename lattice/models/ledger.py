@@ -88,12 +88,12 @@ class LedgerStatus(Part):
         Rule("self.epoch == oldSelf.epoch ? self.term == oldSelf.term : true", "term changes only with epoch + 1"),
         Rule("self.epoch == oldSelf.epoch || self.epoch == oldSelf.epoch + 1", "epoch grows by one, and never goes back"),
         Rule(
-            "self.seq == oldSelf.seq + 1 || (self.seq > oldSelf.seq && self.recoveries == oldSelf.recoveries + 1)",
+            "self == oldSelf || self.seq == oldSelf.seq + 1 || (self.seq > oldSelf.seq && self.recoveries == oldSelf.recoveries + 1)",
             "seq grows by one (by more only in a recovery)",
         ),
         Rule("self.recoveries == oldSelf.recoveries || self.recoveries == oldSelf.recoveries + 1", "recoveries grows by one"),
         Rule("self.nextNumber >= oldSelf.nextNumber", "nextNumber never goes back"),
-        Rule("self.commit != oldSelf.commit", "every write has a commit id of its own"),
+        Rule("self == oldSelf || self.commit != oldSelf.commit", "every write has a commit id of its own"),
         Rule(
             "self.sensitive.?used.orValue(0) <= self.sensitive.?max.orValue(0)"
             " || self.sensitive.?used.orValue(0) <= oldSelf.sensitive.?used.orValue(0)",

@@ -93,5 +93,20 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
     Reason("DrainComplete", "no work is left on the drained node", "`lattice node undrain`"),
     Reason("DisabledByOperator", "an operator disabled the node", "`lattice node enable`"),
     Reason("NameTaken", "another agent already reports under this name", "stop one of the two"),
+    Reason("Registering", "the node reports, but has no index or no fingerprint yet", "wait; if it lasts, look at scheduler and agent"),
+    Reason("Unhealthy", "the node's own judgement is Unhealthy", "look at the node"),
+    Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""
+
+ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("InForce", "the spec is carried out", ""),
+    Reason("NamespaceTaken", "a namespace stands there that is not this tenant's", "label it lattice.dev/tenant, or name another one"),
+    Reason("NameTaken", "a role or binding of that name stands there that is not Lattice's", "delete or rename it"),
+    Reason("OptionsRefused", "options contradict each other; the last good ones stay in force", "change the options that the message names"),
+    Reason("NodesShared", "a group is at home in more than one vcluster", "give each group to one vcluster"),
+    Reason("AllocationsNotFinal", "allocations of it are pending or running, or still hold nodes", "cancel them, or wait for their end"),
+    Reason("NotInUse", "no allocation of it is pending or running", ""),
+    Reason("DeletionWaits", "it is deleted once nothing uses it any more", "cancel its allocations, or wait for their end"),
+)
+"""Why a Tenant, VCluster or LatticeConfig is as it is."""
