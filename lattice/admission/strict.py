@@ -27,7 +27,7 @@ KINDS: Final[dict[str, type[Kind]]] = {kind.meta.kind: kind for kind in (Allocat
 _UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})
 _ATOM = re.compile(
     r"!has\(self\.(?P<absent>\w+)\)|!self\.(?P<false>\w+)|size\(self\.(?P<empty>\w+)\) == 0"
-    r"|self\.(?P<left>[\w.]+) (?P<how>==|!=) '(?P<right>\w+)'"
+    r"|self\.(?P<left>[\w.?]+?)(\.orValue\('(?P<default>\w+)'\))? (?P<how>==|!=) '(?P<right>\w+)'"
 )
 
 
@@ -101,8 +101,9 @@ def _atom_holds(atom: re.Match[str], value: dict[str, Any]) -> bool:
     if atom["empty"]:
         return not value.get(atom["empty"])
     found: Any = value
-    for key in atom["left"].split("."):
+    for key in atom["left"].replace("?", "").split("."):
         found = found.get(key) if isinstance(found, dict) else None
+    found = atom["default"] if found is None else found
     equal: bool = found == atom["right"]
     return equal is (atom["how"] == "==")
 

@@ -1,0 +1,148 @@
+"""Tenants, vclusters, options and nodes: what an administrator is told."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.admission import Facts, Request, Verdict, judge
+from lattice.admission import chain as chain_module
+from lattice.admission.patches import difference
+from lattice.admission.reasons import REFUSAL_WORDS, REFUSALS
+from lattice.admission.strict import parse_strict
+from tests.unit.admission.builders import accepted, allocation, facts, refused, tenant, vcluster
+
+SITE = facts(
+    tenants=(tenant(), tenant("chemistry", namespaces=["chem", "chem-dev"])),
+    vclusters=(vcluster(partitionNames=["normal"], nodes={"selector": {"group": ["g0", "g1"]}}), vcluster("ml", tenants=["chemistry"])),
+)
+
+
+def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
+    return judge(Request(kind, "CREATE", {"kind": kind, "metadata": {"name": name}, "spec": spec}, {}), known)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "spec", "reason", "sentence"),
+    [
+        pytest.param("Tenant", "bio", {"namespaces": ["chem-dev"]}, "NamespaceTaken", 'belongs to tenant "chemistry"', id="namespace"),
+        pytest.param("Tenant", "bio", {"namespaces": ["physics"]}, "NamespaceTaken", 'tenant "physics"', id="default namespace"),
+        pytest.param("Tenant", "bio", {"namespaces": ["kube-system"]}, "NamespaceReserved", "kube-system", id="system namespace"),
+        pytest.param("Tenant", "bio", {"access": {"groups": ["system:unauthenticated"]}}, "AccessInvalid", "groups", id="anybody"),
+        pytest.param("Tenant", "bio", {"quota": {"maxNodes": -1}}, "OptionInvalid", "maxNodes is -1", id="quota"),
+        pytest.param("Tenant", "bio", {"quota": {"maxPreemptionClass": 11}}, "ClassInvalid", "11", id="class"),
+        pytest.param("Tenant", "bio", {"quota": {"maxNodes": "many"}}, "Malformed", "spec.quota.maxNodes", id="type"),
+        pytest.param("Tenant", "bio", {"finishedRetention": "ever"}, "DurationInvalid", "finishedRetention", id="retention"),
+        pytest.param("VCluster", "new", {"partitionNames": ["normal"]}, "PartitionTaken", 'means vCluster "hpc-batch"', id="partition"),
+        pytest.param("VCluster", "new", {"partitionNames": ["ml"]}, "PartitionTaken", 'means vCluster "ml"', id="partition is a name"),
+        pytest.param("VCluster", "normal", {}, "PartitionTaken", "already a partition name", id="name is a partition"),
+        pytest.param("VCluster", "new", {"nodes": {"selector": {"group": ["g1"]}}}, "GroupTaken", 'group "g1" is at home', id="group"),
+        pytest.param(
+            "VCluster",
+            "new",
+            {"defaults": {"walltime": "2h"}, "limits": {"maxWalltime": "1h"}},
+            "OptionInvalid",
+            "limit: 1h",
+            id="walltimes",
+        ),
+        pytest.param("VCluster", "new", {"limits": {"maxWalltime": "0s"}}, "DurationInvalid", "above 0", id="limit 0"),
+        pytest.param(
+            "LatticeConfig",
+            "lattice",
+            {"nodes": {"heartbeatTimeout": "10s"}},
+            "OptionInvalid",
+            "(timeout: 10s, interval: 10s)",
+            id="timeout",
+        ),
+        pytest.param("LatticeConfig", "lattice", {"nodes": {"heartbeatInterval": "0s"}}, "OptionInvalid", "limits: 1s", id="interval 0"),
+        pytest.param("LatticeConfig", "lattice", {"nodes": {"bootTimeout": "5s"}}, "OptionInvalid", "bootTimeout", id="boot"),
+        pytest.param("LatticeConfig", "lattice", {"work": {"minUid": 0}}, "OptionInvalid", "root never", id="root"),
+        pytest.param("LatticeConfig", "lattice", {"work": {"logBytes": "1Ki"}}, "OptionInvalid", "65536", id="log bytes"),
+        pytest.param("LatticeConfig", "lattice", {"compat": {"qosMapping": {"high": 12}}}, "ClassInvalid", "'high'", id="qos"),
+        pytest.param("LatticeNode", "n1", {"drain": {"reason": "  "}}, "ReasonRequired", "spec.drain has no reason", id="drain"),
+        pytest.param("LatticeNode", "n1", {"disable": {}}, "ReasonRequired", "spec.disable has no reason", id="disable"),
+    ],
+)
+def test_a_bad_object_is_refused(kind: str, name: str, spec: dict[str, Any], reason: str, sentence: str) -> None:
+    verdict = refused(make(kind, name, **spec))
+    assert verdict.reason == reason
+    assert sentence in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "spec"),
+    [
+        ("Tenant", "bio", {"namespaces": ["bio", "bio-dev"], "access": {"users": ["oidc:eve"]}, "quota": {"maxNodes": 5}}),
+        ("VCluster", "new", {"partitionNames": ["long"], "nodes": {"selector": {"group": ["g2"]}}, "limits": {"maxWalltime": "7d"}}),
+        ("LatticeConfig", "lattice", {}),
+        ("LatticeNode", "n1", {"drain": {"reason": "dimm"}}),
+        ("Ledger", "lattice", {"anything": 1}),
+    ],
+)
+def test_a_sound_object_is_accepted_without_a_word(kind: str, name: str, spec: dict[str, Any]) -> None:
+    assert accepted(make(kind, name, **spec)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "warning"),
+    [
+        ("Tenant", {"quota": {"maxNodes": 0}}, "paused"),
+        ("Tenant", {"defaultVCluster": "later"}, "does not exist yet"),
+        ("Tenant", {"defaultVCluster": "ml"}, "does not list tenant"),
+        ("Tenant", {"access": {"groups": ["system:authenticated"]}}, "everybody"),
+        ("VCluster", {"tenants": ["biology"]}, "do not exist yet"),
+    ],
+)
+def test_what_an_administrator_should_know_is_a_warning(kind: str, spec: dict[str, Any], warning: str) -> None:
+    assert any(warning in text for text in accepted(make(kind, "bio", **spec)).warnings)
+
+
+def test_a_limit_below_the_use_is_accepted_with_the_numbers() -> None:
+    obj = {"metadata": {"name": "bio"}, "spec": {"quota": {"maxNodes": 100}}, "status": {"use": {"usedNodes": 150}}}
+    assert "100 and 150 are in use" in accepted(judge(Request("Tenant", "UPDATE", obj, {}), SITE)).warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["Tenant", "VCluster"])
+def test_what_is_in_use_is_not_deleted(kind: str) -> None:
+    request = Request(kind, "DELETE", {}, {"metadata": {"name": "x"}})
+    assert "3 allocations" in refused(judge(request, facts(holders=3))).sentence
+    accepted(judge(request, facts(holders=0)))
+
+
+def test_every_reason_that_a_check_gives_is_documented() -> None:
+    given: set[str] = set()
+    for path in Path(chain_module.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refused" and isinstance(node.args[0], ast.Constant):
+                given.add(str(node.args[0].value))
+            if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
+                given.add(str(node.value.value))
+    assert given == REFUSAL_WORDS
+    assert len(REFUSALS) == len(REFUSAL_WORDS)
+
+
+def test_strict_reading_names_what_was_meant_and_what_is_not_served() -> None:
+    obj = allocation(resources={"nods": 3}, lifecycle={"preemption_class": 2}, quota="a/b", sensitive=False)
+    assert parse_strict("Allocation", obj) == [
+        'spec.lifecycle.preemption_class is no field of spec.lifecycle: did you mean "preemptionClass"?',
+        'spec.resources.nods is no field of spec.resources: did you mean "nodes"?',
+        "spec.quota is not served yet: the elastic quota tree is not served by this release; remove the field",
+    ]
+    assert parse_strict("Allocation", allocation(lifecycle={"preemptionClass": "2"})) == [
+        "spec.lifecycle.preemptionClass: input should be a valid integer (given: '2')"
+    ]
+    assert parse_strict("Allocation", allocation()) == []
+    assert "did you mean" in parse_strict("Alocation", {})[0]
+
+
+def test_a_difference_is_the_smallest_patch_and_escapes_its_path() -> None:
+    old = {"spec": {"a": 1, "gone": 2}, "metadata": {"labels": {"x/y": "1"}}}
+    new = {"spec": {"a": 1, "b": True}, "metadata": {"labels": {"x/y": "2"}}}
+    assert difference(old, new) == [
+        {"op": "remove", "path": "/spec/gone"},
+        {"op": "add", "path": "/spec/b", "value": True},
+        {"op": "replace", "path": "/metadata/labels/x~1y", "value": "2"},
+    ]
