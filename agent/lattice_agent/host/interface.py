@@ -165,10 +165,14 @@ class Host(Protocol):
         """Processes of the work that are left, the shim not counted."""
 
     async def attempts(self) -> list[Known]:
-        """All that this node knows of, from journals and scopes; those that live are watched from now on."""
+        """All that this node knows of, from journals and scopes; those that live are watched from now on.
+
+        What is neither alive nor populated has ended, and no `on_exit` follows. What is populated without a shim
+        has lost its exit code: the rest is killed, and `on_exit` follows. A stray scope is left alone until `kill`.
+        """
 
     async def forget(self, key: Key) -> None:
-        """Settled: the scope goes at once, exit record and logs after 7 days. Rejected while processes are left."""
+        """Settled: the scope goes at once, exit record and logs after 7 days. Raises Retry while processes are left."""
 
     def facts(self) -> Facts:
         """What the machine is."""

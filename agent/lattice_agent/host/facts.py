@@ -1,0 +1,20 @@
+"""What the machine is: read once, no tool is run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lattice_agent.host.interface import Facts
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def gather() -> Facts:
+    """CPUs online, memory, kernel, architecture, boot."""
+    machine = os.uname()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Facts(os.cpu_count() or 1, memory, machine.release, machine.machine, boot_id())

@@ -1,0 +1,67 @@
+"""Processes by pidfd and start time: what lives, and signals that can never reach another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from lattice_agent.shim import start_ticks
+
+
+def open_live(pid: int, ticks: int) -> int | None:
+    """A pidfd of exactly that process; None when it is dead, a zombie, or the pid names another one."""
+    if pid <= 0:
+        return None
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if state(pid) in ("", "Z", "X") or _ticks(pid) != ticks:
+        os.close(fd)
+        return None
+    return fd
+
+
+def is_live(pid: int, ticks: int) -> bool:
+    """Whether exactly that process lives."""
+    fd = open_live(pid, ticks)
+    if fd is None:
+        return False
+    os.close(fd)
+    return True
+
+
+def state(pid: int) -> str:
+    """The letter of /proc/PID/stat; empty when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def send_all(pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
+    """Signals every process that `pids` names twice in a row, so that a pid used again is never hit; how many."""
+    opened: dict[int, int] = {}
+    try:
+        for pid in pids():
+            with suppress(OSError):
+                opened[pid] = os.pidfd_open(pid)
+        sent = 0
+        for pid in set(pids()) & opened.keys():
+            with suppress(OSError):
+                signal.pidfd_send_signal(opened[pid], number)
+                sent += 1
+        return sent
+    finally:
+        for fd in opened.values():
+            os.close(fd)
+
+
+def _ticks(pid: int) -> int:
+    try:
+        return start_ticks(pid)
+    except (OSError, IndexError):
+        return -1

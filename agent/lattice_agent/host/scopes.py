@@ -1,0 +1,243 @@
+"""Scopes: the set of processes of one attempt, counted and killed as a whole.
+
+`CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,work}` on cgroup v2. It asks the tree for nothing but
+`cgroup.kill` and `cgroup.events`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no controllers
+(limits would then be the business of v1 hierarchies). `ProcessScopes` is what remains without the right to make
+cgroups: it finds processes by the environment that their shim gave them, which a process can shed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lattice_agent import shim
+from lattice_agent.host import processes
+from lattice_agent.host.interface import Key
+from lattice_agent.journal import parse_key
+
+
+_SLICE = "lattice.slice"
+
+
+@dataclass(frozen=True)
+class Entrances:
+    """What a shim writes to: files of the scope, empty without cgroups."""
+
+    shim_procs: str = ""
+    work_procs: str = ""
+    work_kill: str = ""
+
+
+class Scopes(Protocol):
+    """One effect: processes of an attempt as a set. `work` is the tasks and what came from them."""
+
+    kind: str
+
+    def make(self, key: Key) -> None:
+        """Makes the scope; twice does no more than once."""
+
+    def entrances(self, key: Key) -> Entrances:
+        """Where shim and tasks join."""
+
+    def work(self, key: Key) -> list[int]:
+        """The processes of the work."""
+
+    def populated(self, key: Key) -> bool:
+        """Whether any process is left, shim included."""
+
+    def shim_pid(self, key: Key) -> int:
+        """The shim, where the scope itself knows it; else 0."""
+
+    def terminate(self, key: Key) -> int:
+        """TERM to the work; how many."""
+
+    def kill(self, key: Key, *, whole: bool = False) -> None:
+        """KILL to the work, or to all of the scope."""
+
+    def remove(self, key: Key) -> bool:
+        """Removes an empty scope; False while it is not empty."""
+
+    def keys(self) -> list[Key]:
+        """All scopes that stand there."""
+
+    def close(self) -> None:
+        """Removes what this object made and nobody uses."""
+
+
+class CgroupScopes:
+    """Scopes as cgroup v2 directories below `root`."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        self.root, self.kind = root, kind
+        root.mkdir(parents=True, exist_ok=True)
+
+    def make(self, key: Key) -> None:
+        """Makes the scope; twice does no more than once."""
+        for part in ("shim", "work"):
+            (self._path(key) / part).mkdir(parents=True, exist_ok=True)
+
+    def entrances(self, key: Key) -> Entrances:
+        """Where shim and tasks join."""
+        path = self._path(key)
+        return Entrances(str(path / "shim/cgroup.procs"), str(path / "work/cgroup.procs"), str(path / "work/cgroup.kill"))
+
+    def work(self, key: Key) -> list[int]:
+        """The processes of the work, in sub-cgroups of its own making too."""
+        return _members(self._path(key) / "work")
+
+    def populated(self, key: Key) -> bool:
+        """Whether any process is left, shim included."""
+        try:
+            return "populated 1" in (self._path(key) / "cgroup.events").read_text()
+        except OSError:
+            return False
+
+    def shim_pid(self, key: Key) -> int:
+        """The shim, which stands in a cgroup of its own; else 0."""
+        return next(iter(_members(self._path(key) / "shim")), 0)
+
+    def terminate(self, key: Key) -> int:
+        """TERM to the work; how many."""
+        return processes.send_all(lambda: self.work(key), signal.SIGTERM)
+
+    def kill(self, key: Key, *, whole: bool = False) -> None:
+        """KILL to the work, or to all of the scope."""
+        path = self._path(key) if whole else self._path(key) / "work"
+        with suppress(FileNotFoundError, OSError):
+            fd = os.open(path / "cgroup.kill", os.O_WRONLY)
+            try:
+                os.write(fd, b"1")
+            finally:
+                os.close(fd)
+
+    def remove(self, key: Key) -> bool:
+        """Removes an empty scope; False while it is not empty."""
+        if self.populated(key):
+            return False
+        for directory, _, _ in os.walk(self._path(key), topdown=False):
+            with suppress(OSError):  # a process just joined: the answer below says so
+                os.rmdir(directory)
+        return not self._path(key).exists()
+
+    def keys(self) -> list[Key]:
+        """All scopes that stand there."""
+        names = [path.name for path in self.root.iterdir() if path.name.startswith("alloc-") and path.name.endswith(".scope")]
+        return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
+
+    def close(self) -> None:
+        """Removes the root when no scope is left."""
+        with suppress(OSError):
+            self.root.rmdir()
+            if self.root.parent.name == _SLICE:
+                self.root.parent.rmdir()
+
+    def _path(self, key: Key) -> Path:
+        return self.root / f"alloc-{key.uid}-{key.attempt}.scope"
+
+
+class ProcessScopes:
+    """Scopes without cgroups: the processes whose environment names the attempt, and what descends from them."""
+
+    kind = "processes"
+
+    def __init__(self) -> None:
+        self._made: set[Key] = set()
+
+    def make(self, key: Key) -> None:
+        """Remembers it; there is nothing to make."""
+        self._made.add(key)
+
+    def entrances(self, key: Key) -> Entrances:
+        """None: nothing is joined."""
+        return Entrances()
+
+    def work(self, key: Key) -> list[int]:
+        """The processes of the work that did not shed their environment, and their descendants."""
+        marked = {pid for pid in _own_processes() if _names(pid, key)}
+        return sorted(marked | {below for pid in marked for below in shim.descendants(pid)})
+
+    def populated(self, key: Key) -> bool:
+        """Whether any process of the work is left; the shim is known by its pid alone."""
+        return bool(self.work(key))
+
+    def shim_pid(self, key: Key) -> int:
+        """Unknown here: 0."""
+        return 0
+
+    def terminate(self, key: Key) -> int:
+        """TERM to the work; how many."""
+        return processes.send_all(lambda: self.work(key), signal.SIGTERM)
+
+    def kill(self, key: Key, *, whole: bool = False) -> None:
+        """KILL to the work until a look finds nobody, at most 20 times."""
+        for _ in range(20):
+            if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
+                return
+
+    def remove(self, key: Key) -> bool:
+        """Forgets it; False while processes are left."""
+        if self.populated(key):
+            return False
+        self._made.discard(key)
+        return True
+
+    def keys(self) -> list[Key]:
+        """Those made by this process; a stray one leaves no trace here."""
+        return sorted(self._made)
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+
+def find_mount(mounts: str) -> tuple[Path, str] | None:
+    """Where cgroup v2 is mounted, from /proc/self/mounts, and `unified` (v2 alone) or `hybrid` (v1 beside it)."""
+    rows = [line.split() for line in mounts.splitlines()]
+    v2 = next((Path(row[1]) for row in rows if len(row) > 2 and row[2] == "cgroup2"), None)
+    if v2 is None:
+        return None
+    return v2, "hybrid" if any(len(row) > 2 and row[2] == "cgroup" for row in rows) else "unified"
+
+
+def choose(node: str, root: Path | None) -> Scopes:
+    """Scopes below `root` (default: `lattice.slice/NODE` of the v2 mount), or by processes where that is refused."""
+    found = find_mount(Path("/proc/self/mounts").read_text())
+    if found is None:
+        return ProcessScopes()
+    mount, kind = found
+    try:
+        scopes = CgroupScopes(root or mount / _SLICE / node, kind)
+        probe = scopes.root / "cgroup.kill"
+        return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
+    except OSError:
+        return ProcessScopes()
+
+
+def _members(path: Path) -> list[int]:
+    found: list[int] = []
+    for directory, _, _ in os.walk(path):
+        with suppress(OSError):
+            found += map(int, Path(directory, "cgroup.procs").read_text().split())
+    return [pid for pid in found if pid > 0]
+
+
+def _own_processes() -> list[int]:
+    me = os.geteuid()
+    found = []
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == me:
+                found.append(int(entry.name))
+    return found
+
+
+def _names(pid: int, key: Key) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"LATTICE_ALLOC_ID={key.uid}".encode() in variables and f"LATTICE_ATTEMPT={key.attempt}".encode() in variables

@@ -1,0 +1,43 @@
+"""From the name in `spec.user` to the account that the node has."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+from lattice.errors import Rejected
+from lattice_agent.environment import Account
+
+_ENVIRONMENT_FILE = Path("/etc/environment")
+
+
+def local_name(user: str) -> str:
+    """The account's name: an issuer prefix (`oidc:alice`) is stripped, a Kubernetes identity stays as it is."""
+    return user if user.startswith("system:") else user.partition(":")[2] or user
+
+
+def account(user: str, *, min_uid: int, node: str) -> Account:
+    """The account by getpwnam and getgrouplist; Rejected (UserUnknown, UserRefused) with the node. May block (LDAP)."""
+    name = local_name(user)
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, ValueError) as error:
+        raise Rejected(f"node {node} knows no user {name!r}", reason="UserUnknown") from error
+    if entry.pw_uid == 0:
+        raise Rejected(f"node {node} refuses user {name!r}: its uid is 0", reason="UserRefused")
+    if entry.pw_uid < min_uid:
+        raise Rejected(f"node {node} refuses user {name!r}: its uid {entry.pw_uid} is below {min_uid}", reason="UserRefused")
+    if os.geteuid() != 0 and entry.pw_uid != os.geteuid():
+        said = f"node {node} cannot start work of {name!r} (uid {entry.pw_uid}): its agent runs without root, as uid {os.geteuid()}"
+        raise Rejected(said, reason="UserRefused")
+    groups = tuple(os.getgrouplist(name, entry.pw_gid))
+    return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
+
+
+def environment_file() -> str:
+    """The text of /etc/environment; empty where there is none."""
+    try:
+        return _ENVIRONMENT_FILE.read_text(errors="replace")
+    except OSError:
+        return ""

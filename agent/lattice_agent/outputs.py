@@ -1,0 +1,147 @@
+"""What the work printed, read back from the log segments that its shim writes (log segment 1).
+
+A segment is `1 START\\n` and records: `<dQI` (when it was read, bytes lost before it to a full disk, bytes that
+follow) and the bytes. START counts the stream's bytes before the segment, so what rotation dropped shows as a gap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from lattice.errors import Corrupt
+from lattice_agent import shim
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Some whole lines where possible; `dropped` bytes are missing before them."""
+
+    time: float
+    data: bytes
+    dropped: int = 0
+
+
+class LogReader:
+    """Reads one stream of one attempt, oldest first, while it grows; each call takes what is there."""
+
+    def __init__(self, directory: Path, stream: str) -> None:
+        """`stream` is stdout or stderr; the directory need not exist yet."""
+        self._directory, self._stream = directory, stream
+        self._file: BinaryIO | None = None
+        self._number, self._position, self._gap = 0, 0, 0
+
+    def read(self, max_bytes: int = 1 << 20) -> list[Entry]:
+        """The next entries, about `max_bytes` of them; empty when nothing is there now."""
+        found: list[Entry] = []
+        size = 0
+        while size < max_bytes:
+            entry = self._next()
+            if entry is None:
+                break
+            found.append(entry)
+            size += len(entry.data)
+        return found
+
+    def close(self) -> None:
+        """Closes the segment that is open."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _next(self) -> Entry | None:
+        while True:
+            if self._file:
+                if entry := self._record(self._file):
+                    return entry
+                later = [number for number in segments(self._directory, self._stream) if number > self._number]
+                if not later:
+                    return None
+                if entry := self._record(self._file):  # written before the next segment was made
+                    return entry
+                self.close()
+            if not self._open_next():
+                return None
+
+    def _open_next(self) -> bool:
+        for number in segments(self._directory, self._stream):
+            if number <= self._number:
+                continue
+            try:
+                file = (self._directory / f"{self._stream}.{number}").open("rb")
+            except FileNotFoundError:
+                continue  # dropped in this moment
+            head = file.readline()
+            if not head.endswith(b"\n"):
+                file.close()
+                return False
+            start = _parse_head(head, file.name)
+            self._gap += max(0, start - self._position)
+            self._file, self._number, self._position = file, number, start
+            return True
+        return False
+
+    def _record(self, file: BinaryIO) -> Entry | None:
+        at = file.tell()
+        head = file.read(shim.RECORD.size)
+        if len(head) == shim.RECORD.size:
+            time, lost, length = shim.RECORD.unpack(head)
+            data = file.read(length)
+            if len(data) == length:
+                dropped, self._gap = self._gap + lost, 0
+                self._position += lost + length
+                return Entry(time, data, dropped)
+        file.seek(at)
+        return None
+
+
+def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogReader]:
+    """The last lines that are there now, and a reader that goes on behind them."""
+    reader = LogReader(directory, stream)
+    kept: deque[Entry] = deque()
+    count = 0
+    while entries := reader.read():
+        for entry in entries:
+            kept.append(entry)
+            count += entry.data.count(b"\n")
+            while kept and count - kept[0].data.count(b"\n") > lines:
+                count -= kept.popleft().data.count(b"\n")
+    return _cut(list(kept), lines), reader
+
+
+def _cut(entries: list[Entry], lines: int) -> list[Entry]:
+    """Only the last `lines`; a last line without its end counts as one."""
+    text = b"".join(entry.data for entry in entries)
+    whole = text.count(b"\n") + (0 if text.endswith(b"\n") or not text else 1)
+    surplus, result = max(0, whole - lines), list[Entry]()
+    for entry in entries:
+        if not surplus:
+            result.append(entry)
+            continue
+        pieces = entry.data.split(b"\n", surplus)
+        surplus -= len(pieces) - 1
+        if not surplus and pieces[-1]:
+            result.append(Entry(entry.time, pieces[-1]))
+    return result
+
+
+def segments(directory: Path, stream: str) -> list[int]:
+    """The numbers of the segments that are there, oldest first."""
+    prefix = stream + "."
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(number) for name in names if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdigit())
+
+
+def _parse_head(head: bytes, name: str) -> int:
+    number, _, start = head.strip().partition(b" ")
+    if number != str(FORMAT).encode() or not start.isdigit():
+        raise Corrupt(f"{name} begins with {head[:40]!r}; this agent reads log segments of format {FORMAT}")
+    return int(start)

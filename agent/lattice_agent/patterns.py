@@ -1,0 +1,71 @@
+"""Names of output files, expanded as Slurm expands them: pure, one function and what it needs.
+
+A number between `%` and the letter pads with zeros (`%4j`); a backslash anywhere switches expansion off; an
+unknown letter stays as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NO_ARRAY = 4294967294
+"""What Slurm writes for `%a` outside of an array."""
+
+_SYMBOL = re.compile(r"%(?:(%)|([0-9]{0,2})([A-Za-z]))")
+_PER_NODE = frozenset("nN")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the letters stand for."""
+
+    number: int
+    job_name: str
+    user: str
+    node: str
+    rank_of_node: int
+
+    def value(self, letter: str) -> str | int | None:
+        """The value of `%letter`; None where Slurm has no such letter."""
+        match letter:
+            case "j" | "A" | "J":
+                return self.number
+            case "x":
+                return self.job_name.replace("/", "_")
+            case "u":
+                return self.user
+            case "a":
+                return NO_ARRAY
+            case "n":
+                return self.rank_of_node
+            case "N":
+                return self.node.partition(".")[0]
+            case "t":
+                return 0
+            case "s":
+                return "batch"
+            case _:
+                return None
+
+
+def expand(pattern: str, names: Names) -> str:
+    """The file name that `pattern` means for this work on this node."""
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+
+    def symbol(match: re.Match[str]) -> str:
+        if match[1]:
+            return "%"
+        value = names.value(match[3])
+        if value is None:
+            return match[0]
+        width = min(int(match[2] or 0), 10)
+        return f"{value:0{width}d}" if isinstance(value, int) else value
+
+    return _SYMBOL.sub(symbol, pattern)
+
+
+def is_per_node(pattern: str) -> bool:
+    """Whether each node gets a file of its own; if not, only rank 0 may truncate it."""
+    return "\\" not in pattern and any(match[3] in _PER_NODE for match in _SYMBOL.finditer(pattern) if match[3])
