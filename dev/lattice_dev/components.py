@@ -1,0 +1,173 @@
+"""Every program of an instance, in one list: how it is started and how one sees that it is ready."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_dev.probes import Answers, Listens, Probe
+from lattice_dev.site import LOOPBACK, Site
+
+HERE = Path(__file__).parent
+CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller")
+ETCD_QUOTA = 8 * 1024**3
+GROUPS = 2
+
+
+@dataclass(frozen=True)
+class Component:
+    """One program: `stage` orders the start (0 control plane, 1 what needs it, 2 Lattice), `node` names the node that it is."""
+
+    name: str
+    stage: int
+    argv: tuple[str, ...]
+    probe: Probe
+    node: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of how it is started: a component with another digest is started again."""
+        return hashlib.sha256("\0".join(self.argv).encode()).hexdigest()[:16]
+
+
+def components(site: Site) -> list[Component]:
+    """All of them, in the order of their start; those that the options leave out are not in it."""
+    if site.options.kubeconfig:
+        every = [*_daemons(site), *_agents(site)]
+    else:
+        every = [_etcd(site), _apiserver(site), _controller_manager(site), *_relay(site), *_daemons(site), *_agents(site)]
+    return [component for component in every if site.runs(component.name)]
+
+
+def _etcd(site: Site) -> Component:
+    client, peer = (f"https://{LOOPBACK}:{site.ports[role]}" for role in ("etcd", "etcd-peer"))
+    pair, authority = site.pair("etcd-ca", "etcd"), site.authority("etcd-ca")
+    argv = [
+        site.programs.path("etcd"), "--name=lattice", f"--data-dir={site.where.directory / 'etcd'}",
+        f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=lattice={peer}",
+        "--client-cert-auth", f"--trusted-ca-file={authority}", f"--cert-file={pair.certificate}", f"--key-file={pair.key}",
+        "--peer-client-cert-auth", f"--peer-trusted-ca-file={authority}",
+        f"--peer-cert-file={pair.certificate}", f"--peer-key-file={pair.key}",
+        f"--quota-backend-bytes={ETCD_QUOTA}", "--log-level=warn",
+    ]  # fmt: skip
+    if site.options.compaction:
+        argv += ["--auto-compaction-mode=periodic", "--auto-compaction-retention=1m"]
+    if not site.options.fsync:
+        argv.append("--unsafe-no-fsync")
+    probe = Answers(LOOPBACK, site.ports["etcd"], "/readyz", authority, site.pair("etcd-ca", "kube-apiserver"))
+    return Component("etcd", 0, tuple(argv), probe)
+
+
+def _apiserver(site: Site) -> Component:
+    serving, etcd = site.pair("ca", "kube-apiserver"), site.pair("etcd-ca", "kube-apiserver")
+    argv = [
+        site.programs.path("kube-apiserver"), f"--bind-address={LOOPBACK}", f"--secure-port={site.ports['kube-apiserver']}",
+        f"--advertise-address={LOOPBACK}", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
+        f"--tls-cert-file={serving.certificate}", f"--tls-private-key-file={serving.key}", f"--client-ca-file={site.authority('ca')}",
+        f"--etcd-servers=https://{LOOPBACK}:{site.ports['etcd']}", f"--etcd-cafile={site.authority('etcd-ca')}",
+        f"--etcd-certfile={etcd.certificate}", f"--etcd-keyfile={etcd.key}",
+        "--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--profiling=false",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={site.service_accounts.certificate}",
+        f"--service-account-signing-key-file={site.service_accounts.key}",
+        f"--audit-policy-file={site.where.directory / 'audit-policy.yaml'}", f"--audit-log-path={site.where.audit_log}",
+        "--audit-log-maxsize=4096",
+    ]  # fmt: skip
+    if not site.options.compaction:
+        argv.append("--etcd-compaction-interval=0")
+    probe = Answers(LOOPBACK, site.ports["kube-apiserver"], "/readyz?verbose", site.authority("ca"), site.pair("ca", "admin"))
+    return Component("kube-apiserver", 0, tuple(argv), probe)
+
+
+def _controller_manager(site: Site) -> Component:
+    kubeconfig, pair = site.where.kubeconfig("kube-controller-manager"), site.pair("ca", "kube-controller-manager")
+    argv = [
+        site.programs.path("kube-controller-manager"), f"--controllers={','.join(CONTROLLERS)}",
+        f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
+        "--use-service-account-credentials", f"--service-account-private-key-file={site.service_accounts.key}",
+        f"--root-ca-file={site.authority('ca')}", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+        f"--bind-address={LOOPBACK}", f"--secure-port={site.ports['kube-controller-manager']}",
+        f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}", "--profiling=false",
+    ]  # fmt: skip
+    probe = Answers(LOOPBACK, site.ports["kube-controller-manager"], "/healthz", site.authority("ca"), site.pair("ca", "admin"))
+    return Component("kube-controller-manager", 1, tuple(argv), probe)
+
+
+def _relay(site: Site) -> list[Component]:
+    if site.network is None:
+        return []
+    port = site.ports["kube-apiserver"]
+    argv = (sys.executable, "-I", str(HERE / "relay.py"), "--listen", f"{site.network.gateway}:{port}", "--to", f"{LOOPBACK}:{port}")
+    return [Component("relay", 1, argv, Listens(site.network.gateway, port))]
+
+
+def _daemons(site: Site) -> list[Component]:
+    webhook, gateway, peer = site.pair("ca", "webhook-server"), site.pair("ca", "gateway-server"), site.pair("agents-ca", "gateway")
+    own = {
+        "scheduler": ("lattice_controllers.scheduler", []),
+        "operator": ("lattice_controllers.operator", []),
+        "webhook": (
+            "lattice_webhooks",
+            ["--listen", f"{LOOPBACK}:{site.ports['webhook']}", "--certificate", str(webhook.certificate), "--key", str(webhook.key)],
+        ),
+        "gateway": (
+            "lattice_gateway",
+            [
+                "--listen", f"{LOOPBACK}:{site.ports['gateway']}", "--certificate", str(gateway.certificate), "--key", str(gateway.key),
+                "--agent-certificate", str(peer.certificate), "--agent-key", str(peer.key), "--agent-ca", str(site.authority("agents-ca")),
+            ],
+        ),
+    }  # fmt: skip
+    return [_daemon(site, name, module, flags) for name, (module, flags) in own.items()]
+
+
+def _daemon(site: Site, name: str, module: str, flags: list[str]) -> Component:
+    port = site.ports[f"{name}-metrics"]
+    common = ["--kubeconfig", str(site.where.kubeconfig(name)), "--metrics-address", f"{LOOPBACK}:{port}"]
+    return Component(name, 2, (sys.executable, "-m", module, *common, *flags), Answers(LOOPBACK, port, "/readyz"))
+
+
+def _agents(site: Site) -> list[Component]:
+    agents = [_agent(site, node) for node in site.nodes]
+    return [*agents, _hollow(site)] if site.options.hollow else agents
+
+
+def _agent(site: Site, node: str) -> Component:
+    pair, address = site.pair("agents-ca", f"agent-{node}"), site.address(node)
+    listen = f"{address}:{site.agent_port(node)}"
+    argv = [
+        sys.executable, "-m", "lattice_agent", "--node", node, "--kubeconfig", str(site.where.kubeconfig(f"agent-{node}")),
+        "--metrics-address", f"{address}:{site.agent_metrics_port(node)}", "--listen", listen, "--advertise", listen,
+        "--state-dir", str(site.where.node(node) / "state"), "--group", group_of(site.nodes.index(node), len(site.nodes)),
+        "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
+    ]  # fmt: skip
+    if root := site.where.scope_root():
+        argv += ["--scope-root", str(root / node)]
+    return Component(f"agent-{node}", 2, (*_inside(site, node), *argv), Answers(address, site.agent_metrics_port(node), "/readyz"), node)
+
+
+def _inside(site: Site, node: str) -> tuple[str, ...]:
+    if site.network is None:
+        return ()
+    binds = [part for name in ("passwd", "group", "hosts") for part in ("--bind", str(site.where.etc / name), f"/etc/{name}")]
+    binds += ["--bind", str(site.where.node(node) / "boot_id"), "/proc/sys/kernel/random/boot_id"]
+    enter = [sys.executable, "-I", "-S", str(HERE / "node.py"), "--network", str(site.link(node).namespace), "--hostname", node]
+    return (*enter, *binds, "--")
+
+
+def group_of(index: int, count: int) -> str:
+    """The topology group of a node: two groups where there are at least four nodes."""
+    return f"g{index * GROUPS // count}" if count >= 4 else "g0"
+
+
+def _hollow(site: Site) -> Component:
+    port = site.ports["hollow-metrics"]
+    argv = (
+        sys.executable, "-m", "lattice_agent", "--hollow", str(site.options.hollow), "--node-prefix", "hollow",
+        "--kubeconfig", str(site.where.kubeconfig("hollow")), "--metrics-address", f"{LOOPBACK}:{port}",
+        "--state-dir", str(site.where.node("hollow") / "state"),
+    )  # fmt: skip
+    return Component("hollow", 2, argv, Answers(LOOPBACK, port, "/readyz"))

@@ -1,0 +1,172 @@
+"""Installs what the repository ships: CRDs, then roles, policies and webhooks, each by server-side apply."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lattice.kube.blocking import BlockingCluster
+
+from lattice import errors
+from lattice.kube import resources
+from lattice.kube.cluster import PatchKind
+from lattice.kube.resources import Resource
+from lattice_dev.waiting import Clock, wait_until
+
+MANAGER = "lattice-dev"
+HERE = Path(__file__).parent
+_FLOW = ("flowcontrol.apiserver.k8s.io", "v1")
+_KINDS = {
+    resource.kind: resource
+    for resource in (
+        *resources.LATTICE,
+        resources.CRDS, resources.NAMESPACES, resources.CONFIG_MAPS, resources.SERVICE_ACCOUNTS,
+        resources.ROLES, resources.ROLE_BINDINGS, resources.CLUSTER_ROLES, resources.CLUSTER_ROLE_BINDINGS,
+        resources.ADMISSION_POLICIES, resources.ADMISSION_POLICY_BINDINGS, resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS,
+        Resource(*_FLOW, "flowschemas", "FlowSchema", namespaced=False, status=True),
+        Resource(*_FLOW, "prioritylevelconfigurations", "PriorityLevelConfiguration", namespaced=False, status=True),
+    )
+}  # fmt: skip
+_ORDER = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "PriorityLevelConfiguration")
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+HOLLOW_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "lattice-dev-hollow"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]},
+            {"apiGroups": [""], "resources": ["groups"], "resourceNames": ["lattice:agents"], "verbs": ["impersonate"]},
+        ],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "lattice-dev-hollow"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lattice-dev-hollow"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "lattice:hollow"}],
+    },
+)
+
+
+def shipped(part: str) -> Path:
+    """Where `crds` or `files` (of the chart) lie: in the repository, or in the installed package."""
+    in_tree = {"crds": HERE.parents[1] / "crds", "files": HERE.parents[1] / "charts" / "lattice" / "files"}[part]
+    installed = HERE / "share" / part
+    for directory in (in_tree, installed):
+        if directory.is_dir():
+            return directory
+    raise errors.NotFound(f"neither {in_tree} nor {installed} is there: this installation is incomplete", reason="NotInstalled")
+
+
+def read_manifests(directory: Path, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Every object of the YAML files there, `${NAME}` replaced by `values`, in an order in which they can be applied."""
+    found = [manifest for path in sorted(directory.glob("*.yaml")) for manifest in _read(path, values)]
+    rank = {kind: number for number, kind in enumerate(_ORDER)}
+    return sorted(found, key=lambda manifest: rank.get(manifest["kind"], len(rank)))
+
+
+def _read(path: Path, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    text = path.read_text()
+    for name, value in values.items():
+        text = text.replace("${" + name + "}", value)
+    for manifest in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # the C form of the safe loader
+        if manifest is None:
+            continue
+        if manifest.get("kind") not in _KINDS:
+            raise errors.Rejected(
+                f"{path} holds a {manifest.get('kind')}, a kind that is not installed by lattice-dev", reason="UnknownKind"
+            )
+        yield manifest
+
+
+def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Server-side apply of one object, as its one owner."""
+    resource = _KINDS[manifest["kind"]]
+    metadata = manifest["metadata"]
+    namespace = metadata.get("namespace", "") if resource.namespaced else ""
+    answer: dict[str, Any] = cluster.patch(
+        resource, metadata["name"], manifest, namespace, kind=PatchKind.APPLY, manager=MANAGER, force=True
+    )
+    return answer
+
+
+def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authority: Path, hollow: bool) -> int:
+    """Applies CRDs and the chart's plain files, and waits until each CRD is served; answers how many objects there are.
+
+    Webhooks are left out when `webhook`, their URL, is empty.
+    """
+    definitions = read_manifests(shipped("crds"), {})
+    bundle = base64.b64encode(authority.read_bytes()).decode()
+    files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
+    chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
+    for manifest in [*definitions, *chosen, *(HOLLOW_ROLES if hollow else ())]:
+        apply(cluster, manifest)
+    names = [manifest["metadata"]["name"] for manifest in definitions]
+    wait_until(lambda: _not_established(cluster, names), within=30, clock=clock, what="the CRDs")
+    return len(definitions) + len(chosen)
+
+
+def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
+    for item in cluster.list(resources.CRDS).items:
+        conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", [])}
+        name = item["metadata"]["name"]
+        if name in names and conditions.get("Established", {}).get("status") != "True":
+            refused = conditions.get("NamesAccepted", {})
+            return f"{name} is not Established {refused.get('message', '')}".strip()
+        if name in names and conditions.get("NonStructuralSchema", {}).get("status") == "True":
+            return f"{name}: {conditions['NonStructuralSchema'].get('message', '')}"
+    return ""
+
+
+def publish(cluster: BlockingCluster, *, gateway: str, authority: Path, version: str) -> None:
+    """Writes ConfigMap lattice-public: where clients find the gateway, and whom they trust."""
+    data = {"gateway": gateway, "ca": authority.read_text(), "version": version}
+    metadata = {"name": "lattice-public", "namespace": "lattice-system"}
+    apply(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> bool:
+    """Creates an object that people own from then on; False when it is there already."""
+    try:
+        cluster.create(_KINDS[manifest["kind"]], manifest)
+    except errors.AlreadyExists:
+        return False
+    return True
+
+
+def default_vcluster() -> dict[str, Any]:
+    """The vcluster of a fresh instance: every node, an hour unless said, a week at most."""
+    spec = {"defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}, "partitionNames": ["normal"]}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": "hpc-batch"}, "spec": spec}
+
+
+def tenant_manifest(name: str) -> dict[str, Any]:
+    """A tenant that works in hpc-batch."""
+    spec = {"defaultVCluster": "hpc-batch", "access": {"users": [], "admins": []}}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
+
+
+def grant(cluster: BlockingCluster, tenant: str, user: str, *, admin: bool) -> bool:
+    """Adds the user to the tenant, which is made where it is missing; False when nothing had to change."""
+    create_missing(cluster, tenant_manifest(tenant))
+    while True:
+        found = cluster.get(resources.TENANTS, tenant)
+        access = found["spec"].get("access") or {}
+        wanted = {key: sorted({*access.get(key, []), *([user] if key in _lists(admin) else [])}) for key in ("users", "admins")}
+        if all(wanted[key] == sorted(access.get(key, [])) for key in wanted):
+            return False
+        version = found["metadata"]["resourceVersion"]
+        try:
+            cluster.patch(resources.TENANTS, tenant, {"metadata": {"resourceVersion": version}, "spec": {"access": wanted}})
+        except errors.Stale:
+            continue  # somebody else changed it: look again
+        return True
+
+
+def _lists(admin: bool) -> tuple[str, ...]:
+    return ("users", "admins") if admin else ("users",)

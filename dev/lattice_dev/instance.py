@@ -1,0 +1,409 @@
+"""One instance of the local control plane: made, repaired, hurt on purpose and removed; commands and tests use the same class."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal as signals
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice.kube.blocking import BlockingCluster
+
+from lattice import errors
+from lattice.kube import kubeconfig as kubeconfig_file
+from lattice_dev import audit, build, install, kubeconfigs, network, people, pki, ports, processes, readiness, site, state
+from lattice_dev.build import Programs
+from lattice_dev.components import Component, components
+from lattice_dev.network import Network
+from lattice_dev.processes import kill_scope
+from lattice_dev.progress import Progress, Quiet
+from lattice_dev.site import DAEMONS, Site
+from lattice_dev.state import Layout, Options, State, User
+from lattice_dev.supervisor import Supervisor
+from lattice_dev.version import version
+from lattice_dev.waiting import Clock, HostClock, wait_until
+
+READY_SECONDS = 60.0
+EXAMPLE_TENANT = "physics"
+EXAMPLE_USERS = ("alice", "bob")
+
+
+@dataclass(frozen=True)
+class ComponentStatus:
+    """What `status` shows of one component: "" as `missing` means ready."""
+
+    name: str
+    pid: int
+    missing: str
+
+
+class Instance:
+    """An instance by name; `options` None keeps what an earlier `up` chose. Every method may be repeated."""
+
+    def __init__(
+        self,
+        name: str = "default",
+        options: Options | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+        self._options = options
+        self._clock = clock or HostClock()
+        self._progress = progress or Quiet()
+        self.where: Layout = state.layout(self._environ, name)
+        self._supervisor = Supervisor(self.where, self._clock)
+
+    # -- the whole ------------------------------------------------------------------------------------------------
+
+    def up(self, choose: Callable[[Options], Options] | None = None) -> None:
+        """Makes the instance, or repairs what is missing of it; a second call changes nothing.
+
+        `choose` makes the options from those kept; without it they are those given to the class, else those kept.
+        """
+        with state.locked(self.where.directory):
+            recorded = state.load(self.where)
+            kept = self._options or recorded.options
+            recorded.options = _check(choose(kept) if choose else kept)
+            here = self._plan(recorded)
+            with self._progress.step("certificates and kubeconfigs"):
+                self._write_files(here, recorded)
+            self._remove_surplus(here, recorded)
+            if here.network:
+                with self._progress.step(f"network {here.network.subnet} with {len(here.nodes)} nodes"):
+                    network.ensure(here.network, [here.link(node) for node in here.nodes])
+            every = components(here)
+            self._supervisor.adopt(recorded, every)
+            if not recorded.options.kubeconfig:
+                self._start(recorded, "etcd, kube-apiserver", [c for c in every if c.stage == 0])
+            self._start(recorded, "kube-controller-manager", [c for c in every if c.stage == 1])
+            self._install(here)
+            self._start(recorded, "Lattice's programs", [c for c in every if c.stage == 2])
+            self._settle(here, recorded)
+
+    def down(self, *, keep: bool = False) -> None:
+        """Ends every process and removes every trace; with `keep` the state stays for a later `up`. Never fails for lack of one."""
+        if keep:
+            self._stop_keeping()
+            return
+        if not self.where.directory.exists():
+            self._sweep()
+            return
+        with state.locked(self.where.directory):
+            self._sweep()
+            shutil.rmtree(self.where.directory)
+        with contextlib.suppress(OSError):
+            self.where.home.rmdir()  # only when no other instance is left
+
+    def status(self) -> list[ComponentStatus]:
+        """Every component with what is missing of it; raises NotFound when there is no instance."""
+        here, recorded = self._existing()
+        shown = []
+        for component in components(here):
+            process = recorded.processes.get(component.name)
+            shown.append(ComponentStatus(component.name, process.pid if process else 0, self._supervisor.missing(recorded, component)))
+        return shown
+
+    def wait_ready(self, within: float = READY_SECONDS) -> None:
+        """Waits until every component is ready, and every agent's node as well where scheduler and operator run."""
+        here, recorded = self._existing()
+        self._supervisor.wait(recorded, components(here), within)
+        self._wait_objects(here, within)
+
+    # -- one component ------------------------------------------------------------------------------------------------
+
+    def start(self, component: str) -> None:
+        """Starts a component that does not run and waits until it is ready."""
+        with state.locked(self.where.directory):
+            here, recorded = self._existing()
+            wanted = _named(components(here), component)
+            self._supervisor.ensure(recorded, wanted)
+            self._supervisor.wait(recorded, [wanted], READY_SECONDS)
+
+    def stop(self, component: str) -> None:
+        """Ends a component by TERM, KILL after the grace."""
+        with state.locked(self.where.directory):
+            here, recorded = self._existing()
+            self._supervisor.stop(recorded, _named(components(here), component).name)
+
+    def restart(self, component: str) -> None:
+        """Stops a component, starts it and waits until it is ready."""
+        self.stop(component)
+        self.start(component)
+
+    def kill(self, component: str, signal: int = signals.SIGKILL) -> None:
+        """Sends a signal, -9 unless said; nothing starts it again before `start` or `up`."""
+        here, recorded = self._existing()
+        self._supervisor.send(recorded, _named(components(here), component).name, signal)
+
+    def pid(self, component: str) -> int:
+        """The pid of a running component; raises NotFound."""
+        process = state.load(self.where).processes.get(component)
+        if process is None or not processes.alive(process.id):
+            raise errors.NotFound(f"{component} does not run", reason="NotRunning")
+        return process.pid
+
+    def components(self) -> list[Component]:
+        """Every component of the instance, running or not."""
+        return components(self._existing()[0])
+
+    def log_files(self, component: str | None = None) -> list[Path]:
+        """The logs of one component, or of all that have one; raises NotFound with the names there are."""
+        files = sorted(self.where.logs.glob("*.log"))
+        chosen = [file for file in files if component in (None, file.stem, file.stem.removeprefix("agent-"))]
+        if not chosen:
+            raise errors.NotFound(f"no log of {component!r}; there are: {', '.join(file.stem for file in files)}", reason="NoComponent")
+        return chosen
+
+    # -- nodes ------------------------------------------------------------------------------------------------
+
+    def cut(self, node: str) -> None:
+        """Takes the node's network away; its processes go on. Needs an instance with node networks."""
+        network.cut(self._networked().link(node))
+
+    def mend(self, node: str) -> None:
+        """Gives the node's network back."""
+        network.mend(self._networked().link(node))
+
+    def power_off(self, node: str) -> None:
+        """Ends everything on the node at once, as a power cut does; its disk stays."""
+        here, recorded = self._existing()
+        agent = f"agent-{node}"
+        if agent in self._supervisor.running(recorded):
+            self._supervisor.send(recorded, agent, signals.SIGKILL)
+        for root in self.where.scope_roots():
+            kill_scope(root / node, self._clock)
+        if here.network and (number := network.inode(here.link(node).namespace)):
+            for process in processes.in_network_namespace(number):
+                processes.send(process, signals.SIGKILL)
+
+    def power_on(self, node: str, *, wipe: bool = False) -> None:
+        """Starts the node with a new boot id; with `wipe` its state directory is gone, as after a replaced disk."""
+        if wipe:
+            shutil.rmtree(self.where.node(node) / "state", ignore_errors=True)
+        _write_boot_id(self.where, node)
+        self.start(f"agent-{node}")
+
+    # -- people and access ------------------------------------------------------------------------------------------------
+
+    def add_user(self, name: str, tenant: str, role: str = "user") -> Path:
+        """Adds a user: uid, home, login on the nodes, membership of the tenant (made if missing), kubeconfig. Answers its path."""
+        with state.locked(self.where.directory):
+            here, recorded = self._existing()
+            return self._add_user(here, recorded, name, tenant, role)
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """The kubeconfig of a person or component; raises NotFound with the names there are."""
+        path = self.where.kubeconfig(user)
+        if not path.exists():
+            known = sorted(p.name.removesuffix(".kubeconfig") for p in path.parent.glob("*.kubeconfig")) if path.parent.exists() else []
+            raise errors.NotFound(
+                f"no kubeconfig for {user!r} in instance {self.where.name}; there are: {', '.join(known)}", reason="NoUser"
+            )
+        return path
+
+    def cluster(self, user: str = "admin") -> BlockingCluster:
+        """The API as this user."""
+        return BlockingCluster(kubeconfig_file.load(str(self.kubeconfig(user)), None))
+
+    def user(self, name: str) -> User:
+        """A person's uid, tenant and role."""
+        users = state.load(self.where).users
+        if name not in users:
+            raise errors.NotFound(f"no user {name!r} in instance {self.where.name}; there are: {', '.join(users)}", reason="NoUser")
+        return users[name]
+
+    def renew_certificates(self) -> list[str]:
+        """Issues every certificate anew, also those of people; the programs read them again by themselves."""
+        with state.locked(self.where.directory):
+            here, recorded = self._existing()
+            issued = site.certify(here, self._clock.now(), force=True)
+            for name, user in recorded.users.items():
+                people.write_kubeconfig(here, name, user, self._clock.now(), force=True)
+            return [*issued, *(f"user {name}" for name in recorded.users)]
+
+    # -- steps of up ------------------------------------------------------------------------------------------------
+
+    def _plan(self, recorded: State) -> Site:
+        options = recorded.options
+        programs = Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
+        plain = self._is_plain(options)
+        with state.locked(self.where.home):
+            others = state.others(self.where)
+            roles = site.port_roles(options, plain=plain)
+            ours = {role for name in self._supervisor.running(recorded) for role in roles if role == name or role.startswith(f"{name}-")}
+            avoid = {port for other in others for port in other.ports.values()}
+            recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid)
+            if not plain and not recorded.subnet:
+                recorded.subnet = network.free_subnet(other.subnet for other in others if other.subnet)
+            state.save(self.where, recorded)
+        for move in moved:
+            self._progress.note(f"port {move.old} of {move.role} is taken by another program; it is now {move.new}")
+        return self._site(recorded, programs)
+
+    def _is_plain(self, options: Options) -> bool:
+        if options.plain or options.kubeconfig:
+            return True
+        if why := network.can_make():
+            self._progress.note(why)
+            return True
+        return False
+
+    def _site(self, recorded: State, programs: Programs) -> Site:
+        plain = recorded.options.plain or bool(recorded.options.kubeconfig) or bool(network.can_make())
+        own = None if plain else Network(self.where.tag, recorded.subnet)
+        return Site(self.where, programs, recorded.options, recorded.ports, own)
+
+    def _existing(self) -> tuple[Site, State]:
+        recorded = state.load(self.where)
+        if not recorded.ports:
+            raise errors.NotFound(
+                f"there is no instance {self.where.name}; `lattice dev up --name {self.where.name}` makes it", reason="NoInstance"
+            )
+        options = recorded.options
+        programs = Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
+        return self._site(recorded, programs), recorded
+
+    def _write_files(self, here: Site, recorded: State) -> None:
+        for directory in (self.where.logs, self.where.directory / "agents", self.where.directory / "home"):
+            directory.mkdir(mode=0o755, exist_ok=True)
+        etcd = self.where.directory / "etcd"
+        etcd.mkdir(mode=0o700, exist_ok=True)
+        if here.options.kubeconfig:
+            raise errors.Rejected(
+                "an outside cluster cannot be used by this release: its identities are not issued by lattice-dev", reason="NotServed"
+            )
+        site.certify(here, self._clock.now())
+        pki.service_account_key(self.where.pki)
+        audit.write_policy(self.where.directory / "audit-policy.yaml")
+        self._write_kubeconfigs(here)
+        for node in here.nodes:
+            (self.where.node(node) / "state").mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not (self.where.node(node) / "boot_id").exists():
+                _write_boot_id(self.where, node)
+        if here.options.hollow:
+            (self.where.node("hollow") / "state").mkdir(mode=0o755, parents=True, exist_ok=True)
+        people.write_logins(self.where, recorded.users, people.host_table(here))
+
+    def _write_kubeconfigs(self, here: Site) -> None:
+        users = {name: (here.server, name) for name in ("admin", "kube-controller-manager", "hollow", *DAEMONS)}
+        users |= {f"agent-{node}": (here.node_server, f"agent-{node}") for node in here.nodes}
+        for name, (server, file) in users.items():
+            config = kubeconfigs.by_files(server, here.authority("ca"), here.pair("ca", file), name)
+            kubeconfigs.write(self.where.kubeconfig(name), config)
+
+    def _remove_surplus(self, here: Site, recorded: State) -> None:
+        wanted = {component.name for component in components(here)}
+        surplus = [name for name in recorded.processes if name not in wanted]
+        if not surplus:
+            return
+        with self._progress.step(f"stopping {', '.join(surplus)}: not wanted any more"):
+            self._supervisor.stop_all(recorded, surplus)
+
+    def _start(self, recorded: State, what: str, wanted: Sequence[Component]) -> None:
+        if not wanted:
+            return
+        with self._progress.step(what):
+            for component in wanted:
+                self._supervisor.ensure(recorded, component)
+            self._supervisor.wait(recorded, wanted, READY_SECONDS)
+
+    def _install(self, here: Site) -> None:
+        with self._progress.step("CRDs, roles, policies, webhooks"), contextlib.closing(self.cluster()) as cluster:
+            webhook = here.webhook if here.runs("webhook") else ""
+            hollow = bool(here.options.hollow)
+            install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow)
+            install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())
+
+    def _settle(self, here: Site, recorded: State) -> None:
+        with self._progress.step("tenant, people, nodes"):
+            with contextlib.closing(self.cluster()) as cluster:
+                install.create_missing(cluster, install.default_vcluster())
+            own = (people.own_name(),) if here.network is None else ()
+            for name in (*EXAMPLE_USERS, *own):
+                if name not in recorded.users and people.NAME.fullmatch(name):
+                    self._add_user(here, recorded, name, EXAMPLE_TENANT, "user")
+            for name, user in recorded.users.items():
+                people.write_kubeconfig(here, name, user, self._clock.now())
+            self._wait_objects(here, READY_SECONDS)
+
+    def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
+        user = people.new_user(name, tenant, role, recorded.users, plain=here.network is None)
+        people.make_home(self.where, name, user)
+        with contextlib.closing(self.cluster()) as cluster:
+            install.grant(cluster, tenant, name, admin=role == "admin")
+        recorded.users = {**recorded.users, name: user}  # last: what is recorded is complete, and `up` leaves it alone
+        people.write_logins(self.where, recorded.users, people.host_table(here))
+        state.save(self.where, recorded)
+        return people.write_kubeconfig(here, name, user, self._clock.now())
+
+    def _wait_objects(self, here: Site, within: float) -> None:
+        if not all(here.runs(name) for name in ("operator", "scheduler")):
+            return
+        nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
+        with contextlib.closing(self.cluster()) as cluster:
+            missing = readiness.Objects(cluster, tenants=[EXAMPLE_TENANT], nodes=nodes, hollow=here.options.hollow).missing
+            wait_until(missing, within=within, clock=self._clock, what="the cluster", every=0.1)
+
+    def _networked(self) -> Site:
+        here, _ = self._existing()
+        if here.network is None:
+            raise errors.Rejected("this instance's agents are plain processes: there is no cable to take", reason="NoNetwork")
+        return here
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _stop_keeping(self) -> None:
+        with state.locked(self.where.directory):
+            recorded = state.load(self.where)
+            first = [name for name in recorded.processes if name not in site.CONTROL_PLANE]
+            self._supervisor.stop_all(recorded, first)
+            for name in reversed(site.CONTROL_PLANE):
+                self._supervisor.stop(recorded, name)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Everything but files: found by marks, scopes, mounts and device names, never by what was recorded."""
+        namespaces = list(self._namespaces())
+        self._supervisor.kill_everything(namespaces)
+        for root in self.where.scope_roots():
+            kill_scope(root, self._clock)
+            with contextlib.suppress(OSError):
+                root.parent.rmdir()  # only when nobody else has work below it
+        self._supervisor.kill_everything(namespaces)
+        if not network.can_make():
+            network.remove_all(self.where.tag, self.where.directory)
+
+    def _namespaces(self) -> Iterator[int]:
+        for file in self.where.directory.glob("agents/*/network"):
+            if number := network.inode(file):
+                yield number
+
+
+def _check(options: Options) -> Options:
+    most = network.MOST_NODES
+    if not 0 <= options.nodes <= most:
+        raise errors.Rejected(
+            f"--nodes {options.nodes}: 0 to {most} nodes fit on one machine's bridge; use --hollow for more", reason="BadOptions"
+        )
+    if not 0 <= options.hollow <= 16384:
+        raise errors.Rejected(f"--hollow {options.hollow}: 0 to 16384", reason="BadOptions")
+    return options
+
+
+def _named(every: Sequence[Component], name: str) -> Component:
+    for component in every:
+        if component.name in (name, f"agent-{name}"):
+            return component
+    raise errors.NotFound(f"no component {name!r}; there are: {', '.join(c.name for c in every)}", reason="NoComponent")
+
+
+def _write_boot_id(where: Layout, node: str) -> None:
+    (where.node(node)).mkdir(mode=0o755, parents=True, exist_ok=True)
+    (where.node(node) / "boot_id").write_text(f"{uuid.uuid4()}\n")

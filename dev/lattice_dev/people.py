@@ -1,0 +1,92 @@
+"""The people of an instance: uid, home and login entries as its nodes see them, and their kubeconfigs."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from lattice import errors
+from lattice_dev import kubeconfigs
+from lattice_dev.pki import Authority, Identity
+from lattice_dev.site import LOOPBACK, Site
+from lattice_dev.state import Layout, User
+
+FIRST_UID = 20000
+ROLES = ("user", "admin", "operator", "system-admin")
+NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+
+
+def new_user(name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool) -> User:
+    """The entry of a user: its uid stays for ever; a new one is the first that neither the instance nor the machine has.
+
+    Where agents are plain processes the machine's own uid is taken, because work can run as no one else.
+    Raises Rejected for a name that cannot be a login, or a role that does not exist.
+    """
+    if not NAME.fullmatch(name):
+        raise errors.Rejected(f"{name!r} cannot be a login: 1 to 31 of a-z, 0-9, '_' and '-', a letter first", reason="BadName")
+    if role not in ROLES:
+        raise errors.Rejected(f"role {role!r} does not exist; roles are {', '.join(ROLES)}", reason="BadRole")
+    if name in known:
+        return User(known[name].uid, tenant, role)
+    machine = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
+    if plain and name in machine:
+        return User(machine[name], tenant, role)
+    taken = {*machine.values(), *(user.uid for user in known.values())}
+    return User(next(uid for uid in range(FIRST_UID, 60000) if uid not in taken), tenant, role)
+
+
+def own_name() -> str:
+    """The login of who runs this program."""
+    return getpass.getuser()
+
+
+def write_logins(where: Layout, users: Mapping[str, User], hosts: Mapping[str, str]) -> None:
+    """Writes passwd, group and hosts as the nodes see them: the machine's content and the instance's own, in place."""
+    where.etc.mkdir(mode=0o755, parents=True, exist_ok=True)
+    passwd = [f"{name}:x:{user.uid}:{user.uid}:{name}:{where.user_home(name)}:/bin/bash" for name, user in users.items()]
+    group = [f"{name}:x:{user.uid}:" for name, user in users.items()]
+    _write_in_place(where.etc / "passwd", _without("/etc/passwd", users) + passwd)
+    _write_in_place(where.etc / "group", _without("/etc/group", users) + group)
+    _write_in_place(where.etc / "hosts", ["127.0.0.1 localhost", *(f"{address} {host}" for host, address in hosts.items())])
+
+
+def _without(path: str, users: Mapping[str, User]) -> list[str]:
+    return [line for line in Path(path).read_text().splitlines() if line.partition(":")[0] not in users]
+
+
+def _write_in_place(path: Path, lines: list[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    if not path.exists() or path.read_text() != text:
+        # Written with one write into the same inode, because nodes have it bound over their own /etc.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.truncate()
+
+
+def make_home(where: Layout, name: str, user: User) -> Path:
+    """The user's home directory, owned by the user where this process may give it away."""
+    home = where.user_home(name)
+    home.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    home.mkdir(mode=0o750, exist_ok=True)
+    if os.geteuid() == 0 and home.stat().st_uid != user.uid:
+        os.chown(home, user.uid, user.uid)
+    return home
+
+
+def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bool = False) -> Path:
+    """The user's kubeconfig with a client certificate inside; the role becomes the certificate's group."""
+    groups = (f"lattice:{user.role}",) if user.role in ("operator", "system-admin") else ()
+    pair, _ = Authority(site.where.pki, "ca", now).issue(f"user-{name}", Identity(name, groups), force=force)
+    path = site.where.kubeconfig(name)
+    kubeconfigs.write(path, kubeconfigs.inline(site.server, site.authority("ca"), pair, name, user.tenant))
+    return path
+
+
+def host_table(site: Site) -> dict[str, str]:
+    """Names and addresses of the nodes, for their /etc/hosts."""
+    return {node: site.address(node) for node in site.nodes} if site.network else dict.fromkeys(site.nodes, LOOPBACK)

@@ -1,0 +1,71 @@
+"""Whether a component is ready, asked the way a client would ask; the answer is "" or what is missing."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_dev.pki import Pair
+
+SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Listens:
+    """Ready when something accepts connections."""
+
+    host: str
+    port: int
+
+    def missing(self) -> str:
+        """ "" or the connection's error."""
+        try:
+            socket.create_connection((self.host, self.port), SECONDS).close()
+        except OSError as error:
+            return f"{self.host}:{self.port}: {error}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Ready when GET answers 200; with `authority` over TLS, with `client` as that client."""
+
+    host: str
+    port: int
+    path: str
+    authority: Path | None = None
+    client: Pair | None = None
+
+    def missing(self) -> str:
+        """ "" or the status and the first line of the answer, or the connection's error."""
+        connection = self._connect()
+        try:
+            connection.request("GET", self.path)
+            answer = connection.getresponse()
+            text = answer.read(2000).decode(errors="replace").strip()
+        except (OSError, http.client.HTTPException) as error:
+            return f"{self.host}:{self.port}{self.path}: {error or type(error).__name__}"
+        finally:
+            connection.close()
+        failed = [line for line in text.splitlines() if line.startswith("[-]")]
+        return "" if answer.status == 200 else f"{self.path} answers {answer.status}: {'; '.join(failed) or text[:200]}"
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self.authority is None:
+            return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+        return http.client.HTTPSConnection(self.host, self.port, timeout=SECONDS, context=_context(self.authority, self.client))
+
+
+Probe = Listens | Answers
+
+
+@functools.lru_cache(maxsize=16)
+def _context(authority: Path, client: Pair | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority))
+    if client is not None:
+        context.load_cert_chain(client.certificate, client.key)
+    return context

@@ -1,0 +1,186 @@
+"""Processes by pid and start time, never by pid alone: started, found again after a crash, signalled without a race."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice import errors
+from lattice_dev.waiting import Clock
+
+MARK = "LATTICE_DEV_MARK"
+COMPONENT = "LATTICE_DEV_COMPONENT"
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """One life of one process: `start` is field 22 of /proc/PID/stat, clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A process that carries the mark of an instance in its environment."""
+
+    id: ProcessId
+    component: str
+    argv: tuple[str, ...]
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The life that now has this pid; None when there is none, or only a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else ProcessId(pid, int(fields[19]))
+
+
+def alive(process: ProcessId) -> bool:
+    """Whether this very life goes on."""
+    return identify(process.pid) == process
+
+
+def send(process: ProcessId, number: int) -> bool:
+    """Sends a signal to this very life; False when it is over."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def marked(mark: str) -> list[Marked]:
+    """Every process that was started with this mark, whoever its parent is now; never the caller itself."""
+    return [read[1] for read in map(_read_mark, _pids()) if read and read[0] == mark]
+
+
+def _pids() -> Iterator[int]:
+    own = os.getpid()
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != own)
+
+
+def _read_mark(pid: int) -> tuple[str, Marked] | None:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return None  # gone meanwhile, or another user's
+    values = dict(entry.decode(errors="replace").partition("=")[::2] for entry in environment if entry.startswith(b"LATTICE_DEV_"))
+    found = identify(pid)
+    if found is None or MARK not in values:
+        return None
+    return values[MARK], Marked(found, values.get(COMPONENT, ""), tuple(argv))
+
+
+def in_network_namespace(inode: int) -> list[ProcessId]:
+    """Every process whose network namespace has this inode number."""
+    return [found for pid in _pids() if _network_inode(pid) == inode and (found := identify(pid))]
+
+
+def _network_inode(pid: int) -> int:
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except OSError:
+        return 0  # gone meanwhile, or another user's
+
+
+class Launcher:
+    """Starts processes that outlive the caller, and reaps those that end while it lives."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, argv: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str]) -> ProcessId:
+        """Starts `argv` in a session of its own with both streams appended to `log`; raises Rejected when it cannot be run."""
+        self.reap()
+        with log.open("ab") as output:
+            try:
+                child = subprocess.Popen(
+                    argv,
+                    cwd=directory,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise errors.Rejected(f"{argv[0]} cannot be started: {error}", reason="ProgramMissing") from error
+        self._children.append(child)
+        return identify(child.pid) or ProcessId(child.pid, 0)
+
+    def reap(self) -> None:
+        """Collects children that ended, so that none stays a zombie."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def release(self) -> None:
+        """Forgets the living children: they go on without this process, on purpose."""
+        for child in self._children:
+            if child.poll() is None:
+                child.returncode = 0
+        self._children = []
+
+    def stop(self, processes: Sequence[ProcessId], grace_seconds: float) -> None:
+        """TERM to all, and KILL to those that are there after the grace; returns when all are gone."""
+        for process in processes:
+            send(process, signal.SIGTERM)
+            send(process, signal.SIGCONT)
+        if not self._gone(processes, grace_seconds):
+            self.kill(processes)
+
+    def kill(self, processes: Sequence[ProcessId]) -> None:
+        """KILL to all; returns when all are gone, raises Retry if one cannot be killed within 10 s."""
+        for process in processes:
+            send(process, signal.SIGKILL)
+        if not self._gone(processes, 10.0):
+            left = ", ".join(str(p.pid) for p in processes if alive(p))
+            raise errors.Retry(f"processes {left} are still there 10 s after SIGKILL", reason="NotKilled")
+
+    def _gone(self, processes: Sequence[ProcessId], seconds: float) -> bool:
+        deadline = self._clock.monotonic() + seconds
+        while any(alive(process) for process in processes):
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(0.01)
+        self.reap()
+        return True
+
+
+def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[str, str]:
+    """The environment of a component: what programs need of the caller's, and the marks that find it again."""
+    kept = {name: base[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV") if name in base}
+    return {**kept, "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
+
+
+def kill_scope(root: Path, clock: Clock) -> None:
+    """Ends everything in the cgroup v2 subtree at `root` and removes it; nothing happens where there is none."""
+    if not root.is_dir():
+        return
+    with contextlib.suppress(FileNotFoundError):
+        (root / "cgroup.kill").write_text("1")
+    deadline = clock.monotonic() + 10
+    while (root / "cgroup.events").exists() and "populated 1" in (root / "cgroup.events").read_text():
+        if clock.monotonic() >= deadline:
+            raise errors.Retry(f"{root} still holds processes 10 s after cgroup.kill", reason="NotKilled")
+        clock.sleep(0.01)
+    for directory in sorted((p for p in root.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True):
+        directory.rmdir()
+    root.rmdir()

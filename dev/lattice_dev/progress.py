@@ -1,0 +1,93 @@
+"""What a person sees while an instance is made: one line a step, a tick and the seconds it took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Protocol, TextIO
+
+from lattice_dev.waiting import Clock
+
+
+class Progress(Protocol):
+    """Where steps and remarks are told."""
+
+    def step(self, text: str) -> contextlib.AbstractContextManager[None]:
+        """A step that takes time; told when it ends."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A remark that a person should read."""
+        ...
+
+
+class Quiet:
+    """Tells nothing: for libraries."""
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Runs the step."""
+        yield
+
+    def note(self, text: str) -> None:
+        """Drops the remark."""
+
+
+class Remembered:
+    """Keeps what was told, for callers that look at it."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Runs the step and keeps its name."""
+        yield
+        self.steps.append(text)
+
+    def note(self, text: str) -> None:
+        """Keeps the remark."""
+        self.notes.append(text)
+
+
+class Lines:
+    """Prints a line a step; colours only on a terminal and without NO_COLOR."""
+
+    def __init__(self, out: TextIO, clock: Clock) -> None:
+        self._out = out
+        self._clock = clock
+        self._colour = out.isatty() and not os.environ.get("NO_COLOR")
+        self._began = clock.monotonic()
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Prints `✓ text  1.2 s` at the end, `✗ text` when it failed."""
+        began = self._clock.monotonic()
+        try:
+            yield
+        except BaseException:
+            self._line("✗", "31", text, self._clock.monotonic() - began)
+            raise
+        self._line("✓", "32", text, self._clock.monotonic() - began)
+
+    def note(self, text: str) -> None:
+        """Prints the remark below the steps."""
+        print(f"{self._paint('!', '33')} {text}", file=self._out, flush=True)
+
+    def total(self, text: str) -> None:
+        """Prints the last line with the time since the first."""
+        self._line("✓", "32", text, self._clock.monotonic() - self._began)
+
+    def _line(self, mark: str, colour: str, text: str, seconds: float) -> None:
+        print(f"{self._paint(mark, colour)} {text:<60} {seconds:5.1f} s", file=self._out, flush=True)
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
+
+
+def terminal(clock: Clock) -> Lines:
+    """Lines on standard error, so that standard output stays for answers."""
+    return Lines(sys.stderr, clock)

@@ -1,0 +1,48 @@
+"""Whether the cluster itself is ready: tenants have their namespaces, nodes are Ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lattice.kube.blocking import BlockingCluster
+
+from lattice import errors
+from lattice.kube import resources
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What shall be there: tenants carried out by the operator, and nodes in state Ready."""
+
+    cluster: BlockingCluster
+    tenants: Sequence[str]
+    nodes: Sequence[str]
+    hollow: int
+
+    def missing(self) -> str:
+        """ "" or the first thing that is missing, with numbers."""
+        try:
+            return self._missing_tenant() or self._missing_node()
+        except errors.LatticeError as error:
+            return str(error)
+
+    def _missing_tenant(self) -> str:
+        for name in self.tenants:
+            tenant = self.cluster.get(resources.TENANTS, name)
+            ready = {c["type"]: c for c in tenant.get("status", {}).get("conditions", [])}.get("Ready", {})
+            if ready.get("status") != "True":
+                return f"tenant {name} is not Ready: {ready.get('message') or 'the operator has not seen it yet'}"
+        return ""
+
+    def _missing_node(self) -> str:
+        found = {item["metadata"]["name"]: item.get("status", {}) for item in self.cluster.list(resources.NODES).items}
+        late = [
+            f"{node} is {found.get(node, {}).get('state', 'not registered')}"
+            for node in self.nodes
+            if found.get(node, {}).get("state") != "Ready"
+        ]
+        hollow = sum(1 for status in found.values() if status.get("hollow") and status.get("state") == "Ready")
+        if not late and hollow >= self.hollow:
+            return ""
+        return ", ".join(late[:4]) or f"{hollow} of {self.hollow} hollow nodes are Ready"

@@ -1,0 +1,140 @@
+"""One instance as it shall be: names, addresses, certificates and kubeconfigs, all following from layout, ports and options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_dev.build import Programs
+from lattice_dev.network import Network, NodeLink
+from lattice_dev.pki import Authority, Identity, Pair
+from lattice_dev.state import Layout, Options
+
+LOOPBACK = "127.0.0.1"
+CLUSTER_HOSTS = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+DAEMONS = ("scheduler", "operator", "webhook", "gateway")
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the instance shall be; `network` is None where agents are plain processes."""
+
+    where: Layout
+    programs: Programs
+    options: Options
+    ports: Mapping[str, int]
+    network: Network | None
+
+    @functools.cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return node_names(self.options.nodes)
+
+    @property
+    def server(self) -> str:
+        """The apiserver as this machine reaches it."""
+        return f"https://{LOOPBACK}:{self.ports['kube-apiserver']}"
+
+    @property
+    def node_server(self) -> str:
+        """The apiserver as the nodes reach it: through the relay where they have a network of their own."""
+        return f"https://{self.network.gateway}:{self.ports['kube-apiserver']}" if self.network else self.server
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's URL."""
+        return f"https://{LOOPBACK}:{self.ports['gateway']}"
+
+    @property
+    def webhook(self) -> str:
+        """The webhook's URL."""
+        return f"https://{LOOPBACK}:{self.ports['webhook']}"
+
+    def link(self, node: str) -> NodeLink:
+        """The node's end of the network; only where there is one."""
+        assert self.network is not None, "a plain instance has no links"  # noqa: S101  # the caller asked `network` first
+        return self.network.link(node, self.nodes.index(node), self.where.node(node))
+
+    def address(self, node: str) -> str:
+        """Where the node's programs listen."""
+        return self.link(node).address if self.network else LOOPBACK
+
+    def agent_port(self, node: str) -> int:
+        """The agent's gRPC port: the standard one where each node has an address."""
+        return 50052 if self.network else self.ports[f"agent-{node}"]
+
+    def agent_metrics_port(self, node: str) -> int:
+        """The agent's metrics port."""
+        return 9106 if self.network else self.ports[f"agent-{node}-metrics"]
+
+    def authority(self, name: str) -> Path:
+        """The certificate of an authority: `ca`, `etcd-ca` or `agents-ca`."""
+        return self.where.pki / f"{name}.crt"
+
+    def pair(self, authority: str, file: str) -> Pair:
+        """The files of a certificate that `certify` issues."""
+        return Pair(self.where.pki / authority / f"{file}.crt", self.where.pki / authority / f"{file}.key")
+
+    @property
+    def service_accounts(self) -> Pair:
+        """The key of service account tokens."""
+        return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
+
+    def runs(self, component: str) -> bool:
+        """Whether the options leave this component running."""
+        return component not in self.options.without
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    """nid001, nid002, …"""
+    return tuple(f"nid{number:03d}" for number in range(1, count + 1))
+
+
+def port_roles(options: Options, *, plain: bool) -> list[str]:
+    """Every port that the instance needs on loopback, named by its component."""
+    roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "webhook"]
+    roles += [f"{daemon}-metrics" for daemon in (*DAEMONS, "hollow")]
+    if plain:
+        roles += [f"agent-{node}{suffix}" for node in node_names(options.nodes) for suffix in ("", "-metrics")]
+    return roles
+
+
+def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
+    """Authority, file and identity of every certificate of the instance's programs."""
+    bridge = (site.network.gateway,) if site.network else ()
+    local = Identity("", addresses=(LOOPBACK, *bridge), hosts=("localhost",), server=True)
+    apiserver = Identity("kube-apiserver", addresses=(LOOPBACK, "10.0.0.1", *bridge), hosts=CLUSTER_HOSTS, server=True)
+    manager = Identity("system:kube-controller-manager", addresses=local.addresses, hosts=local.hosts, server=True)
+    etcd = Identity("etcd", addresses=(LOOPBACK,), hosts=("localhost",), server=True)
+    wanted = [
+        ("ca", "kube-apiserver", apiserver),
+        ("ca", "admin", Identity("lattice-dev-admin", groups=("system:masters",))),
+        ("ca", "kube-controller-manager", manager),
+        ("ca", "hollow", Identity("lattice:hollow", groups=("lattice:hollow",))),
+        ("etcd-ca", "etcd", etcd),
+        ("etcd-ca", "kube-apiserver", Identity("kube-apiserver")),
+        ("agents-ca", "gateway", Identity("lattice:gateway")),
+        ("agents-ca", "hollow", Identity("lattice:hollow", addresses=(LOOPBACK,), hosts=("localhost",), server=True)),
+    ]
+    wanted += [("ca", daemon, Identity(f"lattice:{daemon}")) for daemon in DAEMONS]
+    servers = ("webhook", "gateway")
+    wanted += [("ca", f"{name}-server", Identity(f"lattice-{name}", (), local.addresses, local.hosts, server=True)) for name in servers]
+    for node in site.nodes:
+        name, groups = f"lattice:agent:{node}", ("lattice:agents",)
+        wanted.append(("ca", f"agent-{node}", Identity(name, groups)))
+        wanted.append(("agents-ca", f"agent-{node}", Identity(name, groups, (site.address(node),), (node,), server=True)))
+    return wanted
+
+
+def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
+    """Issues what is missing or worn (everything with `force`); answers the names of what was issued."""
+    authorities = {name: Authority(site.where.pki, name, now) for name in ("ca", "etcd-ca", "agents-ca")}
+    issued = []
+    for authority, file, identity in wanted_certificates(site):
+        _, new = authorities[authority].issue(file, identity, force=force)
+        if new:
+            issued.append(f"{authority}/{file}")
+    return issued

@@ -1,0 +1,213 @@
+"""What an instance remembers between two commands: where its files lie, its ports, its processes, its people."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lattice import errors
+from lattice_dev.processes import ProcessId
+
+FORMAT = 1
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,29}[a-z0-9])?")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person chose at `up`; kept, so that a later `up` without flags changes nothing."""
+
+    nodes: int = 4
+    hollow: int = 0
+    fsync: bool = True
+    compaction: bool = True
+    plain: bool = False
+    without: tuple[str, ...] = ()
+    kubeconfig: str = ""
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A component's process, and the digest of how it was started."""
+
+    pid: int
+    start: int
+    digest: str
+
+    @property
+    def id(self) -> ProcessId:
+        """The life that is meant."""
+        return ProcessId(self.pid, self.start)
+
+
+class User(msgspec.Struct, frozen=True):
+    """A person of the instance."""
+
+    uid: int
+    tenant: str
+    role: str = "user"
+
+
+class State(msgspec.Struct):
+    """instance.json."""
+
+    format: int = FORMAT
+    options: Options = Options()
+    ports: dict[str, int] = {}
+    subnet: str = ""
+    processes: dict[str, Process] = {}
+    users: dict[str, User] = {}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything of one instance lies."""
+
+    home: Path
+    name: str
+
+    @property
+    def directory(self) -> Path:
+        """The instance's directory."""
+        return self.home / self.name
+
+    @property
+    def tag(self) -> str:
+        """Six characters that name this instance among all of the machine: in devices, scopes and groups."""
+        return hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
+
+    @property
+    def mark(self) -> str:
+        """What its processes carry in their environment."""
+        return str(self.directory)
+
+    @property
+    def pki(self) -> Path:
+        """Certificates and keys."""
+        return self.directory / "pki"
+
+    @property
+    def logs(self) -> Path:
+        """What the programs print, one file a component."""
+        return self.directory / "logs"
+
+    @property
+    def audit_log(self) -> Path:
+        """The apiserver's audit log."""
+        return self.directory / "audit.log"
+
+    @property
+    def etc(self) -> Path:
+        """passwd, group and hosts as the nodes see them."""
+        return self.directory / "etc"
+
+    def kubeconfig(self, user: str) -> Path:
+        """The kubeconfig of a person or a component."""
+        return self.directory / "kubeconfigs" / f"{user}.kubeconfig"
+
+    def node(self, node: str) -> Path:
+        """What belongs to one node."""
+        return self.directory / "agents" / node
+
+    def user_home(self, user: str) -> Path:
+        """A person's home directory, the same on every node."""
+        return self.directory / "home" / user
+
+    def log(self, component: str) -> Path:
+        """A component's log."""
+        return self.logs / f"{component}.log"
+
+    def scope_root(self) -> Path | None:
+        """The cgroup v2 directory below which this instance's work runs; None where this process cannot make one."""
+        for mounted in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
+            if Path(mounted, "cgroup.procs").exists() and Path(mounted, "cgroup.controllers").exists():
+                usable = os.geteuid() == 0
+                return Path(mounted, "workload.slice", f"lattice-dev-{self.name}-{self.tag}") if usable else None
+        return None
+
+    def scope_roots(self) -> list[Path]:
+        """The scope root in every hierarchy where an agent may have made it (v1 controllers too)."""
+        root = self.scope_root()
+        if root is None:
+            return []
+        tail = Path(root.parent.name, root.name)
+        return [
+            root,
+            *(p / tail for p in sorted(Path("/sys/fs/cgroup").iterdir()) if p.is_dir() and p / tail != root and (p / tail).is_dir()),
+        ]
+
+
+def home_directory(environ: Mapping[str, str]) -> Path:
+    """`LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
+    if given := environ.get("LATTICE_DEV_HOME"):
+        return Path(given).absolute()
+    return Path("/var/lib/lattice-dev") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "lattice-dev"
+
+
+def layout(environ: Mapping[str, str], name: str) -> Layout:
+    """The layout of the instance called `name`; raises Rejected for a name that cannot be one."""
+    if not NAME.fullmatch(name):
+        raise errors.Rejected(f"{name!r} cannot name an instance: 1 to 31 of a-z, 0-9 and '-', no '-' at the ends", reason="BadName")
+    return Layout(home_directory(environ), name)
+
+
+def load(where: Layout) -> State:
+    """The state as written last; a new one where there is none. Raises Corrupt when it cannot be read."""
+    path = where.directory / "instance.json"
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return State()
+    except msgspec.DecodeError as error:
+        raise errors.Corrupt(f"{path}: {error}; `lattice dev down --name {where.name}` removes the instance", reason="BadState") from error
+    if state.format != FORMAT:
+        raise errors.Corrupt(f"{path} has format {state.format}, this program reads {FORMAT}; take the instance down", reason="BadState")
+    return state
+
+
+def save(where: Layout, state: State) -> None:
+    """Writes the state in one step."""
+    path = where.directory / "instance.json"
+    draft = path.with_suffix(".new")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
+    draft.rename(path)
+
+
+def others(where: Layout) -> list[State]:
+    """What the other instances of the same home remember, readable ones only."""
+    found = []
+    for path in where.home.glob("*/instance.json"):
+        if path.parent != where.directory:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=State))
+    return found
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Holds the directory against every other command; it is made where it is missing and may be gone at the end."""
+    while True:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # removed between the two calls
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _same(descriptor, directory):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _same(descriptor: int, directory: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == directory.stat().st_ino
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,16 @@
+"""The version of what runs: the installed distribution's, else that of the working tree."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+
+def version() -> str:
+    """Such as `0.1.0`."""
+    try:
+        return importlib.metadata.version("lattice-hpc")
+    except importlib.metadata.PackageNotFoundError:
+        text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+        return str(tomllib.loads(text)["project"]["version"])

@@ -1,0 +1,53 @@
+"""Time for synchronous callers, and waiting that says what it last saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from lattice import errors
+
+
+class Clock(Protocol):
+    """Wall and monotonic time, and sleep, as given to everything that waits."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Blocks the caller."""
+        ...
+
+
+class HostClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Blocks the caller."""
+        time.sleep(seconds)
+
+
+def wait_until(done: Callable[[], str], *, within: float, clock: Clock, what: str, every: float = 0.05) -> None:
+    """Waits until `done` answers "" ; what it answers instead is what is missing, and is named when time runs out.
+
+    Raises Retry with reason NotReady after `within` seconds.
+    """
+    deadline = clock.monotonic() + within
+    while missing := done():
+        if clock.monotonic() >= deadline:
+            raise errors.Retry(f"{what} is not ready after {within:.0f} s: {missing}", reason="NotReady")
+        clock.sleep(every)
