@@ -71,6 +71,8 @@ class Book:
         self._shard: dict[Key, int] = {}
         self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
         self._texts: list[str | None] = [None] * SHARDS
+        self.changes: list[tuple[Row | None, Row | None]] = []
+        """Rows before and after, since the committer last took them; what is taken back is not among them."""
 
     @classmethod
     def empty(cls, term: str, commit: str) -> Book:
@@ -169,8 +171,11 @@ class Book:
         if new:
             self._insert(new, position)
             self._charge(new, 1)
+        change = (old, new)
+        self.changes.append(change)
 
         def undo() -> None:
+            self.changes.remove(change)
             if new:
                 self._remove(new)
             if old:

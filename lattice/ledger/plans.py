@@ -48,9 +48,10 @@ def format_plan(rows: Iterable[PlanRow]) -> str:
     lines = [str(FORMAT)]
     for row in sorted(rows, key=lambda row: row.key):
         order = RUN if row.order == RUN else f"{STOP}:{row.cause}"
+        reporter, path = f"{row.reporter or '-'}={row.address or '-'}", f"{row.namespace or '-'}/{row.name or '-'}"
         lines.append(
-            f"{order} {encode_uid(row.uid)} {row.attempt} {row.generation} {row.number}"
-            f" {row.reporter or '-'}={row.address or '-'} {row.namespace or '-'}/{row.name or '-'} {row.head or '-'} {fold_nodes(row.nodes)}"
+            f"{order} {encode_uid(row.uid)} {row.attempt} {row.generation} {row.number} {reporter} {path}"
+            f" {row.head or '-'} {fold_nodes(row.nodes)}"
         )
     return "\n".join(lines)
 

@@ -246,7 +246,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
     appointed = _appoint(row, standings)
     if appointed is not None:
         return appointed
-    if status.reporter != facts.names.get(row.reporter, ""):
+    if status.reporter != facts.names.get(row.reporter, "") or status.observed_generation < allocation.metadata.generation:
         return Project(row)
     return _from_reports(facts, allocation, row, standings)
 
@@ -352,7 +352,7 @@ def _decide_end(allocation: Allocation, reason: str, message: str, ended: Exit |
 
 def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Step:
     started = is_true(allocation.status.conditions, kinds.STARTED)
-    return Retry(reason, message, ended, counted=started or reason not in ("Lost",))
+    return Retry(reason, message, ended, counted=started or reason != "Lost")
 
 
 def fenced_wait(allocation: Allocation, rows: tuple[Row, ...]) -> bool:

@@ -34,7 +34,8 @@ class Candidate:
     back_off_until: float = 0.0
     vcluster_open: bool = True
     vcluster_known: bool = True
-    unreadable: str = ""
+    blocked: tuple[str, str] | None = None
+    """A reason and a sentence that keep it waiting whatever is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ def _room(candidate: Candidate, use: _Use) -> int:
 
 def _gate(candidate: Candidate, use: _Use, now: float) -> Waiting | None:
     """What keeps it from the nodes, whatever is free."""
-    if candidate.unreadable:
-        return Waiting(candidate, "NeverFits", candidate.unreadable)
+    if candidate.blocked is not None:
+        return Waiting(candidate, *candidate.blocked)
     if candidate.held:
         return Waiting(candidate, "Held", "spec.hold is set; `lattice release` lets it go")
     if candidate.not_before > now:

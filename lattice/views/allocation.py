@@ -9,7 +9,7 @@ from __future__ import annotations
 from lattice.views.meta import Metadata, View
 
 
-class Condition(View):
+class Condition(View, frozen=True):
     """One condition."""
 
     type: str
@@ -20,7 +20,7 @@ class Condition(View):
     observed_generation: int = 0
 
 
-class Requeue(View):
+class Requeue(View, frozen=True):
     """What happens when an attempt fails."""
 
     policy: str = "OnNodeFailure"
@@ -28,7 +28,7 @@ class Requeue(View):
     when: str = "Silent"
 
 
-class Lifecycle(View):
+class Lifecycle(View, frozen=True):
     """How long it runs and what may follow; durations are texts such as `1h30m`."""
 
     type: str = "Bounded"
@@ -41,7 +41,7 @@ class Lifecycle(View):
     deadline: str | None = None
 
 
-class Constraints(View):
+class Constraints(View, frozen=True):
     """Which nodes fit."""
 
     features: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Constraints(View):
     exclude_nodes: str = ""
 
 
-class Resources(View):
+class Resources(View, frozen=True):
     """Whole nodes, and what each must offer; `nodes` is a number or `"min-max"`."""
 
     nodes: int | str = 1
@@ -59,13 +59,13 @@ class Resources(View):
     constraints: Constraints = Constraints()
 
 
-class Cancel(View):
+class Cancel(View, frozen=True):
     """A wish to end it."""
 
     reason: str = ""
 
 
-class AllocationSpec(View):
+class AllocationSpec(View, frozen=True):
     """What a person asked for, less what only agents read."""
 
     tenant: str = ""
@@ -79,7 +79,7 @@ class AllocationSpec(View):
     cancel: Cancel | None = None
 
 
-class Exit(View):
+class Exit(View, frozen=True):
     """How the work ended."""
 
     code: int = 0
@@ -88,7 +88,7 @@ class Exit(View):
     rank: int = 0
 
 
-class Attempt(View):
+class Attempt(View, frozen=True):
     """One attempt that has ended."""
 
     attempt: int
@@ -99,14 +99,14 @@ class Attempt(View):
     reason: str = ""
 
 
-class Report(View):
+class Report(View, frozen=True):
     """Who reported, for which attempt."""
 
     attempt: int = 0
     by: str = ""
 
 
-class AllocationStatus(View):
+class AllocationStatus(View, frozen=True):
     """What Lattice made of it so far."""
 
     observed_generation: int = 0
@@ -129,7 +129,7 @@ class AllocationStatus(View):
     hollow: bool | None = None
 
 
-class Allocation(View):
+class Allocation(View, frozen=True):
     """A cached Allocation."""
 
     metadata: Metadata

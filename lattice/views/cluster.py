@@ -6,7 +6,7 @@ from lattice.views.allocation import Condition
 from lattice.views.meta import Metadata, View
 
 
-class Wish(View):
+class Wish(View, frozen=True):
     """What an operator wants of a node."""
 
     reason: str = ""
@@ -15,7 +15,7 @@ class Wish(View):
     fenced: bool = False
 
 
-class NodeSpec(View):
+class NodeSpec(View, frozen=True):
     """What operators decided."""
 
     group: str = ""
@@ -25,7 +25,7 @@ class NodeSpec(View):
     disable: Wish | None = None
 
 
-class Capabilities(View):
+class Capabilities(View, frozen=True):
     """What the machine has; memory is a quantity."""
 
     cpus: int = 0
@@ -35,7 +35,7 @@ class Capabilities(View):
     features: tuple[str, ...] = ()
 
 
-class NodeStatus(View):
+class NodeStatus(View, frozen=True):
     """What is known of the node."""
 
     observed_generation: int = 0
@@ -56,7 +56,7 @@ class NodeStatus(View):
     formats: dict[str, int] = {}
 
 
-class Node(View):
+class Node(View, frozen=True):
     """A LatticeNode."""
 
     metadata: Metadata
@@ -64,7 +64,7 @@ class Node(View):
     status: NodeStatus = NodeStatus()
 
 
-class LeaseSpec(View):
+class LeaseSpec(View, frozen=True):
     """The part of a Lease that elections and heartbeats use."""
 
     holder_identity: str = ""
@@ -74,14 +74,14 @@ class LeaseSpec(View):
     lease_transitions: int = 0
 
 
-class Lease(View):
+class Lease(View, frozen=True):
     """A `coordination.k8s.io/v1` Lease."""
 
     metadata: Metadata
     spec: LeaseSpec = LeaseSpec()
 
 
-class TenantQuota(View):
+class TenantQuota(View, frozen=True):
     """Hard limits; None is unlimited."""
 
     max_nodes: int | None = None
@@ -90,7 +90,7 @@ class TenantQuota(View):
     max_preemption_class: int | None = None
 
 
-class TenantAccess(View):
+class TenantAccess(View, frozen=True):
     """Who belongs to it."""
 
     users: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class TenantAccess(View):
     admins: tuple[str, ...] = ()
 
 
-class TenantSpec(View):
+class TenantSpec(View, frozen=True):
     """What was agreed."""
 
     namespaces: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class TenantSpec(View):
     finished_retention: str = "7d"
 
 
-class TenantUse(View):
+class TenantUse(View, frozen=True):
     """Limits and use, mirrored from the ledger; None is unlimited."""
 
     max_nodes: int | None = None
@@ -117,7 +117,7 @@ class TenantUse(View):
     used_allocations: int = 0
 
 
-class TenantStatus(View):
+class TenantStatus(View, frozen=True):
     """What is in force."""
 
     observed_generation: int = 0
@@ -125,7 +125,7 @@ class TenantStatus(View):
     use: TenantUse | None = None
 
 
-class Tenant(View):
+class Tenant(View, frozen=True):
     """A Tenant."""
 
     metadata: Metadata
@@ -133,32 +133,32 @@ class Tenant(View):
     status: TenantStatus = TenantStatus()
 
 
-class NodeSelector(View):
+class NodeSelector(View, frozen=True):
     """Which nodes are home."""
 
     group: tuple[str, ...] = ()
 
 
-class VClusterNodes(View):
+class VClusterNodes(View, frozen=True):
     """Where its work runs."""
 
     selector: NodeSelector | None = None
 
 
-class VClusterDefaults(View):
+class VClusterDefaults(View, frozen=True):
     """What a submission gets that does not say."""
 
     walltime: str | None = None
 
 
-class VClusterLimits(View):
+class VClusterLimits(View, frozen=True):
     """What a submission may not exceed."""
 
     max_walltime: str | None = None
     max_nodes_per_allocation: int | None = None
 
 
-class VClusterSpec(View):
+class VClusterSpec(View, frozen=True):
     """How it schedules, and for whom."""
 
     nodes: VClusterNodes = VClusterNodes()
@@ -169,21 +169,21 @@ class VClusterSpec(View):
     partition_names: tuple[str, ...] = ()
 
 
-class VCluster(View):
+class VCluster(View, frozen=True):
     """A VCluster."""
 
     metadata: Metadata
     spec: VClusterSpec = VClusterSpec()
 
 
-class SchedulingOptions(View):
+class SchedulingOptions(View, frozen=True):
     """`scheduling` of the LatticeConfig."""
 
     cycle_interval: str = "1s"
     retry_back_off: str = "10s"
 
 
-class NodeOptions(View):
+class NodeOptions(View, frozen=True):
     """`nodes` of the LatticeConfig."""
 
     heartbeat_interval: str = "10s"
@@ -193,14 +193,14 @@ class NodeOptions(View):
     mass_silence_delay: str = "10m"
 
 
-class CompatOptions(View):
+class CompatOptions(View, frozen=True):
     """`compat` of the LatticeConfig."""
 
     set_slurm_env: bool = False
     qos_mapping: dict[str, int] = {}
 
 
-class WorkOptions(View):
+class WorkOptions(View, frozen=True):
     """`work` of the LatticeConfig."""
 
     min_uid: int = 1000
@@ -208,7 +208,7 @@ class WorkOptions(View):
     log_bytes: int | str = "64Mi"
 
 
-class ConfigSpec(View):
+class ConfigSpec(View, frozen=True):
     """Every option."""
 
     scheduling: SchedulingOptions = SchedulingOptions()
@@ -217,7 +217,7 @@ class ConfigSpec(View):
     work: WorkOptions = WorkOptions()
 
 
-class Config(View):
+class Config(View, frozen=True):
     """The one LatticeConfig."""
 
     metadata: Metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lattice.views.meta import Metadata, View
 
 
-class TenantAccount(View):
+class TenantAccount(View, frozen=True):
     """One tenant's hard limits and use; None is unlimited."""
 
     max_nodes: int | None = None
@@ -14,14 +14,14 @@ class TenantAccount(View):
     used_allocations: int = 0
 
 
-class SensitiveUse(View):
+class SensitiveUse(View, frozen=True):
     """The sensitive pool."""
 
     max: int = 0
     used: int = 0
 
 
-class LedgerStatus(View):
+class LedgerStatus(View, frozen=True):
     """Who holds which node, as stored; `lattice.ledger.format` reads the shards."""
 
     epoch: int
@@ -36,34 +36,34 @@ class LedgerStatus(View):
     shards: tuple[str, ...]
 
 
-class Ledger(View):
+class Ledger(View, frozen=True):
     """The one Ledger."""
 
     metadata: Metadata
     status: LedgerStatus | None = None
 
 
-class NodeIndexSpec(View):
+class NodeIndexSpec(View, frozen=True):
     """Index (decimal text) to node name; an empty name is a free index."""
 
     names: dict[str, str] = {}
 
 
-class NodeIndex(View):
+class NodeIndex(View, frozen=True):
     """The one NodeIndex."""
 
     metadata: Metadata
     spec: NodeIndexSpec = NodeIndexSpec()
 
 
-class PlanSpec(View):
+class PlanSpec(View, frozen=True):
     """The orders for 64 agents; `lattice.ledger.plans` reads the text."""
 
     seq: int = 0
     text: str = ""
 
 
-class Plan(View):
+class Plan(View, frozen=True):
     """A NodeGroupPlan."""
 
     metadata: Metadata

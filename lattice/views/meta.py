@@ -9,7 +9,7 @@ class View(msgspec.Struct, gc=False, frozen=True, rename="camel", omit_defaults=
     """The base of every view: camelCase outside, unknown fields skipped, immutable."""
 
 
-class Owner(View):
+class Owner(View, frozen=True):
     """One owner reference."""
 
     kind: str = ""
@@ -17,7 +17,7 @@ class Owner(View):
     uid: str = ""
 
 
-class Metadata(View):
+class Metadata(View, frozen=True):
     """The part of `metadata` that daemons read; times are RFC 3339 texts."""
 
     name: str

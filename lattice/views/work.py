@@ -6,7 +6,7 @@ from lattice.views.allocation import AllocationStatus, Cancel, Lifecycle, Resour
 from lattice.views.meta import Metadata, View
 
 
-class Output(View):
+class Output(View, frozen=True):
     """Files for the output."""
 
     stdout: str = ""
@@ -14,7 +14,7 @@ class Output(View):
     mode: str = "Truncate"
 
 
-class Environment(View):
+class Environment(View, frozen=True):
     """Where and with what it runs."""
 
     variables: dict[str, str] = {}
@@ -22,7 +22,7 @@ class Environment(View):
     output: Output | None = None
 
 
-class Tasks(View):
+class Tasks(View, frozen=True):
     """How many processes, and where; `on` None means the default of entrypoint or script."""
 
     on: str | None = None
@@ -30,7 +30,7 @@ class Tasks(View):
     total: int | None = None
 
 
-class WorkSpec(View):
+class WorkSpec(View, frozen=True):
     """What is started, as whom, for how long."""
 
     tenant: str = ""
@@ -53,7 +53,7 @@ class WorkSpec(View):
         return on == "HeadNode"
 
 
-class Work(View):
+class Work(View, frozen=True):
     """An Allocation, as an agent reads it."""
 
     metadata: Metadata

@@ -1,0 +1,298 @@
+"""Each allocation's level, reconciled: facts gathered, one step decided, carried out, looked at again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound, Rejected
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import ALLOCATIONS
+from lattice.ledger import projection
+from lattice.ledger.commit import Book
+from lattice.ledger.proposals import Proposal, Refused, Verdict
+from lattice.ledger.steps import (
+    FINALIZER,
+    AddFinalizer,
+    End,
+    Facts,
+    Project,
+    Propose,
+    Queue,
+    RemoveFinalizer,
+    Rest,
+    Retry,
+    Step,
+    fenced_wait,
+    next_step,
+)
+from lattice.models import conditions as kinds
+from lattice.scheduling.cycle import Candidate
+from lattice.scheduling.machine import HOLLOW, Need
+from lattice.units import expand_nodes, format_ranges, parse_duration, parse_node_count, parse_time, quantity_bytes
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Config, VCluster
+from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+STEPS_AT_ONCE = 12
+REFUSED_SECONDS = 1.0
+WORKERS = 48
+
+
+class Committing(Protocol):
+    """What is asked of the committer."""
+
+    def propose(self, proposal: Proposal) -> Any:
+        """A future of the verdict."""
+
+
+class Allocations:
+    """The reconciler of allocations, by uid."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics, *,
+        propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
+        config: Callable[[], Config | None],
+    ) -> None:  # fmt: skip
+        self.objects: dict[str, Allocation] = {}
+        self.loop: Loop | None = None
+        self.synced = False
+        self._cluster = cluster
+        self._clock = clock
+        self._book = book
+        self._nodes = nodes
+        self._metrics = metrics
+        self._propose = propose
+        self._numbers = numbers
+        self._vcluster = vcluster
+        self._config = config
+        self._needs: dict[tuple[Any, ...], Need] = {}
+        self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """The informer saw a change."""
+        if change.new is not None:
+            self._keep(change.new)
+            if change.old is not None and change.old.metadata.uid != change.new.metadata.uid:
+                self._lost(change.old.metadata.uid)
+            self.queue.add(change.new.metadata.uid)
+        elif change.old is not None:
+            self._lost(change.old.metadata.uid)
+
+    def _lost(self, uid: str) -> None:
+        self.objects.pop(uid, None)
+        self._numbers.forget(uid)
+        if self.loop is not None:
+            self.loop.drop(uid)
+        self.queue.add(uid)
+
+    def _keep(self, allocation: Allocation) -> None:
+        known = self.objects.get(allocation.metadata.uid)
+        if known is None or int(allocation.metadata.resource_version) >= int(known.metadata.resource_version):
+            self.objects[allocation.metadata.uid] = allocation
+
+    def get(self, uid: str) -> Allocation | None:
+        """The newest version that this process knows of."""
+        return self.objects.get(uid)
+
+    def touch(self, uids: Iterable[str]) -> None:
+        """Have them looked at."""
+        for uid in uids:
+            self.queue.add(uid)
+
+    def all_rows(self) -> None:
+        """Have every holder looked at, once the consistent list has come."""
+        self.synced = True
+        self.touch({row.uid for row in self._book.rows.values()})
+
+    def number(self, uid: str) -> int:
+        """The number it has or gets; 0 for an object that is gone."""
+        allocation = self.objects.get(uid)
+        if allocation is None:
+            return 0
+        return allocation.status.number or self._numbers.give(uid)
+
+    async def reconcile(self, uid: str) -> float | None:
+        """Carry out steps until there is none left to do now."""
+        if not self.synced:
+            return None
+        for _ in range(STEPS_AT_ONCE):
+            step = next_step(self._facts(uid))
+            again = await self._act(uid, step)
+            if again is not _ON:
+                return again
+        return 0.05
+
+    def _facts(self, uid: str) -> Facts:
+        rows = tuple(self._book.of(uid))
+        standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
+        return Facts(self.objects.get(uid), rows, self._clock.now(), standings, self._nodes.names)
+
+    async def _act(self, uid: str, step: Step) -> float | None:
+        allocation = self.objects.get(uid)
+        if not isinstance(step, Queue) and self.loop is not None:
+            self.loop.drop(uid)
+        match step:
+            case Propose(proposal):
+                verdict: Verdict = await self._propose(proposal)
+                if isinstance(verdict, Refused):
+                    event(log, "The ledger refused", allocation=uid, reason=verdict.reason, message=verdict.message)
+                    return REFUSED_SECONDS
+                return _ON
+            case Rest(seconds):
+                return seconds
+        if allocation is None:
+            return None
+        match step:
+            case Queue():
+                return await self._wait(allocation)
+            case AddFinalizer():
+                finalizers = [*allocation.metadata.finalizers, FINALIZER]
+                return await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
+            case RemoveFinalizer():
+                finalizers = [name for name in allocation.metadata.finalizers if name != FINALIZER]
+                return await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
+            case Project(row):
+                hollow = self._nodes.hollow(row.nodes)
+                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, **await self._stamp(uid))
+                return await self._write(allocation, patch, "placed")
+            case End():
+                return await self._write(allocation, projection.ended(allocation, step, **await self._stamp(uid)), "ended")
+            case Retry():
+                event(log, "Another attempt follows", allocation=allocation.metadata.key, reason=step.reason, message=step.message)
+                return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")
+
+    async def _stamp(self, uid: str) -> dict[str, Any]:
+        await self._numbers.ready()
+        return {"number": self.number(uid), "seq": self._book.head.seq, "now": self._clock.now()}
+
+    async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
+        meta = allocation.metadata
+        self._metrics.writes.labels(what).inc()
+        try:
+            written = await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource=subresource, type=Allocation)
+        except NotFound:
+            return None  # the informer tells
+        self._keep(written)
+        return _ON
+
+    async def _wait(self, allocation: Allocation) -> float | None:
+        """It waits for nodes: tell the loop, and show the reason that the last cycle found."""
+        uid = allocation.metadata.uid
+        if self.loop is None or uid in self.loop.claiming:
+            return None
+        self.loop.want(self._candidate(allocation))
+        waiting = self.loop.reasons.get(uid)
+        if waiting is None:
+            return None
+        patch = projection.pending(allocation, waiting.reason, waiting.message, **await self._stamp(uid))
+        if patch is not None and uid in self.loop.candidates:
+            await self._write(allocation, patch, "pending")
+        deadline = allocation.spec.lifecycle.deadline
+        return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
+
+    def _candidate(self, allocation: Allocation) -> Candidate:
+        spec, status, meta = allocation.spec, allocation.status, allocation.metadata
+        vcluster = self._vcluster(spec.vcluster)
+        blocked: tuple[str, str] | None = None
+        rows = tuple(self._book.of(meta.uid))
+        if fenced_wait(allocation, rows):
+            blocked = (
+                "RetryBackOff",
+                f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
+            )
+        need, minimum, maximum = Need(), 1, 1
+        try:
+            minimum, maximum = parse_node_count(spec.resources.nodes)
+            need = self._need(allocation, vcluster)
+        except Rejected as error:
+            blocked = ("NeverFits", error.message)
+        return Candidate(
+            key=meta.key,
+            uid=meta.uid,
+            tenant=spec.tenant,
+            vcluster=spec.vcluster,
+            preemption_class=spec.lifecycle.preemption_class,
+            submitted=parse_time(status.submit_time or meta.creation_timestamp),
+            minimum=minimum,
+            maximum=maximum,
+            need=need,
+            held=spec.hold,
+            not_before=parse_time(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0,
+            back_off_until=self._back_off(allocation),
+            vcluster_open=vcluster is None or vcluster.spec.state == "Open",
+            vcluster_known=vcluster is not None,
+            blocked=blocked,
+        )
+
+    def _need(self, allocation: Allocation, vcluster: VCluster | None) -> Need:
+        resources = allocation.spec.resources
+        constraints = resources.constraints
+        selector = vcluster.spec.nodes.selector if vcluster is not None else None
+        features = frozenset(constraints.features)
+        return Need(
+            cpus=resources.cpus or 0,
+            memory=quantity_bytes(resources.memory) if resources.memory is not None else 0,
+            gpus=resources.gpus or 0,
+            features=features,
+            hollow=HOLLOW in features,
+            groups=frozenset(selector.group) if selector is not None and selector.group else None,
+            only=self._mask(constraints.node_list) if constraints.node_list else None,
+            without=self._mask(constraints.exclude_nodes) if constraints.exclude_nodes else 0,
+        )
+
+    def _mask(self, node_set: str) -> int:
+        mask = 0
+        for name in expand_nodes(node_set):
+            index = self._nodes.indices.get(name)
+            if index is not None:
+                mask |= 1 << index
+        return mask
+
+    def _back_off(self, allocation: Allocation) -> float:
+        """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""
+        failed = 0
+        for entry in reversed(allocation.status.attempts):
+            if entry.start_time is not None:
+                break
+            failed += 1
+        if not failed or allocation.status.attempts[-1].end_time is None:
+            return 0.0
+        config = self._config()
+        first = parse_duration(config.spec.scheduling.retry_back_off) if config else 10.0
+        return parse_time(allocation.status.attempts[-1].end_time) + min(300.0, first * 2.0 ** min(failed - 1, 16))
+
+
+_ON = -1.0
+"""The step was carried out: look again at once."""
+
+
+class Numbering(Protocol):
+    """Numbers of allocations, from blocks that the ledger reserved."""
+
+    def give(self, uid: str) -> int:
+        """The number of this allocation, the same each time."""
+
+    def forget(self, uid: str) -> None:
+        """It is gone."""
+
+    async def ready(self) -> None:
+        """Wait until a number can be given."""
+
+
+def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:
+    return {"resourceVersion": allocation.metadata.resource_version, "finalizers": finalizers}
+
+
+def pending_phase(allocation: Allocation) -> bool:
+    """Whether it has not been placed in its present attempt."""
+    return allocation.status.phase in ("", kinds.PENDING)

@@ -1,0 +1,229 @@
+"""The committer: the one writer of the Ledger (docs/explanation/ledger.md).
+
+Proposals are drained, applied to the book in memory in order, and stored by one PUT of `/status` with
+resourceVersion, the leader's own epoch and term, seq + 1 and a random commit id. While a PUT is under way
+the next proposals gather: that is the group commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEDGERS
+from lattice.ledger.commit import Book, Undo, apply_all
+from lattice.ledger.format import Row
+from lattice.ledger.proposals import Accepted, Proposal, Refused, Unknown, Verdict
+from lattice.views.ledger import Ledger
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+
+log = logging.getLogger(__name__)
+
+NAME = "lattice"
+BYTES_PER_SECOND = 1 << 20
+BURST_SECONDS = 10.0
+RETRY_SECONDS = 0.2
+
+Changes = list[tuple[Row | None, Row | None]]
+
+
+class Deposed(Stale):
+    """Another leader has taken the ledger: stop at once."""
+
+
+@dataclass
+class _Entry:
+    proposal: Proposal
+    answer: asyncio.Future[Verdict]
+    since: float
+
+
+class Committer:
+    """Owner of the book while this process leads; `on_change` hears of the rows of every commit that stands."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        book: Book,
+        resource_version: str,
+        *,
+        identity: str,
+        new_id: Callable[[], str],
+        metrics: SchedulerMetrics,
+        on_change: Callable[[Changes], None],
+    ) -> None:
+        self.book = book
+        self._cluster = cluster
+        self._clock = clock
+        self._version = resource_version
+        self._identity = identity
+        self._new_id = new_id
+        self._metrics = metrics
+        self._on_change = on_change
+        self._waiting: list[_Entry] = []
+        self._arrived = asyncio.Event()
+        self._budget = BYTES_PER_SECOND * BURST_SECONDS
+        self._budget_at = clock.monotonic()
+        self._last_failed = False
+        self.paused = ""
+
+    def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
+        """Queue a proposal; the future gives its verdict once the commit stands (or does not)."""
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Entry(proposal, answer, self._clock.monotonic()))
+        self._arrived.set()
+        return answer
+
+    async def run(self) -> None:
+        """Commit what arrives until deposed (raises Deposed); open proposals are then answered Unknown."""
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._waiting and not self.paused:
+                    await self._pace()
+                    batch, self._waiting = self._waiting, []
+                    await self._commit(batch)
+        finally:
+            for entry in self._waiting:
+                _answer(entry, Unknown())
+
+    def resume(self) -> None:
+        """Look at the queue again after `paused` was cleared."""
+        self._arrived.set()
+
+    async def _commit(self, batch: list[_Entry]) -> None:
+        """Store a batch; when the server refuses it, split it until the culprit stands alone."""
+        self.book.changes.clear()
+        verdicts, undo = apply_all(self.book, [entry.proposal for entry in batch])
+        changes = list(self.book.changes)
+        if not any(isinstance(verdict, Accepted) and verdict.changed for verdict in verdicts):
+            self._settle(batch, verdicts, [])
+            return
+        self._metrics.batch.observe(len(batch))
+        try:
+            await self._store(undo)
+        except Rejected as error:
+            self._metrics.commits.labels("rejected").inc()
+            await self._split(batch, error)
+            return
+        self._metrics.commits.labels("stored").inc()
+        self._settle(batch, verdicts, changes)
+
+    async def _split(self, batch: list[_Entry], error: Rejected) -> None:
+        if len(batch) == 1:
+            self._metrics.disagreements.inc()
+            event(log, "The server refused a proposal", proposal=repr(batch[0].proposal), error=error)
+            _answer(batch[0], Refused("Rejected", error.message))
+            return
+        middle = len(batch) // 2
+        await self._commit(batch[:middle])
+        await self._commit(batch[middle:])
+
+    def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
+        now = self._clock.monotonic()
+        for entry, verdict in zip(batch, verdicts, strict=True):
+            self._metrics.commit_seconds.labels(self._identity).observe(now - entry.since)
+            _answer(entry, verdict)
+        self._metrics.rows.set(len(self.book.rows))
+        if changes:
+            self._on_change(changes)
+
+    async def _store(self, undo: Undo) -> None:
+        """PUT until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
+        before = self.book.head
+        self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())
+        status = self.book.render()
+        size = self.book.bytes()
+        self._metrics.bytes.set(size)
+        self._budget -= size
+        while True:
+            body = {
+                "apiVersion": "lattice.dev/v1alpha1",
+                "kind": "Ledger",
+                "metadata": {"name": NAME, "resourceVersion": self._version},
+                "status": msgspec.to_builtins(status),
+            }
+            try:
+                stored = await self._cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
+            except (Stale, UnknownOutcome) as error:
+                if await self._stands(isinstance(error, Stale)):
+                    return
+            except Retry as error:
+                await self._clock.sleep(error.after_seconds or RETRY_SECONDS)
+            except Rejected:
+                self.book.head = before
+                undo()
+                raise
+            else:
+                self._version = stored.metadata.resource_version
+                return
+
+    async def _stands(self, conflict: bool) -> bool:
+        """After a write of unknown outcome, or a conflict: whether this commit stands. Raises Deposed."""
+        try:
+            ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
+        except LatticeError:
+            await self._clock.sleep(RETRY_SECONDS)
+            return False
+        status, head = ledger.status, self.book.head
+        if status is None or status.term != head.term or status.epoch != head.epoch:
+            raise Deposed("another scheduler has taken the ledger", reason="Deposed")
+        if status.commit == head.commit:
+            self._version = ledger.metadata.resource_version
+            return True
+        if conflict:  # somebody touched the metadata, or an older write of ours came late
+            self._version = ledger.metadata.resource_version
+        return False
+
+    async def _pace(self) -> None:
+        """Keep to the byte budget: etcd stores every version of the whole object."""
+        now = self._clock.monotonic()
+        self._budget = min(BYTES_PER_SECOND * BURST_SECONDS, self._budget + (now - self._budget_at) * BYTES_PER_SECOND)
+        self._budget_at = now
+        if self._budget < 0:
+            await self._clock.sleep(-self._budget / BYTES_PER_SECOND)
+
+
+def _answer(entry: _Entry, verdict: Verdict) -> None:
+    if not entry.answer.done():
+        entry.answer.set_result(verdict)
+
+
+async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], str]) -> tuple[Book, str]:
+    """Fence older leaders: raise the epoch with a new term; gives the book and its resourceVersion.
+
+    `evidence` names work that a plan or a report knows of, or is empty: a ledger that is missing beside such
+    work has gone back, and none is created. Raises Stale when another one took it meanwhile.
+    """
+    try:
+        ledger = await cluster.get(LEDGERS, NAME, type=Ledger)
+    except NotFound:
+        ledger = None
+    if ledger is None or ledger.status is None:
+        if known := evidence():
+            raise Stale(f"there is no ledger, and {known}: restore etcd, then `lattice admin ledger recover`", reason="LedgerWentBack")
+        if ledger is None:
+            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Ledger", "metadata": {"name": NAME}}
+            ledger = await cluster.create(LEDGERS, body, type=Ledger)
+        book = Book.empty(new_id(), new_id())
+    else:
+        book = Book.load(ledger.status)
+        book.head = replace(book.head, epoch=book.head.epoch + 1, term=new_id(), seq=book.head.seq + 1, commit=new_id())
+    body = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "Ledger",
+        "metadata": {"name": NAME, "resourceVersion": ledger.metadata.resource_version},
+        "status": msgspec.to_builtins(book.render()),
+    }
+    stored = await cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
+    return book, stored.metadata.resource_version

@@ -1,0 +1,41 @@
+"""The scheduler's metrics, on a registry of its own; the names are the book's ("Scheduler Self-Monitoring")."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class SchedulerMetrics:
+    """Cycles, commits, projections, faults."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.cycle_seconds = Histogram(
+            "lattice_scheduling_cycle_duration_seconds", "Time of one scheduling cycle", ["vcluster"], registry=registry, buckets=_FAST
+        )
+        self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
+        self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
+        self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)
+        self.commit_seconds = Histogram(
+            "lattice_raft_commit_latency_seconds", "From proposal to commit", ["member_id"], registry=registry, buckets=_FAST
+        )
+        self.commits = Counter("lattice_ledger_commits", "Writes of the ledger", ["result"], registry=registry)
+        self.batch = Histogram(
+            "lattice_ledger_commit_proposals",
+            "Proposals that shared a commit",
+            registry=registry,
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+        )
+        self.bytes = Gauge("lattice_ledger_bytes", "Bytes of all shards", registry=registry)
+        self.rows = Gauge("lattice_ledger_rows", "Holders in the ledger", registry=registry)
+        self.disagreements = Counter(
+            "lattice_ledger_disagreements",
+            "Proposals that the API server refused although the committer held them right",
+            registry=registry,
+        )
+        self.faults = Gauge("lattice_ledger_faults", "Faults that the independent verifier found at its last look", registry=registry)
+        self.writes = Counter("lattice_scheduler_writes", "Writes to the API server", ["what"], registry=registry)
+        self.went_back = Gauge("lattice_ledger_went_back", "1 while a node has seen a newer ledger than this one", registry=registry)

@@ -1,0 +1,256 @@
+"""Nodes as the scheduler knows them: indices, heartbeats, reports, and what the cycle may use.
+
+Nothing is claimed on a node before this process has seen the node's Lease change since its own start, nor
+on a node that still runs work which no plan names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Corrupt, NotFound, Stale
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import LEASES, NODE_INDEXES, NODES
+from lattice.ledger.format import Key, Row
+from lattice.ledger.plans import plan_name
+from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
+from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, UNNAMED, NodeReport, parse_report
+from lattice.ledger.steps import DEGRADED, DOWN, Standing
+from lattice.scheduling.machine import HOLLOW, Machine, NodeFacts
+from lattice.units import quantity_bytes
+from lattice.views.cluster import Lease, Node
+from lattice.views.ledger import NodeIndex
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "lattice-node-lease"
+FORGET = "lattice.dev/forget"
+INDEX_NAME = "lattice"
+
+
+class Nodes:
+    """Indices, standings and the machine; `touched` hears of allocations (uids) whose nodes changed, `woken` of free nodes."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, *, touched: Callable[[Iterable[str]], None], woken: Callable[[], None],
+        replan: Callable[[Iterable[str]], None], newer_seen: Callable[[str, int], None],
+    ) -> None:  # fmt: skip
+        self.machine = Machine()
+        self.names: dict[int, str] = {}
+        self.indices: dict[str, int] = {}
+        self.nodes: dict[str, Node] = {}
+        self.reports: dict[str, NodeReport] = {}
+        self.seen: set[str] = set()
+        self.holders: Callable[[int], Iterable[Key]] = lambda _index: ()
+        self._cluster = cluster
+        self._clock = clock
+        self._touched = touched
+        self._woken = woken
+        self._replan = replan
+        self._newer_seen = newer_seen
+        self._vouched: dict[tuple[str, Key], float] = {}
+        self._index_version = ""
+        self._leases_synced = False
+
+    # -- what informers tell ------------------------------------------------------------------------
+
+    def leases_synced(self) -> None:
+        """From now on a new Lease is a sign of life, not a remnant."""
+        self._leases_synced = True
+
+    def on_node(self, change: Change[Node]) -> None:
+        """A LatticeNode changed."""
+        if change.new is None:
+            self.nodes.pop(change.key, None)
+        else:
+            self.nodes[change.key] = change.new
+        self._refresh(change.key)
+        before, after = change.old, change.new
+        if before is None or after is None or before.status.state != after.status.state or before.spec != after.spec:
+            self._touch(change.key)
+        if before is not None and after is not None and before.status.address != after.status.address and change.key in self.indices:
+            self._replan([plan_name(self.indices[change.key])])
+            self._touch(change.key, plans=True)
+
+    def on_lease(self, change: Change[Lease]) -> None:
+        """A node's Lease changed: a heartbeat, perhaps with news."""
+        name = change.key.partition("/")[2]
+        if change.new is None:
+            return
+        if change.old is not None or self._leases_synced:
+            self.seen.add(name)
+        text = change.new.metadata.annotations.get(ANNOTATION)
+        if not text:
+            return
+        try:
+            report = parse_report(text)
+        except Corrupt as error:
+            event(log, "A node's report cannot be read", node=name, error=error)
+            return
+        before = self.reports.get(name)
+        self.reports[name] = report
+        self._newer_seen(name, report.seq)
+        self._note_vouchers(name, report)
+        self._refresh(name)
+        if before is None or before.rows != report.rows or before.boot != report.boot:
+            self._touched([row.uid for row in report.rows])
+            self._touch(name)
+            if name in self.indices and _unnamed(before) != _unnamed(report):
+                self._replan([plan_name(self.indices[name])])
+
+    def _note_vouchers(self, name: str, report: NodeReport) -> None:
+        now = self._clock.monotonic()
+        standing = {(name, (row.uid, row.attempt)) for row in report.rows if row.state in NO_PROCESS_LEFT}
+        for key in [key for key in self._vouched if key[0] == name and key not in standing]:
+            del self._vouched[key]
+        for key in standing:
+            self._vouched.setdefault(key, now)
+
+    def _touch(self, name: str, *, plans: bool = False) -> None:
+        index = self.indices.get(name)
+        if index is not None:
+            keys = list(self.holders(index))
+            self._touched([uid for uid, _ in keys])
+
+    # -- what others ask ----------------------------------------------------------------------------
+
+    def standing(self, row: Row, index: int) -> Standing:
+        """One node of a row, for `lattice.ledger.steps`."""
+        name = self.names.get(index, f"index-{index}")
+        node, report = self.nodes.get(name), self.reports.get(name)
+        entry = next((entry for entry in report.rows if (entry.uid, entry.attempt) == row.key), None) if report else None
+        disable = node.spec.disable if node else None
+        state = node.status.state if node else DOWN
+        judged = node is not None and report is not None and node.status.heartbeat == report.hb
+        vouched = self._vouched.get((name, row.key))
+        return Standing(
+            name=name,
+            down=disable is not None or (state == DOWN and (judged or report is None)),
+            disabled=disable is not None,
+            fenced=disable is not None and disable.fenced,
+            silent=state in (DOWN, DEGRADED),
+            state=entry.state if entry else "",
+            detail=entry.detail if entry else "",
+            vouched_seconds=self._clock.monotonic() - vouched if vouched is not None else 0.0,
+        )
+
+    def address(self, name: str) -> str:
+        """HOST:PORT of the node's agent."""
+        node = self.nodes.get(name)
+        return node.status.address if node else ""
+
+    def hollow(self, indices: Iterable[int]) -> bool:
+        """Whether these are hollow nodes."""
+        return any(facts.hollow for index in indices if (facts := self.machine.nodes.get(index)) is not None)
+
+    def unnamed(self, group: str) -> list[tuple[str, Key]]:
+        """(node, attempt) that nodes of a plan's group run although no plan names it."""
+        return [
+            (name, (row.uid, row.attempt))
+            for name, report in self.reports.items()
+            if name in self.indices and plan_name(self.indices[name]) == group
+            for row in report.rows
+            if row.state == UNNAMED
+        ]
+
+    # -- indices ------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the NodeIndex, or create it."""
+        try:
+            found = await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
+        except NotFound:
+            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "NodeIndex", "metadata": {"name": INDEX_NAME}, "spec": {"names": {}}}
+            found = await self._cluster.create(NODE_INDEXES, body, type=NodeIndex)
+        self._adopt_index(found)
+
+    def _adopt_index(self, found: NodeIndex) -> None:
+        self._index_version = found.metadata.resource_version
+        self.names = {int(index): name for index, name in found.spec.names.items() if name}
+        self.indices = {name: index for index, name in self.names.items()}
+        self._known = {int(index) for index in found.spec.names}
+
+    async def settle_indices(self, propose: Callable[[Proposal], Any]) -> None:
+        """Give an index to every node without one, all in one write; then tell the ledger and the nodes."""
+        await self._forget_leaving(propose)
+        missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
+        if missing:
+            free = (index for index in range(16384) if index not in self.names)
+            given = {str(index): name for index, name in zip(free, missing, strict=False)}
+            await self._write_index(given)
+        verdict: Verdict = await propose(Pool(len(self.names)))
+        if not isinstance(verdict, Accepted):
+            event(log, "The ledger does not take the number of nodes", verdict=repr(verdict))
+        for name, node in list(self.nodes.items()):
+            if name in self.indices and node.status.index != self.indices[name]:
+                await self._cluster.patch(NODES, name, {"status": {"index": self.indices[name]}}, subresource="status")
+            self._refresh(name)
+        self._woken()
+
+    async def _write_index(self, names: dict[str, str]) -> None:
+        patch = {"metadata": {"resourceVersion": self._index_version}, "spec": {"names": names}}
+        try:
+            self._adopt_index(await self._cluster.patch(NODE_INDEXES, INDEX_NAME, patch, type=NodeIndex))
+        except Stale:
+            self._adopt_index(await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex))
+            raise
+
+    async def _forget_leaving(self, propose: Callable[[Proposal], Any]) -> None:
+        leaving = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
+        for name in leaving:
+            index = self.indices.get(name)
+            if index is not None:
+                self.machine.drop(index)
+                verdict = await propose(Pool(len(self.names) - 1, (index,)))
+                if not isinstance(verdict, Accepted):
+                    event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
+                    continue
+                await self._write_index({str(index): ""})
+            for resource, namespace in ((LEASES, LEASE_NAMESPACE), (NODES, "")):
+                with contextlib.suppress(NotFound):
+                    await self._cluster.delete(resource, name, namespace)
+            self.nodes.pop(name, None)
+            event(log, "Forgot a node", node=name, index=index)
+
+    # -- the machine --------------------------------------------------------------------------------
+
+    def _refresh(self, name: str) -> None:
+        index, node = self.indices.get(name), self.nodes.get(name)
+        if index is None:
+            return
+        if node is None:
+            self.machine.drop(index)
+            return
+        facts = self._facts(name, index, node)
+        if self.machine.nodes.get(index) != facts:
+            self.machine.put(facts)
+            self._woken()
+
+    def _facts(self, name: str, index: int, node: Node) -> NodeFacts:
+        spec, status = node.spec, node.status
+        report = self.reports.get(name)
+        state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state
+        clean = not _unnamed(report)
+        features = frozenset((*spec.features, *status.capabilities.features, *((HOLLOW,) if status.hollow else ())))
+        return NodeFacts(
+            index=index,
+            name=name,
+            group=spec.group or name,
+            cpus=status.capabilities.cpus,
+            memory=quantity_bytes(status.capabilities.memory),
+            gpus=status.capabilities.gpus,
+            features=features,
+            hollow=status.hollow,
+            usable=state == "Ready" and name in self.seen and clean and FORGET not in node.metadata.annotations and bool(status.address),
+            state=state if state != "Ready" or (name in self.seen and clean) else ("not seen alive yet" if clean else "Unclean"),
+        )
+
+
+def _unnamed(report: NodeReport | None) -> frozenset[Key]:
+    return frozenset((row.uid, row.attempt) for row in report.rows if row.state == UNNAMED) if report else frozenset()

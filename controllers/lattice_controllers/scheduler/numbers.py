@@ -1,0 +1,47 @@
+"""Numbers of allocations: unique and growing, from blocks that the ledger has reserved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from lattice.errors import Stale
+from lattice.ledger.proposals import Accepted, Numbers
+
+BLOCK = 1000
+
+
+class NumberBlocks:
+    """Gives numbers below what the ledger has reserved; a crash wastes the rest of a block, never gives one twice."""
+
+    def __init__(self, first: int, propose: Callable[[Numbers], Any]) -> None:
+        self._next = first
+        self._limit = first
+        self._propose = propose
+        self._given: dict[str, int] = {}
+        self._refill = asyncio.Lock()
+
+    async def ready(self) -> None:
+        """Wait until at least half a block is reserved."""
+        if self._limit - self._next > BLOCK // 2:
+            return
+        async with self._refill:
+            if self._limit - self._next > BLOCK // 2:
+                return
+            wanted = max(self._limit, self._next) + BLOCK
+            if not isinstance(await self._propose(Numbers(wanted)), Accepted):
+                raise Stale("no numbers could be reserved in the ledger", reason="Deposed")
+            self._limit = wanted
+
+    def give(self, uid: str) -> int:
+        """The number of this allocation: the same each time until it is forgotten."""
+        number = self._given.get(uid)
+        if number is None:
+            number = self._given[uid] = self._next
+            self._next += 1
+        return number
+
+    def forget(self, uid: str) -> None:
+        """The allocation is gone, or carries its number."""
+        self._given.pop(uid, None)

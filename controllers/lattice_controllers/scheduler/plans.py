@@ -1,0 +1,142 @@
+"""The projector of plans: ledger rows to the orders of 64 agents each, repaired when somebody touches them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import AlreadyExists, NotFound, Stale
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import PLANS
+from lattice.ledger.commit import Book
+from lattice.ledger.format import UNNAMED, Key, Row
+from lattice.ledger.plans import RUN, STOP, PlanRow, format_plan, plan_name
+from lattice.views.allocation import Allocation
+from lattice.views.ledger import Plan
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+
+class Plans:
+    """Writer of every NodeGroupPlan; `plans` are those last seen or written."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics,
+        *, allocation: Callable[[str], Allocation | None], number: Callable[[str], int],
+    ) -> None:  # fmt: skip
+        self.plans: dict[str, Plan] = {}
+        self.paused = False
+        self._cluster = cluster
+        self._book = book
+        self._nodes = nodes
+        self._metrics = metrics
+        self._allocation = allocation
+        self._number = number
+        self._keys: dict[str, set[Key]] = {}
+        for row in book.rows.values():
+            self._file(row)
+        self.queue = KeyedQueue(self._reconcile, clock, workers=8, name="plans")
+
+    def _file(self, row: Row) -> set[str]:
+        groups = {plan_name(node) for node in row.nodes}
+        for group in groups:
+            self._keys.setdefault(group, set()).add(row.key)
+        return groups
+
+    def changed(self, old: Row | None, new: Row | None) -> None:
+        """A row of the ledger changed: its groups are planned anew."""
+        groups: set[str] = set()
+        if old is not None:
+            for group in {plan_name(node) for node in old.nodes}:
+                self._keys.get(group, set()).discard(old.key)
+                groups.add(group)
+        if new is not None:
+            groups |= self._file(new)
+        self.add(groups)
+
+    def groups(self) -> list[str]:
+        """Every plan that a row of the ledger stands in."""
+        return list(self._keys)
+
+    def add(self, groups: Iterable[str]) -> None:
+        """Have these plans written if they differ."""
+        for group in groups:
+            self.queue.add(group)
+
+    def on_plan(self, change: Change[Plan]) -> None:
+        """A plan was written or touched: keep it, and look whether it is right."""
+        if change.new is None:
+            self.plans.pop(change.key, None)
+        else:
+            known = self.plans.get(change.key)
+            if known is not None and int(known.metadata.resource_version) >= int(change.new.metadata.resource_version):
+                return
+            self.plans[change.key] = change.new
+        self.queue.add(change.key)
+
+    def text(self, group: str) -> str:
+        """What the plan must say now."""
+        rows = [self._row(self._book.rows[key]) for key in self._keys.get(group, ())]
+        named = {row.key for row in rows}
+        strays: dict[Key, list[str]] = {}
+        for node, key in self._nodes.unnamed(group):
+            if key not in named:
+                strays.setdefault(key, []).append(node)
+        rows += [PlanRow(STOP, UNNAMED, uid, attempt, 0, 0, "", "", "", "", "", tuple(at)) for (uid, attempt), at in strays.items()]
+        return format_plan(rows)
+
+    def _row(self, row: Row) -> PlanRow:
+        allocation = self._allocation(row.uid)
+        names = tuple(self._nodes.names.get(node, f"index-{node}") for node in row.nodes)
+        reporter = self._nodes.names.get(row.reporter, "")
+        return PlanRow(
+            order=RUN if row.held else STOP,
+            cause="" if row.held else row.state,
+            uid=row.uid,
+            attempt=row.attempt,
+            generation=row.generation,
+            number=self._number(row.uid),
+            reporter=reporter,
+            address=self._nodes.address(reporter),
+            namespace=allocation.metadata.namespace if allocation else "",
+            name=allocation.metadata.name if allocation else "",
+            head=names[0],
+            nodes=names,
+        )
+
+    async def _reconcile(self, group: str) -> float | None:
+        if self.paused:
+            return None
+        text, standing = self.text(group), self.plans.get(group)
+        if standing is None and not self._keys.get(group) and text == format_plan(()):
+            return None
+        if standing is not None and standing.spec.text == text:
+            return None
+        body = {
+            "apiVersion": "lattice.dev/v1alpha1",
+            "kind": "NodeGroupPlan",
+            "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
+            "spec": {"seq": self._book.head.seq, "text": text},
+        }
+        try:
+            if standing is None:
+                written = await self._cluster.create(PLANS, body, type=Plan)
+            else:
+                written = await self._cluster.replace(PLANS, group, body, type=Plan)
+        except (Stale, AlreadyExists, NotFound) as error:
+            await self._reread(group, error)
+            return 0.0
+        self._metrics.writes.labels("plan").inc()
+        self.plans[group] = written
+        return 0.0 if self.text(group) != text else None
+
+    async def _reread(self, group: str, error: Exception) -> None:
+        try:
+            self.plans[group] = await self._cluster.get(PLANS, group, type=Plan)
+        except NotFound:
+            self.plans.pop(group, None)

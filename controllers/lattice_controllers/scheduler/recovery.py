@@ -1,0 +1,136 @@
+"""A ledger that went back (etcd restored from an older snapshot), and its recovery.
+
+Each node's report carries the highest seq that it has seen. One report above the ledger's own seq: the leader
+commits and projects nothing, and says `LedgerWentBack` in the annotation `lattice.dev/condition` of the Ledger.
+`lattice admin ledger recover` sets the annotation `lattice.dev/recover`; the leader then waits for every node
+that is not Down, enters what really runs, raises seq and the next number above all that was reported, and
+goes on. Nothing is killed before that; what nobody can place is answered with a stop row as usual.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEDGERS
+from lattice.ledger.format import HELD
+from lattice.ledger.proposals import Adopt, Claim, Proposal, Recover
+from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeReport
+from lattice.ledger.steps import DOWN
+from lattice.views.allocation import Allocation
+from lattice.views.meta import Metadata, View
+from lattice_controllers.scheduler.committer import NAME, Committer
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+CONDITION = "lattice.dev/condition"
+RECOVER = "lattice.dev/recover"
+ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
+POLL_SECONDS = 1.0
+SEQ_MARGIN = 1000
+WENT_BACK = "LedgerWentBack"
+
+
+class LedgerMetadata(View, frozen=True):
+    """The Ledger's metadata, for its annotations."""
+
+    metadata: Metadata
+
+
+class Recovery:
+    """Watches for reports from the future, stops the committer, and recovers when told to."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics) -> None:
+        self.committer = committer
+        self.highest = 0
+        self._cluster = cluster
+        self._clock = clock
+        self._nodes = nodes
+        self._metrics = metrics
+        self._handled = ""
+
+    def newer_seen(self, node: str, seq: int) -> None:
+        """A node has seen this seq; if the ledger has not come so far, it went back."""
+        self.highest = max(self.highest, seq)
+        committer = self.committer
+        if committer.paused or seq <= committer.book.head.seq:
+            return
+        committer.paused = WENT_BACK
+        self._metrics.went_back.set(1)
+        event(log, "The ledger went back: nothing is committed or projected", node=node, seen=seq, ledger=committer.book.head.seq)
+
+    async def run(self, *, allocations: Callable[[], Iterable[Allocation]], resumed: Callable[[], None]) -> None:
+        """Recover each time that it is needed and asked for."""
+        while True:
+            await self._clock.sleep(POLL_SECONDS)
+            if not self.committer.paused:
+                continue
+            try:
+                asked = await self._asked()
+                if asked and asked != self._handled and not self._missing():
+                    await self._recover(self.committer, allocations())
+                    self._handled = asked
+                    resumed()
+            except LatticeError as error:
+                event(log, "Recovery has to wait", error=error)
+
+    async def _asked(self) -> str:
+        ledger = await self._cluster.get(LEDGERS, NAME, type=LedgerMetadata)
+        annotations = ledger.metadata.annotations
+        missing = self._missing()
+        said = f"{WENT_BACK}: nodes have seen seq {self.highest}; restore etcd rightly, then `lattice admin ledger recover`"
+        if missing:
+            said += f"; no report yet from {len(missing)} nodes: {', '.join(missing[:5])}"
+        if annotations.get(CONDITION) != said:
+            await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {CONDITION: said}}})
+        return annotations.get(RECOVER, "")
+
+    def _missing(self) -> list[str]:
+        """Nodes that are not Down and have not reported to this process yet."""
+        return sorted(
+            name
+            for name, node in self._nodes.nodes.items()
+            if node.status.state != DOWN and node.spec.disable is None and (name not in self._nodes.seen or name not in self._nodes.reports)
+        )
+
+    async def _recover(self, committer: Committer, allocations: Iterable[Allocation]) -> None:
+        by_uid = {allocation.metadata.uid: allocation for allocation in allocations}
+        adopted = list(adoptions(self._nodes.reports, self._nodes.indices, by_uid))
+        numbers = max((allocation.status.number or 0 for allocation in by_uid.values()), default=0)
+        seqs = max([self.highest, *(allocation.status.ledger_seq for allocation in by_uid.values())])
+        proposals: list[Proposal] = [Recover(seqs + SEQ_MARGIN, numbers + SEQ_MARGIN), *adopted]
+        answers = [committer.propose(proposal) for proposal in proposals]
+        committer.paused = ""
+        committer.resume()
+        verdicts = [await answer for answer in answers]
+        event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted), verdicts=repr(verdicts[:3]))
+        self._metrics.went_back.set(0)
+        await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {CONDITION: None, RECOVER: None}}})
+
+
+def adoptions(reports: Mapping[str, NodeReport], indices: Mapping[str, int], allocations: Mapping[str, Allocation]) -> Iterable[Adopt]:
+    """What really runs, as rows: every attempt that a node reports alive and whose allocation exists."""
+    at: dict[tuple[str, int], list[int]] = {}
+    for node, report in reports.items():
+        for row in report.rows:
+            if row.state in ALIVE and node in indices and row.uid in allocations:
+                at.setdefault((row.uid, row.attempt), []).append(indices[node])
+    for (uid, attempt), nodes in sorted(at.items()):
+        allocation = allocations[uid]
+        newest = attempt >= max(1, allocation.status.attempt)
+        yield Adopt(_claim(allocation, attempt, tuple(sorted(nodes))), HELD if newest else "l")
+
+
+def _claim(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
+    spec: Any = allocation.spec
+    return Claim(
+        allocation.metadata.uid, attempt, allocation.metadata.generation, spec.user, spec.tenant, spec.vcluster,
+        spec.lifecycle.type[0], nodes[0], nodes,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""Ledger to status: the merge patches that the scheduler writes on an Allocation.
+
+Every patch carries `ledgerSeq` and the derived fields of `settle`, and the resourceVersion that it was decided
+on: on a conflict the shell reads again and decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lattice.ledger.format import Row
+from lattice.ledger.steps import SCHEDULER, End, Retry
+from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
+from lattice.lifecycle.settle import settle
+from lattice.models import conditions as kinds
+from lattice.units import fold_nodes, format_time
+from lattice.views.allocation import Allocation, Condition, Exit
+
+Patch = dict[str, Any]
+ATTEMPTS_KEPT = 10
+
+
+def pending(allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float) -> Patch | None:
+    """Show why it waits; None when the status says so already."""
+    status, generation = allocation.status, allocation.metadata.generation
+    conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
+    settled = _settle(allocation, conditions, now)
+    if status.number and status.observed_generation == generation and same_but_for_times(settled.conditions, status.conditions):
+        return None
+    return _patch(
+        allocation, settled.phase, settled.conditions, seq,
+        number=status.number or number, submitTime=status.submit_time or allocation.metadata.creation_timestamp,
+    )  # fmt: skip
+
+
+def placed(allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False) -> Patch:
+    """Show where this attempt runs."""
+    status = allocation.status
+    nodes = [names.get(index, f"index-{index}") for index in row.nodes]
+    fresh = status.attempt != row.attempt
+    message = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}: {fold_nodes(nodes)}"
+    base = without_conditions(status.conditions, kinds.WRITTEN_BY_REPORTER) if fresh else status.conditions
+    conditions = with_condition(
+        base, kinds.SCHEDULED, TRUE, "Placed", message, generation=allocation.metadata.generation, now=format_time(now)
+    )
+    settled = _settle(allocation, conditions, now)
+    fields: Patch = {
+        "number": status.number or number,
+        "submitTime": status.submit_time or allocation.metadata.creation_timestamp,
+        "nodes": fold_nodes(nodes),
+        "nodeCount": len(nodes),
+        "reporter": names.get(row.reporter, ""),
+        "attempt": row.attempt,
+    }
+    if fresh or not status.head:
+        fields["head"] = nodes[0]
+    if fresh and status.attempt:
+        fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
+    if hollow:
+        fields["hollow"] = True
+    return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
+
+
+def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
+    """Write the end as decided: final."""
+    status = allocation.status
+    conditions = with_condition(
+        status.conditions, kinds.FINISHED, TRUE, end.reason, end.message, generation=allocation.metadata.generation, now=format_time(now)
+    )
+    settled = _settle(allocation, conditions, now, decided=True)
+    fields: Patch = {
+        "number": status.number or number,
+        "submitTime": status.submit_time or allocation.metadata.creation_timestamp,
+        "endTime": status.end_time or format_time(now),
+    }
+    if end.exit is not None and status.exit is None:
+        fields["exit"] = _exit(end.exit)
+    if status.attempt and status.report is None:
+        fields["report"] = {"attempt": status.attempt, "by": SCHEDULER}
+    return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
+
+
+def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now: float) -> Patch:
+    """Write the next attempt: Pending, its predecessor among `attempts`, the submission time kept."""
+    status = allocation.status
+    attempt = max(1, status.attempt)
+    done: Patch = {"attempt": attempt, "nodes": status.nodes, "endTime": status.end_time or format_time(now), "reason": retry.reason}
+    if status.start_time:
+        done["startTime"] = status.start_time
+    ended_with = retry.exit or status.exit
+    if ended_with is not None:
+        done["exit"] = _exit(ended_with)
+    kept = [msgspec.to_builtins(entry) for entry in status.attempts if entry.attempt != attempt]
+    base = without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, kinds.RECONCILING, kinds.STALLED))
+    conditions = with_condition(
+        base, kinds.SCHEDULED, FALSE, "NotYetEvaluated", f"attempt {attempt} ended: {retry.message}",
+        generation=allocation.metadata.generation, now=format_time(now),
+    )  # fmt: skip
+    settled = _settle(allocation, conditions, now)
+    return _patch(
+        allocation, settled.phase, settled.conditions, seq,
+        number=status.number or number, attempt=attempt + 1, attempts=[*kept, done][-ATTEMPTS_KEPT:],
+        requeues=status.requeues + (1 if retry.counted else 0), nodes="", nodeCount=0, head="", reporter="",
+        startTime=None, endTime=None, exit=None, report=None,
+    )  # fmt: skip
+
+
+def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: float, *, decided: bool = False) -> Any:
+    return settle(
+        conditions,
+        lifecycle_type=allocation.spec.lifecycle.type,
+        may_requeue=False,
+        generation=allocation.metadata.generation,
+        now=format_time(now),
+        phase_before=allocation.status.phase,
+        decided=decided,
+    )
+
+
+def _exit(ended_with: Exit) -> Patch:
+    return {"code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank}
+
+
+def _patch(allocation: Allocation, phase: str, conditions: tuple[Condition, ...], seq: int, **fields: Any) -> Patch:
+    return {
+        "metadata": {"resourceVersion": allocation.metadata.resource_version},
+        "status": {
+            "observedGeneration": allocation.metadata.generation,
+            "phase": phase,
+            "conditions": encode(conditions),
+            "ledgerSeq": seq,
+            **fields,
+        },
+    }
