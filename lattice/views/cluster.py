@@ -12,6 +12,14 @@ class Wish(View, frozen=True):
     reason: str = ""
     by: str = ""
     since: str | None = None
+
+
+class Disable(View):
+    """Out of service; fenced: the operator vouches that nothing runs there any more."""
+
+    reason: str = ""
+    by: str = ""
+    since: str | None = None
     fenced: bool = False
 
 
@@ -22,7 +30,7 @@ class NodeSpec(View, frozen=True):
     switch: str = ""
     features: tuple[str, ...] = ()
     drain: Wish | None = None
-    disable: Wish | None = None
+    disable: Disable | None = None
 
 
 class Capabilities(View, frozen=True):

@@ -1,22 +1,29 @@
-"""`python -m lattice_dev.generate`: write the CRDs and the reference pages; `--check` compares and writes nothing.
-
-The protobuf stubs have a command of their own (`python -m lattice_dev.generate.stubs`): protoc writes files itself.
-"""
+"""`python -m lattice_dev.generate`: write CRDs, protobuf stubs and reference pages; `--check` compares and writes nothing."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-from lattice_dev.generate import crds, references
+from lattice_dev.generate import crds, references, stubs
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Every file that is made here, with its text."""
-    return {**crds.files(root / "crds"), **references.files(root / "docs" / "reference")}
+    return {**crds.files(root / "crds"), **references.files(root / "docs" / "reference"), **_stubs(root)}
+
+
+def _stubs(root: Path) -> dict[Path, str]:
+    """The protobuf stubs; protoc writes files itself, so it writes into a folder that is thrown away."""
+    with tempfile.TemporaryDirectory(prefix="lattice-stubs-") as folder:
+        beside = Path(folder)
+        shutil.copytree(root / "proto", beside / "proto")
+        return {root / path.relative_to(beside): path.read_text(encoding="utf-8") for path in stubs.generate(beside)}
 
 
 def drifted(root: Path) -> list[Path]:
@@ -42,7 +49,7 @@ def write(root: Path) -> list[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m lattice_dev.generate", description="Write CRDs and reference pages.")
+    parser = argparse.ArgumentParser(prog="python -m lattice_dev.generate", description="Write CRDs, protobuf stubs and reference pages.")
     parser.add_argument("--check", action="store_true", help="name the files that differ, write nothing, end with 1 if any does")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
     arguments = parser.parse_args()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
@@ -35,6 +37,7 @@ def files(folder: Path) -> dict[Path, str]:
     """Every generated page below `folder`, with its text."""
     pages = {folder / f"{name}.md": kind_page(kind) for name, kind in PAGES}
     pages[folder / "reasons.md"] = reasons_page()
+    pages[folder / "exit-codes.md"] = exits_page()
     return pages
 
 
@@ -60,6 +63,11 @@ def reasons_page() -> str:
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
     )
+
+
+def exits_page() -> str:
+    """The exit codes: the table that stands in the docstring of `lattice.cli.exits`."""
+    return HEADER + "# Exit codes\n\n" + inspect.cleandoc(exits.__doc__ or "") + "\n"
 
 
 def _reasons(title: str, reasons: tuple[Reason, ...]) -> str:
