@@ -1,0 +1,293 @@
+"""The transport of one-shot commands: the verbs on http.client, one connection, no event loop.
+
+It loads neither aiohttp nor asyncio's machinery: a command line that asks one question should not wait for imports.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from lattice.errors import Denied, LatticeError
+from lattice.kube import answers, attempts, requests
+from lattice.kube.answers import Failure
+from lattice.kube.cluster import OBJECT, Listing, PatchKind, T, WatchEvent
+from lattice.kube.credentials import Credentials, Identity
+from lattice.kube.kubeconfig import ClusterConfig
+from lattice.kube.requests import Request
+from lattice.kube.resources import Resource
+
+_CHUNK = 1 << 16
+
+
+class BlockingCluster:
+    """The verbs of `Cluster`, synchronous; for one thread. `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        user_agent: str = "lattice",
+        timeout_seconds: float = 30.0,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._credentials = Credentials(config)
+        self._headers = {"User-Agent": user_agent, "Accept": requests.JSON, "Accept-Encoding": "identity"}
+        self._timeout_seconds = timeout_seconds
+        self._sleep = sleep
+        self._jitter = jitter
+        self._connection: http.client.HTTPConnection | None = None
+        self._identity: Identity | None = None
+
+    @property
+    def config(self) -> ClusterConfig:
+        """Where the server is and who we are there."""
+        return self._credentials.config
+
+    def __enter__(self) -> BlockingCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next verb opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
+        """Read one object."""
+        request = requests.get(resource, name, namespace)
+        return answers.decode(request, self._send(request), type)
+
+    def list(self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = "") -> Listing[T]:
+        """Read all objects that match."""
+        request = requests.list_all(resource, namespace, labels, fields)
+        return answers.decode_list(request, self._send(request), type)
+
+    def create(
+        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
+    ) -> T:
+        """Create an object."""
+        request = requests.create(resource, obj, namespace, dry_run)
+        return answers.decode(request, self._send(request), type)
+
+    def replace(
+        self,
+        resource: Resource,
+        name: str,
+        obj: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        type: type[T] = OBJECT,
+    ) -> T:
+        """Replace an object or its subresource."""
+        request = requests.replace(resource, name, obj, namespace, subresource)
+        return answers.decode(request, self._send(request), type)
+
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        type: type[T] = OBJECT,
+        kind: PatchKind = PatchKind.MERGE,
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        """Change a part of an object."""
+        request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
+        return answers.decode(request, self._send(request), type)
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        """Ask for the end of an object."""
+        self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
+
+    def version(self) -> dict[str, str]:
+        """What the server says of itself (`gitVersion`, …)."""
+        request = Request("GET", "/version", "get /version", safe=True)
+        return answers.decode(request, self._send(request), dict[str, str])
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        resource_version: str = "",
+        labels: str = "",
+        fields: str = "",
+        initial_events: bool = False,
+        timeout_seconds: int = 300,
+    ) -> Generator[WatchEvent[T], None, None]:
+        """Follow changes until the server ends the stream, on a connection of its own.
+
+        Silence for longer than `timeout_seconds` and a minute is Retry: the connection is dead.
+        """
+        request = requests.watch(
+            resource,
+            namespace,
+            resource_version=resource_version,
+            labels=labels,
+            fields=fields,
+            initial_events=initial_events,
+            timeout_seconds=timeout_seconds,
+        )
+        identity = self._credentials.identity()
+        connection = self._open(request, identity)
+        lines = answers.Lines()
+        try:
+            response = self._ask(connection, request, identity)
+            if response.status >= 300:
+                with _lost_after_sending(request):
+                    body = response.read()
+                raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_seconds + 60.0)
+            for chunk in _chunks(request, response):
+                for line in lines.feed(chunk):
+                    yield answers.decode_event(request, line, type)
+        finally:
+            connection.close()
+
+    def _send(self, request: Request) -> bytes:
+        """The body of the answer; repeated only where `attempts.pause` says that nothing can have happened."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._once(request)
+            except Denied as error:
+                if error.reason != "Unauthorized" or attempt > 1 or not self._credentials.refused():
+                    raise
+            except LatticeError as error:
+                seconds = attempts.pause(request, error, attempt, self._jitter)
+                if seconds is None:
+                    raise
+                self._sleep(seconds)
+
+    def _once(self, request: Request) -> bytes:
+        identity = self._credentials.identity()
+        connection = self._connected(request, identity)
+        try:
+            response = self._ask(connection, request, identity)
+            with _lost_after_sending(request):
+                body = response.read()
+        except LatticeError:
+            self.close()
+            raise
+        if response.will_close:
+            self.close()
+        if response.status < 300:
+            return body
+        raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))
+
+    def _connected(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+        """The open connection, or a new one when there is none, it was closed by the server, or we are another now."""
+        connection = self._connection
+        if connection is not None and self._identity is identity and not _is_closed(connection):
+            return connection
+        self.close()
+        self._connection, self._identity = self._open(request, identity), identity
+        return self._connection
+
+    def _open(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+        """A new connection; an error here is certain to have sent nothing."""
+        connection = _connection(self.config, identity, self._timeout_seconds)
+        try:
+            connection.connect()
+            if connection.sock is not None:
+                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except ssl.SSLCertVerificationError as error:
+            text = f"{request.what}: the API server's certificate is not trusted: {error}"
+            raise Denied(text, reason="ServerNotTrusted") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise answers.not_sent(request, f"{self.config.server}: {error}") from error
+        return connection
+
+    def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: Identity) -> http.client.HTTPResponse:
+        """Send, and read the head of the answer."""
+        with _lost_after_sending(request):
+            connection.putrequest(request.method, request.target, skip_accept_encoding=True)
+            for name, value in (*self._headers.items(), *identity.headers):
+                connection.putheader(name, value)
+            if request.body is not None:
+                connection.putheader("Content-Type", request.content_type)
+                connection.putheader("Content-Length", str(len(request.body)))
+            connection.endheaders(request.body)
+            return connection.getresponse()
+
+
+def _connection(config: ClusterConfig, identity: Identity, timeout_seconds: float) -> http.client.HTTPConnection:
+    parts = urlsplit(config.server)
+    host = parts.hostname or ""
+    if identity.tls is None:
+        return http.client.HTTPConnection(host, parts.port, timeout=timeout_seconds)
+    if config.server_name:
+        return _NamedConnection(host, parts.port, timeout=timeout_seconds, context=identity.tls, server_name=config.server_name)
+    return http.client.HTTPSConnection(host, parts.port, timeout=timeout_seconds, context=identity.tls)
+
+
+class _NamedConnection(http.client.HTTPSConnection):
+    """A connection to one address that expects the certificate of another name (`tls-server-name`)."""
+
+    def __init__(self, host: str, port: int | None, *, timeout: float, context: ssl.SSLContext, server_name: str) -> None:
+        super().__init__(host, port, timeout=timeout, context=context)
+        self._server_name = server_name
+        self._tls = context
+
+    def connect(self) -> None:
+        """Connect, and check the certificate against the expected name."""
+        plain = socket.create_connection((self.host, self.port), self.timeout)
+        self.sock = self._tls.wrap_socket(plain, server_hostname=self._server_name)
+
+
+def _is_closed(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server closed the idle connection: then something (the end) can be read from it."""
+    if connection.sock is None:
+        return True
+    readable, _, _ = select.select([connection.sock], [], [], 0)
+    return bool(readable)
+
+
+@contextmanager
+def _lost_after_sending(request: Request) -> Iterator[None]:
+    """Errors from here on may have come after the server acted."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise answers.no_answer(request, f"timed out: {error}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise answers.no_answer(request, error if str(error) else repr(error)) from error
+
+
+def _chunks(request: Request, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while True:
+        with _lost_after_sending(request):
+            chunk = response.read1(_CHUNK)
+        if not chunk:
+            return
+        yield chunk

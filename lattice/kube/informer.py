@@ -1,0 +1,335 @@
+"""A cache of one kind that follows the server: everything first, then each change, and never a silent hole.
+
+The objects come by a watch with initial events where that is served, else by one unpaged LIST. A watch that
+ends is resumed where it was, if it said anything; one that ended or idled without an event or a bookmark is
+followed by a consistent LIST, because a restored server answers a version of its future with silence. HTTP
+410 leads to a LIST too. After each LIST what is gone is told as a deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from lattice.errors import Corrupt, Expired, LatticeError, Rejected, Retry
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import OBJECT, Cluster, EventKind, T, WatchEvent
+from lattice.kube.objects import key_of, version_of
+from lattice.kube.resources import Resource
+
+log = logging.getLogger(__name__)
+
+INACTIVITY_SECONDS = 100.0
+"""The server sends a bookmark about every minute: this long without anything means that the watch is dead."""
+FIRST_BACK_OFF = 0.2
+LONGEST_BACK_OFF = 30.0
+_YIELD_EVERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """One object that appeared (`old` None), changed, or went (`new` None)."""
+
+    key: str
+    old: T | None
+    new: T | None
+
+
+class Informer(Generic[T]):
+    """The objects of one resource, by key; `run` keeps them current until cancelled.
+
+    `on_change` is called for each change, in order, after `objects` shows it; it must be quick (enqueue a key).
+    `freeze` moves everything that exists after the first sync out of the garbage collector's sight. `jitter`
+    gives a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        *,
+        type: type[T] = OBJECT,
+        clock: Clock,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        on_change: Callable[[Change[T]], None] | None = None,
+        jitter: Callable[[], float] = random.random,
+        inactivity_seconds: float = INACTIVITY_SECONDS,
+        freeze: bool = False,
+    ) -> None:
+        self.resource = resource
+        self.objects: dict[str, T] = {}
+        self.synced = asyncio.Event()
+        self.synced_version = ""
+        """Version of the newest complete list."""
+        self.version = ""
+        """Version of the newest list, event or bookmark: where a watch is resumed."""
+        self.list_begun = float("-inf")
+        """Monotonic time at which the newest complete list was asked for."""
+        self.continuous_since = float("inf")
+        """Monotonic time since which no change can have been late: the watch has not been lost since then."""
+        self.lists = 0
+        """Complete lists so far."""
+        self._cluster = cluster
+        self._type = type
+        self._clock = clock
+        self._namespace = namespace
+        self._labels, self._fields = labels, fields
+        self._on_change = on_change
+        self._jitter = jitter
+        self._inactivity_seconds = inactivity_seconds
+        self._freeze = freeze
+        self._streams_lists = True
+        self._must_list = False
+        self._failures = 0
+        self._heard_at = 0.0
+        self._heard = False
+        self._lost = True
+        self._reading: asyncio.Task[LatticeError | None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def run(self) -> None:
+        """Follow until cancelled; ends only by Corrupt (an answer that does not decode) or Rejected (a wrong selector)."""
+        while True:
+            error = await self._session()
+            if isinstance(error, Corrupt | Rejected):
+                raise error
+            seconds = self._pause(error)
+            if error is not None and not isinstance(error, Expired):
+                log.log(
+                    logging.WARNING if self._failures > 1 else logging.INFO,
+                    "WatchLost resource=%s reason=%s retry_seconds=%.2f message=%s",
+                    self.resource.plural,
+                    error.reason,
+                    seconds,
+                    error.message,
+                )
+            if seconds:
+                await self._clock.sleep(seconds)
+
+    async def relist(self) -> None:
+        """Return when a consistent LIST that began after this call is in `objects`; `run` must be running."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._must_list = True
+        if self._reading is not None:
+            self._reading.cancel()
+        await waiter
+
+    async def _session(self) -> LatticeError | None:
+        """One list or watch, under the watchdog; how it ended."""
+        self._heard, self._heard_at = False, self._clock.monotonic()
+        async with asyncio.TaskGroup() as group:
+            reading = self._reading = group.create_task(self._read())
+            watchdog = group.create_task(self._watch_idleness(reading))
+            try:
+                await asyncio.wait({reading})
+            finally:
+                self._reading = None
+            watchdog.cancel()
+        if not reading.cancelled():
+            return reading.result()
+        idle = self._clock.monotonic() - self._heard_at >= self._inactivity_seconds
+        self._must_list = True
+        return Retry(f"watch {self.resource.name}: silent for {self._inactivity_seconds:g} s", reason="WatchSilent") if idle else None
+
+    async def _watch_idleness(self, reading: asyncio.Task[LatticeError | None]) -> None:
+        while (left := self._heard_at + self._inactivity_seconds - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+        reading.cancel()
+
+    async def _read(self) -> LatticeError | None:
+        """List if that is due, then watch to the end; an error is the result, so that the group goes on."""
+        try:
+            if self.version and not self._must_list:
+                await self._follow(self.version)
+            elif self._streams_lists and not self._must_list:
+                await self._stream()
+            else:
+                await self._list()
+                await self._follow(self.version)
+        except Expired as error:
+            self._must_list = True
+            return error
+        except Rejected as error:
+            if self._streams_lists and not self.version and not self._must_list:
+                self._streams_lists = False  # this server has no watch with initial events
+                return None
+            return error
+        except LatticeError as error:
+            self._lost = True
+            self._must_list = self._must_list or not self._heard
+            return error
+        self._must_list = self._must_list or not self._heard
+        return None
+
+    async def _list(self) -> None:
+        begun = self._clock.monotonic()
+        waiters, self._waiters = self._waiters, []
+        self._must_list = False
+        try:
+            with collector_paused():
+                listing = await self._cluster.list(
+                    self.resource, self._namespace, type=self._type, labels=self._labels, fields=self._fields
+                )
+                await self._adopt({key_of(obj): obj for obj in listing.items}, listing.resource_version, begun)
+        except BaseException:
+            self._must_list = True
+            self._waiters = waiters + self._waiters
+            raise
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _stream(self) -> None:
+        """A watch whose initial events are the list; it goes on as the watch."""
+        begun = self._clock.monotonic()
+        fresh: dict[str, T] | None = {}
+        with collector_paused() as resume_collector:
+            async with aclosing(
+                self._cluster.watch(
+                    self.resource, self._namespace, type=self._type, initial_events=True, labels=self._labels, fields=self._fields
+                )
+            ) as events:
+                async for event in events:
+                    self._heard_at = self._clock.monotonic()
+                    if fresh is None:
+                        self._apply(event)
+                    elif event.initial_end:
+                        await self._adopt(fresh, event.resource_version, begun)
+                        fresh = None
+                        resume_collector()
+                        self._mark_live()
+                    else:
+                        _collect(fresh, event)
+        if fresh is not None:
+            raise Retry(f"watch {self.resource.name}: ended before its initial events did", reason="WatchEnded")
+
+    async def _follow(self, version: str) -> None:
+        async with aclosing(
+            self._cluster.watch(
+                self.resource, self._namespace, type=self._type, resource_version=version, labels=self._labels, fields=self._fields
+            )
+        ) as events:
+            async for event in events:
+                self._heard_at = self._clock.monotonic()
+                self._apply(event)
+
+    async def _adopt(self, fresh: dict[str, T], version: str, begun: float) -> None:
+        """Make `objects` what a complete list says, and tell every difference."""
+        former = dict(self.objects)
+        self.objects.clear()
+        self.objects.update(fresh)
+        self.version = self.synced_version = version
+        self.list_begun = begun
+        self.lists += 1
+        if self._freeze and not self.synced.is_set():
+            gc.freeze()
+        for count, change in enumerate(_differences(former, fresh), start=1):
+            self._tell(change)
+            if count % _YIELD_EVERY == 0:
+                await self._clock.sleep(0)
+        self.synced.set()
+        if self._lost:
+            self.continuous_since = self._clock.monotonic()
+            self._lost = False
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        """One event of a live watch."""
+        self._mark_live()
+        if event.resource_version:
+            self.version = event.resource_version
+        if event.object is None:
+            return
+        key = key_of(event.object)
+        if event.kind is EventKind.DELETED:
+            old = self.objects.pop(key, None)
+            if old is not None:
+                self._tell(Change(key, old, None))
+            return
+        old = self.objects.get(key)
+        self.objects[key] = event.object
+        self._tell(Change(key, old, event.object))
+
+    def _mark_live(self) -> None:
+        self._heard = True
+        self._failures = 0
+        if self._lost:
+            self.continuous_since = self._clock.monotonic()
+            self._lost = False
+
+    def _tell(self, change: Change[T]) -> None:
+        if self._on_change is not None:
+            self._on_change(change)
+
+    def _pause(self, error: LatticeError | None) -> float:
+        """Seconds before the next session: none after a watch that said something, or when a LIST was asked for."""
+        if self._heard or self._waiters or isinstance(error, Expired):
+            self._failures = 0
+            return 0.0 if error is None or self._waiters else FIRST_BACK_OFF * self._jitter()
+        self._failures += 1
+        seconds = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(self._failures - 1, 20)) * (0.5 + self._jitter())
+        if isinstance(error, Retry) and error.after_seconds:
+            seconds = max(seconds, error.after_seconds)
+        return seconds
+
+
+def _collect(fresh: dict[str, Any], event: WatchEvent[Any]) -> None:
+    """One of the initial events."""
+    if event.object is None:
+        return
+    if event.kind is EventKind.DELETED:
+        fresh.pop(key_of(event.object), None)
+    else:
+        fresh[key_of(event.object)] = event.object
+
+
+def _differences(former: dict[str, T], fresh: dict[str, T]) -> Iterator[Change[T]]:
+    """What went first, then what appeared or changed, in the order of the list."""
+    for key, old in former.items():
+        if key not in fresh:
+            yield Change(key, old, None)
+    for key, new in fresh.items():
+        before = former.get(key)
+        if before is None or version_of(before) != version_of(new):
+            yield Change(key, before, new)
+
+
+_paused = 0
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[Callable[[], None]]:
+    """Hold the garbage collector off while many objects are made; what is given resumes it early.
+
+    It counts, because several informers list at once, and leaves a collector alone that was off before.
+    """
+    global _paused
+    if _paused == 0 and not gc.isenabled():
+        yield lambda: None
+        return
+    _paused += 1
+    gc.disable()
+    held = True
+
+    def resume() -> None:
+        nonlocal held
+        global _paused
+        if held:
+            held = False
+            _paused -= 1
+            if _paused == 0:
+                gc.enable()
+
+    try:
+        yield resume
+    finally:
+        resume()

@@ -1,0 +1,29 @@
+"""What the machinery needs of any object, be it a plain one or a view: its key and its version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def key_of(obj: Any) -> str:
+    """`namespace/name`, or `name` for a cluster object."""
+    if isinstance(obj, dict):
+        metadata = obj["metadata"]
+        namespace = metadata.get("namespace", "")
+        return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+    key: str = obj.metadata.key
+    return key
+
+
+def version_of(obj: Any) -> str:
+    """`metadata.resourceVersion`, "" where there is none."""
+    if isinstance(obj, dict):
+        return str(obj["metadata"].get("resourceVersion", ""))
+    version: str = obj.metadata.resource_version
+    return version
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Namespace ("" for a cluster object) and name of a key."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
