@@ -14,7 +14,7 @@ class Wish(View, frozen=True):
     since: str | None = None
 
 
-class Disable(View):
+class Disable(View, frozen=True):
     """Out of service; fenced: the operator vouches that nothing runs there any more."""
 
     reason: str = ""
