@@ -104,7 +104,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def _tenant(server: ApiServer, name: str, *, users: tuple[str, ...], admins: tuple[str, ...] = ()) -> None:
     """What the operator makes of a Tenant, by hand."""
     put = server.request
-    assert put("POST", f"{GROUP}/tenants", {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": {}}).ok
+    assert put(
+        "POST", f"{GROUP}/tenants", {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": {}}
+    ).ok
     assert put("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {"lattice.dev/tenant": name}}}).ok
     for role, members in (("lattice-tenant-user", users), ("lattice-tenant-admin", admins)):
         subjects = [{"kind": "User", "name": member, "apiGroup": "rbac.authorization.k8s.io"} for member in members]
@@ -126,7 +128,11 @@ def _grant(server: ApiServer, name: str, verb: str, tenant: str, members: tuple[
 
 def _grant_in_namespace(server: ApiServer, namespace: str, user: str) -> None:
     ref = {"kind": "ClusterRole", "name": "lattice-tenant-user", "apiGroup": "rbac.authorization.k8s.io"}
-    body = {"metadata": {"name": "gitops"}, "roleRef": ref, "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]}
+    body = {
+        "metadata": {"name": "gitops"},
+        "roleRef": ref,
+        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+    }
     assert server.request("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", body).ok
 
 
@@ -134,15 +140,15 @@ def _until_enforced(server: ApiServer) -> None:
     """Policies and roles reach the admission plugin within a moment of their creation."""
     alice = Person(server, "alice")
     servers.until(lambda: not alice("POST", ALLOCATIONS, allocation("probe-owner", user="")).ok, "the owner policy is enforced", within=30)
-    probe = {"metadata": {"name": "lattice", "labels": {"lattice.dev/tenant": "x"}}}
-    del probe
     scheduler = Person(server, "lattice:scheduler")
     servers.until(
         lambda: scheduler("GET", f"{GROUP}/ledgers").ok and Person(server, "carol")("GET", ALLOCATIONS).ok, "roles are in force", within=30
     )
 
 
-def allocation(name: str, *, user: str = "alice", tenant: str = "physics", vcluster: str = "hpc", finalizers: tuple[str, ...] = ()) -> dict[str, Any]:
+def allocation(
+    name: str, *, user: str = "alice", tenant: str = "physics", vcluster: str = "hpc", finalizers: tuple[str, ...] = ()
+) -> dict[str, Any]:
     spec: dict[str, Any] = {"entrypoint": "true", "resources": {"nodes": 1}, "lifecycle": {"type": "Bounded", "walltime": "1m"}}
     spec |= {key: value for key, value in (("user", user), ("tenant", tenant), ("vcluster", vcluster)) if value}
     metadata: dict[str, Any] = {"name": name, "namespace": "physics"}
@@ -160,7 +166,9 @@ def agent(server: ApiServer, name: str) -> Person:
 
 
 def bound_agent(server: ApiServer, name: str) -> Person:
-    return Person(server, "system:serviceaccount:lattice-system:lattice-agent", ("system:serviceaccounts", "system:authenticated"), node=name)
+    return Person(
+        server, "system:serviceaccount:lattice-system:lattice-agent", ("system:serviceaccounts", "system:authenticated"), node=name
+    )
 
 
 def refused(answer: Answer, *words: str) -> None:
@@ -219,7 +227,11 @@ def test_only_owner_and_admins_change_or_delete_work(server: ApiServer) -> None:
 
 def test_an_outsider_sees_and_changes_nothing(server: ApiServer) -> None:
     mallory = Person(server, "mallory")
-    for answer in (mallory("GET", ALLOCATIONS), mallory("POST", ALLOCATIONS, allocation("x", user="mallory")), mallory("GET", f"{GROUP}/tenants")):
+    for answer in (
+        mallory("GET", ALLOCATIONS),
+        mallory("POST", ALLOCATIONS, allocation("x", user="mallory")),
+        mallory("GET", f"{GROUP}/tenants"),
+    ):
         assert answer.status == 403
 
 
@@ -238,7 +250,9 @@ def test_the_release_finalizer_is_removed_by_lattice_alone(server: ApiServer) ->
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{ALLOCATIONS}/finalized", gone), "lattice.dev/release")
     passed(scheduler("PATCH", f"{ALLOCATIONS}/finalized", gone))
     passed(scheduler("PATCH", f"{ALLOCATIONS}/finalized", {"metadata": {"finalizers": ["lattice.dev/release"]}}))
-    as_account = Person(server, "system:serviceaccount:lattice-system:lattice-scheduler", ("system:serviceaccounts", "system:authenticated"))
+    as_account = Person(
+        server, "system:serviceaccount:lattice-system:lattice-scheduler", ("system:serviceaccounts", "system:authenticated")
+    )
     passed(as_account("PATCH", f"{ALLOCATIONS}/finalized", gone))
 
 
@@ -252,7 +266,7 @@ PLACED = {
     ],
 }  # fmt: skip
 STARTED = {
-    "type": "Started", "status": "True", "reason": "Running", "message": "", "lastTransitionTime": "2026-01-01T00:00:01Z", "observedGeneration": 1,
+    "type": "Started", "status": "True", "reason": "Running", "lastTransitionTime": "2026-01-01T00:00:01Z", "observedGeneration": 1,
 }  # fmt: skip
 
 
@@ -285,7 +299,16 @@ def test_only_the_reporter_of_the_current_attempt_reports(server: ApiServer) -> 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("attempt", 3), ("reporter", "n2"), ("nodes", "n[1-3]"), ("number", 8), ("ledgerSeq", 41), ("head", "n2"), ("nodeCount", 3), ("requeues", 0)],
+    [
+        ("attempt", 3),
+        ("reporter", "n2"),
+        ("nodes", "n[1-3]"),
+        ("number", 8),
+        ("ledgerSeq", 41),
+        ("head", "n2"),
+        ("nodeCount", 3),
+        ("requeues", 0),
+    ],
 )
 def test_an_agent_leaves_what_the_scheduler_writes(server: ApiServer, field: str, value: object) -> None:
     path = placed(server, f"field-{field.lower()}")
@@ -307,7 +330,9 @@ def test_a_late_report_does_not_bring_an_ended_attempt_back(server: ApiServer) -
     finished = {**STARTED, "type": "Finished", "reason": "Completed"}
     passed(agent(server, "n1")("PATCH", path, report(conditions=[*PLACED["conditions"], STARTED, finished])))  # type: ignore[misc]
     refused(agent(server, "n1")("PATCH", path, report()), "late report")
-    passed(Person(server, "lattice:scheduler")("PATCH", path, {"status": {"conditions": PLACED["conditions"], "ledgerSeq": 41, "attempt": 3}}))
+    passed(
+        Person(server, "lattice:scheduler")("PATCH", path, {"status": {"conditions": PLACED["conditions"], "ledgerSeq": 41, "attempt": 3}})
+    )
 
 
 def test_a_scheduler_patch_made_from_an_older_ledger_is_refused(server: ApiServer) -> None:
@@ -355,12 +380,26 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     passed(by_scheduler("PATCH", f"{path}/status", {"status": {"index": 4}}))
     passed(by_agent("PATCH", f"{path}/status", {"status": facts}))
     passed(by_operator("PATCH", f"{path}/status", {"status": {**state, "state": "Down", "heartbeat": 4}}))
-    for field, value in (("state", "Down"), ("since", "2026-01-02T00:00:00Z"), ("heartbeat", 9), ("observedGeneration", 2), ("conditions", []), ("index", 5)):
+    for field, value in (
+        ("state", "Down"),
+        ("since", "2026-01-02T00:00:00Z"),
+        ("heartbeat", 9),
+        ("observedGeneration", 2),
+        ("conditions", []),
+        ("index", 5),
+    ):
         if field != "state":
             refused(by_agent("PATCH", f"{path}/status", {"status": {field: value}}))
         if field != "index":
             refused(by_scheduler("PATCH", f"{path}/status", {"status": {field: "Ready" if field == "state" else value}}))
-    for field, fact in (("health", "Unhealthy"), ("fingerprint", "g"), ("address", "h:2"), ("bootId", "b"), ("hollow", True), ("formats", {"plan": 2})):
+    for field, fact in (
+        ("health", "Unhealthy"),
+        ("fingerprint", "g"),
+        ("address", "h:2"),
+        ("bootId", "b"),
+        ("hollow", True),
+        ("formats", {"plan": 2}),
+    ):
         refused(by_operator("PATCH", f"{path}/status", {"status": {field: fact}}), "by its agent alone")
     refused(by_operator("PATCH", f"{path}/status", {"status": {"index": 5}}), "scheduler alone")
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{path}/status", {"status": {"state": "Ready"}}), "lattice node drain")
@@ -382,7 +421,8 @@ def test_operators_and_system_admins_drain_and_others_do_not(server: ApiServer) 
 
 def ledger_status(**changes: Any) -> dict[str, Any]:
     status = {
-        "epoch": 1, "term": "t", "seq": 1, "commit": "a", "nextNumber": 1, "recoveries": 0, "totalNodes": 0, "sensitive": {"max": 0, "used": 0},
+        "epoch": 1, "term": "t", "seq": 1, "commit": "a", "nextNumber": 1, "recoveries": 0, "totalNodes": 0,
+        "sensitive": {"max": 0, "used": 0},
         "tenants": {}, "shards": ["1||"] * 64,
     }  # fmt: skip
     return {**status, **changes}
@@ -448,13 +488,26 @@ def test_the_tenant_label_of_a_namespace_is_set_by_who_may_change_tenants(server
     rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "patch"]}
     subjects = [{"kind": "User", "name": "ned", "apiGroup": "rbac.authorization.k8s.io"}]
     passed(server.request("POST", PATHS["ClusterRole"], {"metadata": {"name": "namespacer"}, "rules": [rule]}))
-    passed(server.request("POST", PATHS["ClusterRoleBinding"], {"metadata": {"name": "namespacer"}, "roleRef": reference, "subjects": subjects}))
+    passed(
+        server.request(
+            "POST", PATHS["ClusterRoleBinding"], {"metadata": {"name": "namespacer"}, "roleRef": reference, "subjects": subjects}
+        )
+    )
     ned = Person(server, "ned")
-    servers.until(lambda: ned("POST", "/api/v1/namespaces", {"metadata": {"name": "plain"}}).status in (201, 409), "ned may create", within=10)
+    servers.until(
+        lambda: ned("POST", "/api/v1/namespaces", {"metadata": {"name": "plain"}}).status in (201, 409), "ned may create", within=10
+    )
     passed(ned("PATCH", "/api/v1/namespaces/plain", {"metadata": {"labels": {"a": "b"}}}))
     refused(ned("PATCH", "/api/v1/namespaces/plain", {"metadata": {"labels": {"lattice.dev/tenant": "physics"}}}), "which tenant pays")
-    refused(ned("POST", "/api/v1/namespaces", {"metadata": {"name": "theirs", "labels": {"lattice.dev/tenant": "physics"}}}), "which tenant pays")
-    passed(Person(server, "lattice:operator")("POST", "/api/v1/namespaces", {"metadata": {"name": "ours", "labels": {"lattice.dev/tenant": "physics"}}}))
+    refused(
+        ned("POST", "/api/v1/namespaces", {"metadata": {"name": "theirs", "labels": {"lattice.dev/tenant": "physics"}}}),
+        "which tenant pays",
+    )
+    passed(
+        Person(server, "lattice:operator")(
+            "POST", "/api/v1/namespaces", {"metadata": {"name": "ours", "labels": {"lattice.dev/tenant": "physics"}}}
+        )
+    )
 
 
 def test_everybody_reads_where_the_gateway_is_and_since_when_the_leaders_are_silent(server: ApiServer) -> None:

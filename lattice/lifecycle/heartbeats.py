@@ -1,0 +1,93 @@
+"""When each node's heartbeat was last seen to change: silence as one observer knows it (decision "heartbeat").
+
+Time is the observer's own monotonic clock. `since` is the moment from which its watch has been without a gap: what
+happened before may have been seen late, so silence counts from there at the earliest, and only a change after it
+is a fresh heartbeat. The table is kept in the order of the last change, so that the silent ones are its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lattice.lifecycle.node import Pulse, Timing
+
+MASS_AT_LEAST = 10
+
+
+@dataclass(slots=True)
+class _Beat:
+    """One node's last change: when, of which version and number; `mass` as it was when most fell silent."""
+
+    at: float
+    version: str = ""
+    number: int = 0
+    mass: tuple[int, int] | None = None
+
+
+class Heartbeats:
+    """One owner, changed by `expect`, `hear` and `forget`; `validate` holds its order against the times."""
+
+    def __init__(self) -> None:
+        self._beats: OrderedDict[str, _Beat] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Nodes that are followed."""
+        return len(self._beats)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the node is followed."""
+        return name in self._beats
+
+    def expect(self, name: str, now: float) -> None:
+        """Follow a node that may never have reported."""
+        if name not in self._beats:
+            self._beats[name] = _Beat(now)
+
+    def hear(self, name: str, version: str, number: int, now: float) -> bool:
+        """Note the version of a node's heartbeat; whether it is another one than before."""
+        beat = self._beats.get(name)
+        if beat is not None and beat.version == version:
+            return False
+        self._beats[name] = _Beat(now, version, number)
+        self._beats.move_to_end(name)
+        return True
+
+    def forget(self, name: str) -> None:
+        """Follow the node no more."""
+        self._beats.pop(name, None)
+
+    def pulse(self, name: str, now: float, since: float) -> Pulse:
+        """What is known of the node's heartbeat; of a node that is not followed: nothing."""
+        beat = self._beats.get(name)
+        if beat is None:
+            return Pulse()
+        heard = bool(beat.version) and beat.at > since
+        return Pulse(max(0.0, now - max(beat.at, since)), heard, beat.number, beat.mass)
+
+    def silent(self, now: float, since: float, timeout: float) -> Iterator[str]:
+        """The nodes that have been silent for `timeout`, the longest first."""
+        if now - since < timeout:
+            return
+        for name, beat in self._beats.items():
+            if now - beat.at < timeout:
+                return
+            yield name
+
+    def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:
+        """The expected nodes that are silent; marks them when they are more than half of `expected`, and at least ten.
+
+        The mark stays until the node is heard again: a network that comes back node by node shortens nobody's wait.
+        """
+        names = [name for name in self.silent(now, since, timing.timeout) if is_expected(name)]
+        if len(names) >= MASS_AT_LEAST and 2 * len(names) > expected:
+            for name in names:
+                beat = self._beats[name]
+                beat.mass = beat.mass or (len(names), expected)
+        return names
+
+    def validate(self) -> None:
+        """The order of the table is the order of the times."""
+        times = [beat.at for beat in self._beats.values()]
+        assert times == sorted(times), "the table is out of order"  # noqa: S101 - an invariant

@@ -1,0 +1,225 @@
+"""The state machine of a node (book, "Node Lifecycle"; decisions "heartbeat" and "states of a node").
+
+`judge` takes what is known of one node and says which state it is in now, through which states it came there,
+and why. It asks no clock: silence and times are given in seconds by `lattice.lifecycle.heartbeats` and the operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.units import format_duration
+
+UNKNOWN: Final = "Unknown"
+BOOTING: Final = "Booting"
+READY: Final = "Ready"
+DEGRADED: Final = "Degraded"
+DOWN: Final = "Down"
+DRAINING: Final = "Draining"
+DRAINED: Final = "Drained"
+DISABLED: Final = "Disabled"
+FAILED: Final = "Failed"
+
+EXPECTED: Final = frozenset({BOOTING, READY, DEGRADED, DRAINING})
+"""States in which a node is expected to report: only these fall silent."""
+
+TRANSITIONS: Final[dict[str, frozenset[str]]] = {
+    UNKNOWN: frozenset({BOOTING, DISABLED}),
+    BOOTING: frozenset({READY, DEGRADED, FAILED, DISABLED}),
+    READY: frozenset({DEGRADED, DRAINING, DISABLED}),
+    DEGRADED: frozenset({READY, DRAINING, DOWN, DISABLED}),
+    DOWN: frozenset({BOOTING, DISABLED}),
+    DRAINING: frozenset({READY, DEGRADED, DRAINED, DISABLED}),
+    DRAINED: frozenset({READY, DRAINING, DISABLED}),
+    DISABLED: frozenset({BOOTING}),
+    FAILED: frozenset({BOOTING, DISABLED}),
+}
+"""From each state, the states that may follow."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The options of LatticeConfig `nodes` that the machine needs, in seconds."""
+
+    timeout: float = 30.0
+    grace: float = 60.0
+    boot_timeout: float = 600.0
+    mass_silence_delay: float = 600.0
+
+    @property
+    def down_after(self) -> float:
+        """Silence after which a Degraded node is Down."""
+        return self.timeout + self.grace
+
+    @property
+    def down_after_mass_silence(self) -> float:
+        """The same, when it fell silent together with most others."""
+        return self.timeout + max(self.grace, self.mass_silence_delay)
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What one observer knows of a node's heartbeat.
+
+    `silence`: seconds since the observer itself saw it change, counted at most from its own start or the last gap
+    in its watch. `heard`: it saw a change since then. `mass`: silent and expected nodes, when this one fell silent
+    together with more than half of all and at least ten.
+    """
+
+    silence: float = 0.0
+    heard: bool = False
+    number: int = 0
+    mass: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One node: its state, what operators wish, what its agent says, its heartbeat, and who holds it.
+
+    `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node,
+    from a read that began while the node was already Draining or Drained; None when there was no such read.
+    """
+
+    state: str = UNKNOWN
+    drain: str | None = None
+    disable: str | None = None
+    has_index: bool = False
+    has_fingerprint: bool = False
+    healthy: bool = False
+    pulse: Pulse = Pulse()
+    in_state: float = 0.0
+    holders: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state now, the states on the way to it (empty: unchanged), and the reason and sentence of the condition Ready."""
+
+    state: str
+    reason: str
+    message: str
+    path: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work may be placed."""
+        return self.state == READY
+
+
+def judge(facts: Facts, timing: Timing) -> Verdict:
+    """The state that follows from the facts; each step of the path stands in TRANSITIONS."""
+    state, path = facts.state if facts.state in TRANSITIONS else UNKNOWN, list[str]()
+    while (after := _step(state, facts, timing, settled=not path)) is not None and after not in path and after != facts.state:
+        path.append(after)
+        state = after
+    reason, message = _explain(state, facts, timing)
+    return Verdict(state, reason, message, tuple(path))
+
+
+def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | None:
+    """The next state, or None; `settled`: this is the state that stands written, so its age and holders count."""
+    if facts.disable is not None:
+        return None if state == DISABLED else DISABLED
+    silent = facts.pulse.silence >= timing.timeout
+    fresh = facts.pulse.heard and not silent
+    fit = fresh and facts.healthy and facts.has_fingerprint
+    match state:
+        case "Unknown" | "Down":
+            return BOOTING if fresh else None
+        case "Disabled" | "Failed":
+            return BOOTING if fit else None
+        case "Booting":
+            return _from_booting(facts, timing, silent=silent, fit=fit, settled=settled)
+        case "Ready":
+            if silent or _missing(facts):
+                return DEGRADED
+            return DRAINING if facts.drain is not None else None
+        case "Degraded":
+            return _from_degraded(facts, timing, silent=silent, fit=fit)
+        case "Draining":
+            return _from_draining(facts, silent=silent, fit=fit, settled=settled)
+        case "Drained":
+            if settled and facts.holders:
+                return DRAINING
+            return READY if facts.drain is None and fit and facts.has_index else None
+    return None
+
+
+def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, settled: bool) -> str | None:
+    if silent:
+        return DEGRADED
+    if fit:
+        return READY if facts.has_index else None  # the index is the scheduler's to give: its absence is no boot failure
+    return FAILED if settled and facts.in_state >= timing.boot_timeout else None
+
+
+def _from_degraded(facts: Facts, timing: Timing, *, silent: bool, fit: bool) -> str | None:
+    if silent:
+        limit = timing.down_after if facts.pulse.mass is None else timing.down_after_mass_silence
+        return DOWN if facts.pulse.silence >= limit else None
+    if fit and facts.has_index:
+        return READY
+    return DRAINING if facts.drain is not None and facts.pulse.heard else None
+
+
+def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> str | None:
+    if silent:
+        return DEGRADED
+    if facts.drain is None:
+        if fit and facts.has_index:
+            return READY
+        return DEGRADED if facts.pulse.heard else None
+    return DRAINED if settled and facts.holders == 0 else None
+
+
+def _missing(facts: Facts) -> list[str]:
+    """What the node lacks to take work, its heartbeat apart."""
+    needed = (("health", facts.healthy), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
+    return [name for name, there in needed if not there]
+
+
+def _explain(state: str, facts: Facts, timing: Timing) -> tuple[str, str]:
+    """Reason and sentence for the state that was reached."""
+    match state:
+        case "Ready":
+            return "HeartbeatFresh", f"the node reports, last with heartbeat {facts.pulse.number}"
+        case "Degraded":
+            return _explain_degraded(facts, timing)
+        case "Down":
+            limits = f"timeout {format_duration(timing.timeout)}, grace period {format_duration(timing.grace)}"
+            return "HeartbeatLost", f"no heartbeat for {facts.pulse.silence:.0f} s ({limits}); the last was number {facts.pulse.number}"
+        case "Draining" | "Drained" if facts.drain is not None:
+            return ("DrainRequested" if state == DRAINING else "DrainComplete"), f"drain: {facts.drain}"
+        case "Disabled" if facts.disable is not None:
+            return "DisabledByOperator", f"disabled: {facts.disable}"
+        case "Draining" | "Drained" | "Disabled":
+            wanted = "enable" if state == DISABLED else "undrain"
+            return "ReturnPending", f"{wanted} was asked for; missing: {_lacking(facts, timing)}"
+        case "Failed":
+            return (
+                "BootTimeout",
+                f"not fit for work within {format_duration(timing.boot_timeout)} of its first report; missing: {_lacking(facts, timing)}",
+            )
+        case "Booting":
+            return ("Registering" if facts.healthy else "Unhealthy"), f"the node reports; missing: {_lacking(facts, timing)}"
+    return "NeverReported", "no heartbeat of this node has been seen yet"
+
+
+def _explain_degraded(facts: Facts, timing: Timing) -> tuple[str, str]:
+    pulse = facts.pulse
+    if pulse.silence < timing.timeout:
+        return ("Registering" if facts.healthy else "Unhealthy"), f"the node reports; missing: {_lacking(facts, timing)}"
+    said = f"no heartbeat for {pulse.silence:.0f} s (timeout {format_duration(timing.timeout)})"
+    if pulse.mass is not None:
+        silent, expected = pulse.mass
+        waits = format_duration(timing.down_after_mass_silence)
+        return "ManyNodesSilent", f"{said}; {silent} of {expected} nodes fell silent at once: Down waits until {waits} of silence"
+    return "HeartbeatMissed", f"{said}; Down after {format_duration(timing.down_after)} of silence"
+
+
+def _lacking(facts: Facts, timing: Timing) -> str:
+    """What stands between the node and Ready, for people."""
+    fresh = facts.pulse.heard and facts.pulse.silence < timing.timeout
+    lacking = _missing(facts) if fresh else ["a fresh heartbeat", *_missing(facts)]
+    return ", ".join(lacking) or "nothing"
