@@ -1,0 +1,161 @@
+"""The facts of a review, gathered from caches; the API server is asked only for what they cannot know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lattice.admission import Facts, Request, wanted_rights
+from lattice.errors import NotFound
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Informer
+from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, SUBJECT_ACCESS_REVIEWS, TENANTS, VCLUSTERS
+from lattice.lifecycle.settle import is_final
+from lattice.views import Allocation, Metadata, Tenant, VCluster, View
+from lattice_webhooks.reviews import Identity
+
+TENANT_LABEL = "lattice.dev/tenant"
+
+
+class Named(View, frozen=True):
+    """An object of which only the metadata matters."""
+
+    metadata: Metadata
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What the facts come from."""
+
+    tenants: Informer[Tenant]
+    vclusters: Informer[VCluster]
+    namespaces: Informer[Named]
+    nodes: Informer[Named]
+
+    @classmethod
+    def of(cls, cluster: Cluster, clock: Clock) -> Caches:
+        """The caches of a cluster, not yet running."""
+        return cls(
+            tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
+            vclusters=Informer(cluster, VCLUSTERS, type=VCluster, clock=clock),
+            namespaces=Informer(cluster, NAMESPACES, type=Named, clock=clock),
+            nodes=Informer(cluster, NODES, type=Named, clock=clock),
+        )
+
+    def unsynced(self) -> list[str]:
+        """The resources that have not been read yet."""
+        return [cache.resource.plural for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes) if not cache.synced.is_set()]
+
+    async def synced(self) -> None:
+        """Return when everything has been read once."""
+        for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes):
+            await cache.synced.wait()
+
+    async def run(self) -> None:
+        """Follow all of them until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes):
+                group.create_task(cache.run())
+
+
+class Gatherer:
+    """Gathers the facts of one review; it only reads."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, caches: Caches) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._caches = caches
+
+    async def defaults(self, request: Request, identity: Identity) -> Facts:
+        """What `fill` looks at."""
+        return await self._known(request, identity)
+
+    async def checks(self, request: Request, identity: Identity) -> Facts:
+        """What `judge` looks at."""
+        if request.operation == "UPDATE" and request.obj.get("spec") == request.old.get("spec"):
+            return Facts(identity.requester)
+        if request.operation == "DELETE":
+            return Facts(identity.requester, holders=await self._holders(request))
+        rights = await self._rights(request, identity)
+        return await self._known(request, identity, rights)
+
+    async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
+        namespaces = {name: entry.metadata.labels.get(TENANT_LABEL, "") for name, entry in self._caches.namespaces.objects.items()}
+        home = await self._home(request.namespace) if request.kind == "Allocation" else None
+        spec = request.obj.get("spec")
+        spec = spec if isinstance(spec, dict) else {}
+        tenants: Mapping[str, Tenant] = self._caches.tenants.objects
+        vclusters: Mapping[str, VCluster] = self._caches.vclusters.objects
+        if request.kind == "Allocation":
+            tenants = await self._tenants(str(spec.get("tenant") or home or ""))
+            vclusters = await self._vclusters(str(spec.get("vcluster") or ""))
+        return Facts(
+            requester=identity.requester,
+            now=self._clock.now(),
+            namespace_tenant=home,
+            namespaces=namespaces,
+            tenants=tenants,
+            vclusters=vclusters,
+            nodes=len(self._caches.nodes.objects),
+            rights=rights,
+        )
+
+    async def _home(self, namespace: str) -> str:
+        """The tenant of the namespace, asked of the server while the cache does not name one: it may be new."""
+        cached = self._caches.namespaces.objects.get(namespace)
+        if cached is not None and cached.metadata.labels.get(TENANT_LABEL):
+            return cached.metadata.labels[TENANT_LABEL]
+        try:
+            entry = await self._cluster.get(NAMESPACES, namespace, type=Named)
+        except NotFound:
+            return ""
+        return entry.metadata.labels.get(TENANT_LABEL, "")
+
+    async def _tenants(self, named: str) -> Mapping[str, Tenant]:
+        known = self._caches.tenants.objects
+        if not named or named in known:
+            return known
+        try:
+            return {**known, named: await self._cluster.get(TENANTS, named, type=Tenant)}
+        except NotFound:
+            return known
+
+    async def _vclusters(self, named: str) -> Mapping[str, VCluster]:
+        known = self._caches.vclusters.objects
+        if not named or named in known:
+            return known
+        try:
+            return {**known, named: await self._cluster.get(VCLUSTERS, named, type=VCluster)}
+        except NotFound:
+            return known
+
+    async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:
+        tenant, verbs = wanted_rights(request, identity.user)
+        return frozenset([verb for verb in sorted(verbs) if await self._may(identity, verb, tenant)])
+
+    async def _may(self, identity: Identity, verb: str, tenant: str) -> bool:
+        review = {
+            "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
+            "kind": SUBJECT_ACCESS_REVIEWS.kind,
+            "spec": {
+                "user": identity.user,
+                "uid": identity.uid,
+                "groups": list(identity.groups),
+                "extra": identity.extra,
+                "resourceAttributes": {"group": TENANTS.group, "resource": TENANTS.plural, "name": tenant, "verb": verb},
+            },
+        }
+        answer = await self._cluster.create(SUBJECT_ACCESS_REVIEWS, review)
+        status = answer.get("status")
+        return isinstance(status, dict) and bool(status.get("allowed"))
+
+    async def _holders(self, request: Request) -> int | None:
+        """How many allocations that have not ended name the tenant or vcluster that is to be deleted."""
+        field = {"Tenant": "spec.tenant", "VCluster": "spec.vcluster"}.get(request.kind)
+        name = request.old.get("metadata", {}).get("name", "")
+        if field is None or not name:
+            return None
+        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=f"{field}={name}")
+        return sum(not is_final(entry.status) for entry in listing.items)

@@ -1,0 +1,105 @@
+"""The HTTP side: /mutate, /validate and /readyz; an answer within three seconds, or none that could be mistaken for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from lattice.admission import Refused, fill, judge
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, Rejected
+from lattice_webhooks.facts import Caches, Gatherer
+from lattice_webhooks.metrics import Metrics
+from lattice_webhooks.reviews import Review, allowed, filled, judged, read_review
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 2.5
+"""The API server waits three seconds."""
+MAX_BODY = 8 * 1024 * 1024
+"""Two objects of the largest size that etcd takes, and room for the rest."""
+
+
+class Server:
+    """Answers reviews; each answer depends only on the review and the facts."""
+
+    def __init__(self, gatherer: Gatherer, caches: Caches, metrics: Metrics, clock: Clock) -> None:
+        self._gatherer = gatherer
+        self._caches = caches
+        self._metrics = metrics
+        self._clock = clock
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_post("/mutate", self._mutate)
+        app.router.add_post("/validate", self._validate)
+        app.router.add_get("/readyz", self._readyz)
+        return app
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether every cache has been read, and the sentence that says so."""
+        missing = self._caches.unsynced()
+        return (False, f"not read yet: {', '.join(missing)}") if missing else (True, "reviews are answered")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        del request
+        fine, sentence = self.ready()
+        return web.Response(status=200 if fine else 503, text=sentence + "\n")
+
+    async def _mutate(self, request: web.Request) -> web.Response:
+        return await self._answer(request, "mutate", self._fill)
+
+    async def _validate(self, request: web.Request) -> web.Response:
+        return await self._answer(request, "validate", self._judge)
+
+    async def _answer(self, request: web.Request, method: str, decide: Callable[[Review], Awaitable[bytes]]) -> web.Response:
+        begun = self._clock.monotonic()
+        response = await self._decided(await request.read(), decide)
+        self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
+        self._metrics.requests.labels(method, str(response.status)).inc()
+        return response
+
+    async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]]) -> web.Response:
+        """The answer; an error of ours is a status that leaves the decision to the webhook's failure policy."""
+        try:
+            review = read_review(body)
+        except Rejected as error:
+            return web.Response(status=400, text=error.message)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._caches.synced()
+                return web.Response(body=await decide(review), content_type="application/json")
+        except TimeoutError:
+            event(log, "ReviewTimedOut", logging.WARNING, seconds=ANSWER_SECONDS, ready=self.ready()[1])
+            return web.Response(status=503, text=f"the facts could not be gathered within {ANSWER_SECONDS} s: {self.ready()[1]}")
+        except LatticeError as error:
+            event(log, "ReviewFailed", logging.WARNING, reason=error.reason, message=error.message)
+            return web.Response(status=503, text=f"the facts could not be gathered: {error.message}")
+
+    async def _fill(self, review: Review) -> bytes:
+        if review.request is None or review.request.operation == "DELETE":
+            return allowed(review)
+        return filled(review, fill(review.request, await self._gatherer.defaults(review.request, review.identity)))
+
+    async def _judge(self, review: Review) -> bytes:
+        if review.request is None:
+            return allowed(review)
+        verdict = judge(review.request, await self._gatherer.checks(review.request, review.identity))
+        if isinstance(verdict, Refused):
+            asked = review.request.obj or review.request.old
+            name = asked.get("metadata", {}).get("name", "")
+            event(
+                log,
+                "Refused",
+                kind=review.request.kind,
+                name=f"{review.request.namespace}/{name}".lstrip("/"),
+                user=review.identity.user,
+                reason=verdict.reason,
+                field=verdict.field,
+            )
+        return judged(review, verdict)
