@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -44,6 +45,13 @@ class AiohttpCluster:
         self._slots = asyncio.Semaphore(connections)
         self._sleep = sleep
         self._jitter = jitter
+        self._impersonation: tuple[tuple[str, str], ...] = ()
+
+    def impersonate(self, user: str, groups: Sequence[str] = ()) -> AiohttpCluster:
+        """The same server over the same connections, asked as somebody else (Impersonate-User, Impersonate-Group)."""
+        other = copy.copy(self)
+        other._impersonation = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
+        return other
 
     @property
     def config(self) -> ClusterConfig:
@@ -172,6 +180,7 @@ class AiohttpCluster:
     def _open(self, request: Request) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         identity = self._credentials.identity()
         headers = CIMultiDict(identity.headers)
+        headers.extend(self._impersonation)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         config = self._credentials.config
