@@ -1,0 +1,121 @@
+"""The program `lattice`: finds the verb, reads its flags, runs it, and turns errors into sentences and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from lattice.cli import exits
+from lattice.cli.verbs import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
+from lattice.errors import LatticeError
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Outside
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; entry points pass it to `sys.exit`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        verb, rest = split_verb(arguments)
+        if verb is None:
+            return _without_verb(rest)
+        if verb not in VERBS:
+            return _another_program(verb, arguments)
+        from lattice.cli.surroundings import outside
+
+        return run(verb, rest, outside())
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.DONE
+
+
+def run(verb: str, rest: list[str], outside: Outside) -> int:
+    """Run one verb with what follows it."""
+    module = verb_module(verb)
+    before, after = _split_command(rest)
+    parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    module.arguments(parser)
+    add_global_flags(parser)
+    args = parser.parse_intermixed_args(before) if module.INTERMIXED else parser.parse_args(before)
+    args.verb, args.command = verb, after
+    try:
+        from lattice.cli.configuration import read_configuration
+        from lattice.cli.console import Console
+
+        configuration = read_configuration(args.config, outside.environ.get("HOME", "~"))
+        code = module.run(Console(args, outside, configuration))
+        outside.stdout.flush()
+        return code
+    except LatticeError as error:
+        from lattice.cli.failures import explain
+
+        outside.stdout.flush()
+        outside.stderr.write("\n".join(explain(error)) + "\n")
+        if args.verbose:
+            outside.stderr.write(f"  Reason: {error.reason}\n")
+        return exits.of_error(error)
+
+
+def complete() -> NoReturn:
+    """The program `kubectl_complete-lattice`, which kubectl asks for completions of `kubectl lattice`."""
+    from lattice.cli.completion import candidates
+    from lattice.cli.surroundings import outside
+
+    for line in candidates(sys.argv[1:], outside()):
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(":4\n")  # cobra's directive: no file completion
+    sys.exit(exits.DONE)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with the exit code and the error shape of `lattice`."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(exits.USAGE, f"Error: {message}\n  Hint: {self.prog} --help\n")
+
+
+def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
+    """The flags, and the command after `--`."""
+    if "--" not in rest:
+        return rest, None
+    at = rest.index("--")
+    return rest[:at], rest[at + 1 :]
+
+
+def _without_verb(rest: list[str]) -> int:
+    if "--version" in rest:
+        from lattice.cli.surroundings import outside
+
+        return run("version", ["--client"], outside())
+    asked = "--help" in rest or "-h" in rest
+    (sys.stdout if asked else sys.stderr).write(overview())
+    return exits.DONE if asked else exits.USAGE
+
+
+def _another_program(verb: str, arguments: list[str]) -> int:
+    """`lattice-VERB` from PATH, in place of this process; an error when there is none."""
+    import difflib
+    import shutil
+
+    program = shutil.which(f"lattice-{verb}") if verb.replace("-", "").isalnum() else None
+    if program is not None:
+        os.execv(program, [program, *arguments[arguments.index(verb) + 1 :]])  # noqa: S606 - git's way, on purpose
+    near = difflib.get_close_matches(verb, VERBS, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    dev = " (pip install 'lattice-hpc[dev]')" if verb == "dev" else ""
+    sys.stderr.write(
+        f"Error: {verb!r} is no verb of lattice, and no program lattice-{verb} is on PATH{dev}{meant}\n  Hint: lattice --help\n"
+    )
+    return exits.USAGE
+
+
+__all__ = ["GLOBAL_WITH_VALUE", "complete", "main", "run"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""An Allocation as people read it: one line that says what, where, since when and why, and the details of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lattice.cli.render import Column, age, clock, fields, plural, span, table
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import CANCELLED, COMPLETED, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED
+from lattice.units import format_clock, parse_duration, parse_time
+from lattice.views import Allocation, Attempt, Condition, Exit
+
+_COLUMNS = (
+    Column("NAMESPACE"),
+    Column("ID", right=True),
+    Column("NAME", shrink_to=12),
+    Column("USER", shrink_to=6),
+    Column("STATE"),
+    Column("NODES", right=True),
+    Column("WALLTIME", right=True),
+    Column("ELAPSED", right=True),
+    Column("VCLUSTER", shrink_to=8),
+    Column("SINCE", right=True),
+    Column("NODELIST(REASON)", shrink_to=16),
+    Column("JOB", shrink_to=8),
+    Column("TENANT", shrink_to=8),
+    Column("PROJECT", shrink_to=8),
+    Column("ATTEMPT", right=True),
+    Column("CLASS", right=True),
+    Column("MESSAGE", shrink_to=20),
+)
+
+
+def phase_of(allocation: Allocation) -> str:
+    """Its phase; Pending before the scheduler has seen it."""
+    return allocation.status.phase or PENDING
+
+
+def is_final(allocation: Allocation) -> bool:
+    """Whether it has ended for good."""
+    return phase_of(allocation) in FINAL_PHASES
+
+
+def label(allocation: Allocation) -> str:
+    """How sentences name it: by its number, or by its name while it has none."""
+    return str(allocation.status.number or allocation.metadata.name)
+
+
+def since(allocation: Allocation) -> str | None:
+    """Since when it is in the state that it shows."""
+    status = allocation.status
+    if is_final(allocation):
+        finished = condition(status.conditions, FINISHED)
+        return status.end_time or (finished.last_transition_time if finished else None)
+    if phase_of(allocation) == PENDING:
+        scheduled = condition(status.conditions, SCHEDULED)
+        waiting = scheduled is not None and scheduled.status == "False"
+        return scheduled.last_transition_time if waiting and scheduled is not None else submitted(allocation)
+    return status.start_time or submitted(allocation)
+
+
+def submitted(allocation: Allocation) -> str:
+    """When it was submitted."""
+    return allocation.status.submit_time or allocation.metadata.creation_timestamp
+
+
+def blocker(allocation: Allocation) -> Condition | None:
+    """The condition that says why it is not running, or how it ended."""
+    conditions = allocation.status.conditions
+    if is_final(allocation):
+        return condition(conditions, FINISHED) or condition(conditions, READY)
+    scheduled = condition(conditions, SCHEDULED)
+    if scheduled is not None and scheduled.status != "True":
+        return scheduled
+    return condition(conditions, READY)
+
+
+def where_or_why(allocation: Allocation) -> str:
+    """The nodes of what runs or has completed, else the reason in brackets."""
+    phase, status = phase_of(allocation), allocation.status
+    if allocation.spec.cancel is not None and phase not in FINAL_PHASES:
+        return "(CancelRequested)"
+    if phase in (RUNNING, COMPLETED) and status.nodes:
+        return status.nodes
+    why = blocker(allocation)
+    if why is None:
+        return "(NotYetEvaluated)" if phase == PENDING else status.nodes
+    code = f", exit {status.exit.code}" if phase not in (PENDING, CANCELLED) and status.exit is not None and status.exit.code else ""
+    return f"({why.reason}{code})"
+
+
+def elapsed(allocation: Allocation, now: float) -> str:
+    """How long it has run, or ran."""
+    status = allocation.status
+    if not status.start_time:
+        return ""
+    end = parse_time(status.end_time) if status.end_time else now
+    return format_clock(end - parse_time(status.start_time))
+
+
+def allocation_table(
+    allocations: Sequence[Allocation], *, now: float, wide: bool, users: bool, namespaces: bool, width: int, color: bool
+) -> list[str]:
+    """The book's columns, and one that shows the nodes, or the reason, and since when."""
+    rows = [_row(one, now, wide, users, namespaces) for one in allocations]
+    return table(_COLUMNS, rows, width=0 if wide else width, color=color)
+
+
+def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool) -> list[str]:
+    why = blocker(one)
+    extra = ["", "", "", "", "", ""]
+    if wide:
+        extra = [
+            one.spec.tags.get("name", ""),
+            one.spec.tenant,
+            one.spec.project,
+            str(one.status.attempt or ""),
+            str(one.spec.lifecycle.preemption_class),
+            why.message if why is not None else "",
+        ]
+    return [
+        one.metadata.namespace if namespaces else "",
+        str(one.status.number or ""),
+        one.metadata.name,
+        one.spec.user if users or wide else "",
+        phase_of(one),
+        str(one.status.node_count or one.spec.resources.nodes),
+        clock(one.spec.lifecycle.walltime),
+        elapsed(one, now),
+        one.spec.vcluster,
+        age(since(one), now),
+        where_or_why(one),
+        *extra,
+    ]
+
+
+def allocation_details(one: Allocation, now: float) -> list[str]:
+    """Everything that a person asks about one allocation, from what it is to what may be done."""
+    spec, status = one.spec, one.status
+    why = blocker(one)
+    state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
+    attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)
+    return fields(
+        [
+            ("Allocation", f"{status.number or ''} {one.metadata.namespace}/{one.metadata.name}".strip()),
+            ("Job name", spec.tags.get("name", "")),
+            ("State", state),
+            ("Reason", f"{why.reason}: {why.message}" if why is not None and why.message else (why.reason if why is not None else "")),
+            ("Cancel", f"requested: {spec.cancel.reason or 'no reason given'}" if spec.cancel is not None else ""),
+            ("Exit", _exit(status.exit)),
+            ("Nodes", _nodes(one)),
+            ("Head node", status.head),
+            ("Attempt", f"{status.attempt} of at most {spec.lifecycle.requeue.max + 1}" if status.attempt > 1 else ""),
+            ("Earlier", attempts),
+            ("User", spec.user),
+            ("Tenant", spec.tenant + (f", project {spec.project}" if spec.project else "")),
+            ("VCluster", spec.vcluster),
+            ("Class", str(spec.lifecycle.preemption_class)),
+            ("Walltime", _walltime(one, now)),
+            ("Submitted", f"{submitted(one)} ({age(submitted(one), now)} ago)" if submitted(one) else ""),
+            ("Started", status.start_time or ""),
+            ("Ended", status.end_time or ""),
+            ("Not before", spec.lifecycle.not_before or ""),
+            ("Hollow", "it ran on hollow nodes, which only wait" if status.hollow else ""),
+            ("UID", one.metadata.uid),
+            ("Next", _next(one)),
+        ]
+    )
+
+
+def _nodes(one: Allocation) -> str:
+    if one.status.nodes:
+        return f"{one.status.nodes} ({plural(one.status.node_count, 'node')})"
+    return f"{one.spec.resources.nodes} asked for"
+
+
+def _walltime(one: Allocation, now: float) -> str:
+    text = clock(one.spec.lifecycle.walltime)
+    if text and one.status.start_time and not is_final(one):
+        left = parse_time(one.status.start_time) + _seconds(one) - now
+        text += f", {span(left)} left" if left > 0 else ", over"
+    return text
+
+
+def _seconds(one: Allocation) -> float:
+    return parse_duration(one.spec.lifecycle.walltime or "0s")
+
+
+def _exit(end: Exit | None) -> str:
+    if end is None:
+        return ""
+    signal = f", signal {end.signal}" if end.signal else ""
+    where = f" (node {end.node}, rank {end.rank})" if end.node and end.code else ""
+    return f"{end.code}{signal}{where}"
+
+
+def _attempt(attempt: Attempt) -> str:
+    code = f", exit {attempt.exit.code}" if attempt.exit is not None else ""
+    when = f"{attempt.start_time or 'never started'} to {attempt.end_time or '?'}"
+    return f"{attempt.attempt}: {attempt.reason}{code}, on {attempt.nodes or 'no node'}, {when}"
+
+
+def _next(one: Allocation) -> str:
+    name = label(one)
+    if is_final(one):
+        return f"lattice logs {name}" if one.status.start_time else ""
+    return f"lattice why {name}" if phase_of(one) == PENDING else f"lattice logs -f {name}"

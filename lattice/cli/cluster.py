@@ -1,0 +1,50 @@
+"""What the verbs ask of an API server: the synchronous verbs of `lattice.kube.blocking`, as a Protocol."""
+
+# ruff: noqa: A002 - the verbs of lattice.kube name the wanted type `type`
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from lattice.kube.cluster import Listing, PatchKind, WatchEvent
+    from lattice.kube.resources import Resource
+
+T = TypeVar("T")
+
+
+class Blocking(Protocol):
+    """An API server, one request at a time; errors are those of `lattice.errors`."""
+
+    def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:
+        """Read one object."""
+
+    def list(self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = "") -> Listing[T]:
+        """Read all objects that match."""
+
+    def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
+        """Create an object."""
+
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        type: type[T],
+        kind: PatchKind = ...,
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        """Change a part of an object."""
+
+    def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
+        """Ask for the end of an object."""
+
+    def watch(
+        self, resource: Resource, namespace: str = "", *, type: type[T], resource_version: str = "", labels: str = "", fields: str = ""
+    ) -> Iterator[WatchEvent[T]]:
+        """Follow changes."""

@@ -1,0 +1,55 @@
+"""`~/.config/lattice/config.yaml`: the person's defaults (book, "CLI Design")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from lattice.errors import NotFound, Rejected
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The defaults that a flag or a variable overrides; unknown keys are refused."""
+
+    default_tenant: str = ""
+    default_vcluster: str = ""
+    default_uenv: str = ""
+    output_format: str = ""
+    color: bool = True
+    kubeconfig: str = ""
+    gateway: str = ""
+    """URL of the gateway; default: what the cluster says."""
+
+
+def read_configuration(given: str | None, home: str) -> Configuration:
+    """The file that is named, which must exist, else the person's own, which may not."""
+    path = Path(given).expanduser() if given else Path(home) / ".config" / "lattice" / "config.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if given:
+            raise NotFound(f"there is no configuration file {path}", reason="ConfigurationNotFound") from error
+        return Configuration()
+    except (OSError, ValueError) as error:
+        raise Rejected(f"the configuration file {path} cannot be read: {error}", reason="BadInput") from error
+    return parse_configuration(text, str(path))
+
+
+def parse_configuration(text: str, path: str) -> Configuration:
+    """The defaults of a file's text."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise Rejected(f"{path} is no YAML: {error}", reason="BadInput") from error
+    known = {field.name: field.type for field in fields(Configuration)}
+    if not isinstance(document, dict):
+        raise Rejected(f"{path} must be a map with keys of {', '.join(known)}", reason="BadInput")
+    for key, value in document.items():
+        if key not in known:
+            raise Rejected(f"{path}: {key!r} is no option. Known: {', '.join(known)}", reason="BadInput")
+        if type(value).__name__ != known[key]:
+            raise Rejected(f"{path}: {key} must be a {known[key]}, not {value!r}", reason="BadInput")
+    return Configuration(**document)

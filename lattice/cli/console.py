@@ -1,0 +1,168 @@
+"""What one run of `lattice` has at hand: its flags, its surroundings, its configuration, and a cluster once it is needed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+
+from lattice.cli.configuration import Configuration
+from lattice.errors import Denied, NotFound, Rejected
+
+if TYPE_CHECKING:
+    from lattice.cli.cluster import Blocking
+    from lattice.cli.gateway import Stream
+    from lattice.kube.kubeconfig import ClusterConfig
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The surroundings of a run; tests pass their own."""
+
+    stdin: BinaryIO
+    stdout: TextIO
+    stderr: TextIO
+    environ: Mapping[str, str]
+    directory: str
+    """The working directory."""
+    columns: int
+    """Width of the terminal; 0 when standard output is none."""
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+    sleep: Callable[[float], None]
+    configure: Callable[[str | None, str | None], ClusterConfig]
+    """Reads the kubeconfig of a path and a context."""
+    connect: Callable[[ClusterConfig], Blocking]
+    stream: Callable[[ClusterConfig, str, str, str], Stream]
+    """Opens a GET on the gateway: configuration, URL, CA certificate, path."""
+    random: Callable[[], str]
+    """Five random characters for the name of an object."""
+
+
+class Console:
+    """One run: `args` are the flags of its verb and the global ones."""
+
+    def __init__(self, args: argparse.Namespace, outside: Outside, configuration: Configuration) -> None:
+        self.args = args
+        self.outside = outside
+        self.configuration = configuration
+
+    # Output
+
+    @property
+    def format(self) -> str:
+        """table, wide, json, yaml or name."""
+        return str(self.args.output or self.configuration.output_format or "table")
+
+    @property
+    def color(self) -> bool:
+        """Whether state words are coloured: on a terminal, unless told otherwise."""
+        off = self.args.no_color or "NO_COLOR" in self.outside.environ or not self.configuration.color
+        return self.outside.columns > 0 and not off
+
+    def say(self, *lines: str) -> None:
+        """The result, on standard output."""
+        for line in lines:
+            self.outside.stdout.write(line + "\n")
+
+    def note(self, *lines: str) -> None:
+        """What is good to know, on standard error; `-q` silences it."""
+        if not self.args.quiet:
+            self.complain(*lines)
+
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Warnings, on standard error; `-q` does not silence them."""
+        self.complain(*(f"Warning: {sentence}" for sentence in sentences))
+
+    def complain(self, *lines: str) -> None:
+        """Lines on standard error."""
+        for line in lines:
+            self.outside.stderr.write(line + "\n")
+
+    def document(self, obj: Any) -> None:
+        """An object as `-o json` or `-o yaml` asks."""
+        if self.format == "yaml":
+            import yaml
+
+            self.outside.stdout.write(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, width=120))
+            return
+        import json
+
+        self.say(json.dumps(obj, indent=2, ensure_ascii=False))
+
+    def documents(self, kind: str, items: Sequence[Mapping[str, Any]]) -> None:
+        """Several objects as a list object."""
+        self.document({"apiVersion": "lattice.dev/v1alpha1", "kind": f"{kind}List", "items": list(items)})
+
+    def objects(self, kind: str, items: Sequence[Mapping[str, Any]], *, one: bool) -> None:
+        """Objects in one of the formats for programs: json, yaml, name."""
+        if self.format == "name":
+            self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
+        elif one and len(items) == 1:
+            self.document(items[0])
+        else:
+            self.documents(kind, items)
+
+    @property
+    def is_document(self) -> bool:
+        """Whether the format is one for programs."""
+        return self.format in ("json", "yaml", "name")
+
+    def confirm(self, question: str) -> bool:
+        """Whether the person agrees; without a terminal, `--yes` is needed."""
+        if getattr(self.args, "yes", False):
+            return True
+        if not self.outside.columns:
+            raise Rejected(f"{question} There is no terminal to ask on: confirm with --yes", reason="BadInput")
+        self.outside.stderr.write(f"{question} [y/N] ")
+        self.outside.stderr.flush()
+        return self.outside.stdin.readline().decode(errors="replace").strip().lower() in ("y", "yes")
+
+    # The cluster
+
+    @cached_property
+    def cluster_config(self) -> ClusterConfig:
+        """The server and who we are there."""
+        return self.outside.configure(self.args.kubeconfig or self.configuration.kubeconfig or None, self.args.context)
+
+    @cached_property
+    def cluster(self) -> Blocking:
+        """The API server."""
+        return self.outside.connect(self.cluster_config)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that a flag, the environment or the configuration names; may be empty."""
+        return str(self.args.tenant or self.outside.environ.get("LATTICE_TENANT") or self.configuration.default_tenant)
+
+    @cached_property
+    def namespace(self) -> str:
+        """Where the verbs look: -n, else the tenant's namespace, else the kubeconfig's."""
+        if self.args.namespace:
+            return str(self.args.namespace)
+        return self._namespace_of(self.tenant) if self.tenant else self.cluster_config.namespace or "default"
+
+    def _namespace_of(self, tenant: str) -> str:
+        from lattice.kube.resources import TENANTS
+        from lattice.views import Tenant
+
+        try:
+            names = self.cluster.get(TENANTS, tenant, type=Tenant).spec.namespaces
+        except Denied:
+            return tenant
+        except NotFound as error:
+            raise NotFound(f'tenant "{tenant}" not found', reason="TenantUnknown") from error
+        ours = self.cluster_config.namespace
+        return ours if ours in names else (names[0] if names else tenant)
+
+    @cached_property
+    def user(self) -> str:
+        """Who the API server says we are."""
+        from lattice.kube.resources import SELF_SUBJECT_REVIEWS
+
+        review = self.cluster.create(SELF_SUBJECT_REVIEWS, {}, type=dict[str, Any])
+        return str(review.get("status", {}).get("userInfo", {}).get("username", ""))

@@ -1,0 +1,149 @@
+"""Tables, ages and colours; pure: nothing here fetches, prints or asks a clock."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.units import format_bytes, format_clock, parse_duration, parse_time, quantity_bytes
+
+NOTHING: Final = "—"
+"""What a cell shows that has no value."""
+_GAP = "  "
+_COLORS: Final = {
+    "Running": "32",
+    "Completed": "32",
+    "Ready": "32",
+    "Pending": "33",
+    "Staging": "33",
+    "Degraded": "33",
+    "Draining": "33",
+    "Booting": "33",
+    "Failed": "31",
+    "Down": "31",
+    "Disabled": "31",
+    "Cancelled": "35",
+    "Drained": "36",
+    "Suspended": "36",
+    "Unknown": "31",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, whether it is right-aligned, and the least width it may be cut to (0: never cut)."""
+
+    title: str
+    right: bool = False
+    shrink_to: int = 0
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
+    """The lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
+    kept = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
+    heads = [columns[at] for at in kept]
+    cells = [[row[at] or NOTHING for at in kept] for row in rows]
+    widths = [max([_width(head.title), *(_width(row[at]) for row in cells)]) for at, head in enumerate(heads)]
+    _fit(heads, widths, width)
+    lines = [_line([head.title for head in heads], heads, widths, color=False)]
+    return lines + [_line(row, heads, widths, color=color) for row in cells]
+
+
+def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """`Name:  value` lines for one object; pairs without a value vanish."""
+    shown = [(name, value) for name, value in pairs if value]
+    margin = max((len(name) for name, _ in shown), default=0) + 3
+    lines: list[str] = []
+    for name, value in shown:
+        first, *rest = value.split("\n")
+        lines.append(f"{name + ':':<{margin}}{first}")
+        lines += [" " * margin + line for line in rest]
+    return lines
+
+
+def paint(word: str, color: bool) -> str:
+    """A state word in its colour."""
+    code = _COLORS.get(word)
+    return f"\x1b[{code}m{word}\x1b[0m" if color and code else word
+
+
+def age(text: str | None, now: float) -> str:
+    """How long ago, in the two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
+    if not text:
+        return ""
+    return span(now - parse_time(text))
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    rest = max(0, int(seconds))
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return "".join(parts)
+
+
+def clock(duration: str | None) -> str:
+    """`72:00:00` of `72h`; empty without one."""
+    return format_clock(parse_duration(duration)) if duration else ""
+
+
+def memory(quantity: int | str) -> str:
+    """A quantity of bytes for people: `503.6Gi`; exact where a whole number of units says it."""
+    count = quantity_bytes(quantity)
+    if not count:
+        return ""
+    exact = format_bytes(count)
+    if len(exact) <= 6:
+        return exact
+    for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def plural(count: int, word: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _fit(heads: list[Column], widths: list[int], width: int) -> None:
+    """Narrow the columns that may be cut, the widest first, until the table fits or none can give."""
+    while width and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        able = [at for at, head in enumerate(heads) if head.shrink_to and widths[at] > head.shrink_to]
+        if not able:
+            return
+        widths[max(able, key=lambda at: widths[at])] -= 1
+
+
+def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color: bool) -> str:
+    parts: list[str] = []
+    for text, head, width in zip(cells, heads, widths, strict=True):
+        shown = text if _width(text) <= width else _cut(text, width)
+        pad = " " * (width - _width(shown))
+        painted = paint(shown, color)
+        parts.append(pad + painted if head.right else painted + pad)
+    return _GAP.join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    kept = ""
+    for char in text:
+        if _width(kept + char) > width - 1:
+            break
+        kept += char
+    return kept + "…"

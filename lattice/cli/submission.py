@@ -1,0 +1,151 @@
+"""What `submit` is given, as Allocations: flags, a command, a script, or manifests; and the name of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lattice.errors import Rejected
+from lattice.scripts.asked import Given, merge
+from lattice.scripts.book import from_book, is_book
+from lattice.scripts.directives import MAX_SCRIPT_BYTES, Script, decode_script, read_script
+from lattice.scripts.options import LATTICE
+
+if TYPE_CHECKING:
+    from lattice.cli.configuration import Configuration
+
+REQUEST_ID = "lattice.dev/request-id"
+REQUEST_HASH = "lattice.dev/request-hash"
+"""Annotations that make repeating a submission safe: AlreadyExists is success only if the hash is ours."""
+_LONGEST_MANIFEST = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """A script or a command, and the job name that follows from it."""
+
+    script: Script | None
+    command: str | None
+    name: str
+
+
+def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) -> Source:
+    """The work: the words after `--`, else the script of this path (`-` is standard input)."""
+    if command is not None:
+        if path is not None:
+            raise Rejected(f"give either a script ({path}) or a command after --, not both", reason="BadInput")
+        if not command or not command[0]:
+            raise Rejected("there is no command after --", reason="BadInput")
+        return Source(None, shlex.join(command), command[0].rsplit("/", 1)[-1])
+    if path is None or path == "-":
+        return Source(read_script(decode_script(stdin.read(MAX_SCRIPT_BYTES * 16), "standard input")), None, "stdin")
+    return Source(read_script(decode_script(read_file(path, MAX_SCRIPT_BYTES * 16), path)), None, Path(path).name)
+
+
+def read_file(path: str, most: int) -> bytes:
+    """The bytes of a file that a person named."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError as error:
+        raise Rejected(f"there is no file {path}", reason="BadInput") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory, not a script or a manifest", reason="BadInput") from error
+    except OSError as error:
+        raise Rejected(f"{path} cannot be read: {error.strerror or error}", reason="BadInput") from error
+
+
+def gather_asked(
+    flags: Mapping[str, str | bool], source: Source, environ: Mapping[str, str], configuration: Configuration
+) -> dict[str, Given]:
+    """Everything that was asked for, the strongest source of each option."""
+    given: list[tuple[str, Given]] = [("name", Given("name", source.name, "configuration", "the name of what is submitted"))]
+    for option, value in (
+        ("tenant", configuration.default_tenant),
+        ("vcluster", configuration.default_vcluster),
+        ("uenv", configuration.default_uenv),
+    ):
+        if value:
+            given.append((option, Given(option, value, "configuration", f"configuration: default_{option}")))
+    for option in ("tenant", "vcluster"):
+        variable = f"LATTICE_{option.upper()}"
+        if environ.get(variable):
+            given.append((option, Given(option, environ[variable], "environment", f"{variable}={environ[variable]}")))
+    given += source.script.given if source.script is not None else ()
+    for option, flag in flags.items():
+        known = LATTICE[option]
+        place = f"--{option}" if flag is True else f"--{option}={flag}"
+        if known.refused:
+            raise Rejected(f"{place}: {known.refused}", reason="NotServed", fields=(option,))
+        given.append((known.slot, Given(option, None if flag is True else str(flag), "command line", place)))
+    return merge(given)
+
+
+def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
+    """The Allocations of a YAML or JSON file, ours or the book's; other kinds are refused."""
+    import yaml
+
+    data = stdin.read(_LONGEST_MANIFEST) if path == "-" else read_file(path, _LONGEST_MANIFEST)
+    try:
+        documents = [document for document in yaml.safe_load_all(data.decode()) if document is not None]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Rejected(f"{path} is no YAML: {' '.join(str(error).split())}", reason="BadDocument") from error
+    found: list[dict[str, Any]] = []
+    for document in documents:
+        if not isinstance(document, dict):
+            raise Rejected(f"{path} holds {document!r}, not an Allocation", reason="BadDocument")
+        listed = document.get("items") if str(document.get("kind", "")).endswith("List") else None
+        found += [_allocation(path, one) for one in (listed if isinstance(listed, list) else [document])]
+    if not found:
+        raise Rejected(f"{path} holds no Allocation", reason="BadDocument")
+    return found
+
+
+def _allocation(path: str, document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise Rejected(f"{path} holds {document!r}, not an Allocation", reason="BadDocument")
+    if is_book(document):
+        return from_book(document)
+    if document.get("kind") != "Allocation":
+        raise Rejected(
+            f"{path} holds a {document.get('kind')}: submit takes Allocations, `kubectl apply` takes everything", reason="BadDocument"
+        )
+    return document
+
+
+def finish(document: dict[str, Any], namespace: str, request_id: str, random: str) -> dict[str, Any]:
+    """The object as it is sent: with a namespace, a name of its own, and the hash that tells whose it is.
+
+    A manifest that has a name is sent as it is.
+    """
+    metadata = dict(document.get("metadata") or {})
+    metadata.setdefault("namespace", namespace)
+    if not metadata.get("name") and not metadata.get("generateName"):
+        spec: Mapping[str, Any] = document.get("spec") or {}
+        metadata["name"] = name_of(str((spec.get("tags") or {}).get("name") or "work"), request_id, random)
+        annotations = {**(metadata.get("annotations") or {}), REQUEST_HASH: spec_hash(spec)}
+        metadata["annotations"] = {**annotations, REQUEST_ID: request_id} if request_id else annotations
+    return {**document, "metadata": {key: value for key, value in metadata.items() if value}}
+
+
+def name_of(job: str, request_id: str, random: str) -> str:
+    """The job's name as an object's name with a suffix; with a request id it follows from that alone."""
+    if request_id:
+        return f"{slug(request_id)[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
+    return f"{slug(job)[:50]}-{random}"
+
+
+def slug(text: str) -> str:
+    """The text as part of an object's name: lower case, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "work"
+
+
+def spec_hash(spec: Mapping[str, Any]) -> str:
+    """What two equal submissions share."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,293 @@
+"""`lattice submit`: a command, a script or a manifest becomes an Allocation."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.allocation_rows import label
+from lattice.cli.follow import changes, until_final
+from lattice.cli.scheduler import leadership
+from lattice.cli.submission import REQUEST_HASH, finish, gather_asked, read_manifests, read_source
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, UnknownOutcome
+from lattice.kube.resources import ALLOCATIONS
+from lattice.scripts.asked import Site, Submitter, needs
+from lattice.scripts.options import LATTICE, Argument
+from lattice.scripts.translate import translate
+from lattice.views import Allocation
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+NUMBER_SECONDS = 2.0
+"""How long `submit` waits for the scheduler to give the number."""
+_REPEATS = 3
+_FLAGS = {
+    "name": ("NAME", "the job's name, free text"),
+    "nodes": ("N|MIN-MAX", "how many nodes"),
+    "walltime": ("TIME", "longest run: 30m, 24h, 7d, or Slurm's forms"),
+    "constraint": ("LIST", "key=value, key>=n, features; for example gpu_type=GH200,gpu_count=4"),
+    "cpus": ("N", "CPUs that each node must have"),
+    "memory": ("SIZE", "memory that each node must have, for example 128Gi"),
+    "gpus-per-node": ("N", "GPUs that each node must have"),
+    "ntasks": ("N", "number of tasks; without --nodes the nodes follow from it"),
+    "ntasks-per-node": ("N", "tasks on each node"),
+    "tasks-on": ("WHERE", "head-node (default of scripts) or every-node (default of commands)"),
+    "nodelist": ("NODES", "only these nodes, for example nid[001-064]"),
+    "exclude": ("NODES", "none of these nodes"),
+    "topology": ("HINT", "any, tight or spread"),
+    "preemption-class": ("0-10", "priority class"),
+    "not-before": ("TIME", "not started before; also Slurm's forms, such as now+1hour"),
+    "deadline": ("TIME", "cancelled when not started by then"),
+    "grace-period": ("TIME", "from TERM to KILL"),
+    "max-requeue": ("N", "attempts after the first"),
+    "project": ("PROJECT", "for accounting"),
+    "tag": ("KEY=VALUE,…", "free labels"),
+    "intent": ("INTENT", "train, simulate, serve, interactive or preprocess"),
+    "chdir": ("DIR", "working directory (default: here)"),
+    "stdout": ("FILE", "file for standard output, besides `lattice logs`"),
+    "stderr": ("FILE", "file for standard error"),
+    "open-mode": ("MODE", "append or truncate"),
+    "export": ("NAME,NAME=VALUE", "variables for the work"),
+    "uenv": ("NAME", "software environment"),
+    "view": ("NAME", "view of the uenv"),
+    "image": ("IMAGE", "OCI image"),
+    "user": ("USER", "submit for another user (needs the right)"),
+}
+_SWITCHES = {
+    "hold": "keep it from starting until `lattice release`",
+    "service": "runs until it is cancelled",
+    "no-preempt": "never preempted",
+    "requeue": "requeue it when a node fails (the default)",
+    "no-requeue": "never requeue it",
+    "sensitive": "regulated data",
+}
+_GLOBAL = frozenset({"tenant", "vcluster", "output"})
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `submit`; options of Slurm's spelling are taken too, and not listed."""
+    parser.usage = "lattice submit [flags] SCRIPT | -f FILE | -- COMMAND [ARGUMENT …]"
+    parser.epilog = "Scripts may have #LATTICE and #SBATCH lines. Strongest first: flags, environment, #LATTICE, #SBATCH, configuration."
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a script with a #! line; - is standard input")
+    parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest (YAML or JSON, ours or the book's); - is standard input")
+    for name, (metavar, text) in _FLAGS.items():
+        parser.add_argument(f"--{name}", dest=f"ask:{name}", metavar=metavar, help=text)
+    for name, text in _SWITCHES.items():
+        parser.add_argument(f"--{name}", dest=f"ask:{name}", action="store_true", default=None, help=text)
+    for name, option in LATTICE.items():
+        if name not in _FLAGS and name not in _SWITCHES and name not in _GLOBAL:
+            action: dict[str, Any] = {"action": "store_true", "default": None} if option.argument is Argument.NONE else {}
+            parser.add_argument(f"--{name}", dest=f"ask:{name}", help=argparse.SUPPRESS, **action)
+    parser.add_argument("--request-id", default="", metavar="ID", help="makes repeating it safe: the same id never submits twice")
+    parser.add_argument("--dry-run", choices=("client", "server"), help="show what would be applied; client needs no cluster")
+    parser.add_argument("--wait", action="store_true", help="wait for its end, and exit with its code")
+    parser.add_argument("--watch", action="store_true", help="like --wait, and show each change of state")
+    parser.add_argument("--parsable", action="store_true", help="print only the number")
+
+
+def run(console: Console) -> int:
+    """Submit, and wait where that is asked."""
+    documents = _documents(console)
+    if console.args.dry_run:
+        return _dry_run(console, documents)
+    if len(documents) > 1 and console.args.request_id:
+        raise Rejected("--request-id is for one submission, and the file holds several", reason="BadInput")
+    codes = [_submit(console, document) for document in documents]
+    return exits.of_several(codes)
+
+
+def _flags(console: Console) -> dict[str, str | bool]:
+    flags = {key.removeprefix("ask:"): value for key, value in vars(console.args).items() if key.startswith("ask:") and value is not None}
+    for name in ("tenant", "vcluster"):
+        if getattr(console.args, name):
+            flags[name] = getattr(console.args, name)
+    return flags
+
+
+def _documents(console: Console) -> list[dict[str, Any]]:
+    """The Allocations, complete but for defaults that the server fills in."""
+    args, flags = console.args, _flags(console)
+    if args.filename is not None:
+        return _from_manifests(console, flags)
+    if args.script is None and args.command is None and _stdin_is_terminal(console):
+        raise Rejected("nothing to submit: give a script, -f FILE, or -- COMMAND. Hint: lattice submit --help", reason="BadInput")
+    source = read_source(args.script, args.command, console.outside.stdin)
+    asked = gather_asked(flags, source, console.outside.environ, console.configuration)
+    tenant = asked["tenant"].value or "" if "tenant" in asked else ""
+    args.tenant = args.tenant or tenant or None
+    wanted = needs(asked)
+    site = Site() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)
+    outside = console.outside
+    submitter = Submitter(outside.directory, outside.environ, outside.now())
+    made = translate(asked, script=source.script, command=source.command, submitter=submitter, site=site)
+    console.warn(made.warnings)
+    console.note(*(f"Note: {note}" for note in made.notes))
+    return [finish(made.allocation, _namespace(console), args.request_id, outside.random())]
+
+
+def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> Site:
+    """The facts of the cluster, asked only where something depends on them."""
+    if not wanted:
+        return Site(vclusters={}, qos={})
+    from lattice.cli.site import gather_site
+
+    return gather_site(console, wanted, tenant)
+
+
+def _stdin_is_terminal(console: Console) -> bool:
+    return console.outside.stdin.isatty()
+
+
+def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict[str, Any]]:
+    args = console.args
+    if args.script is not None or args.command is not None:
+        raise Rejected("give either -f FILE or work of your own, not both", reason="BadInput")
+    given = sorted(set(flags) - {"hold", "tenant"})
+    if given:
+        raise Rejected(f"--{given[0]} does not go with -f: write it in the manifest", reason="BadInput")
+    documents = []
+    for document in read_manifests(args.filename, console.outside.stdin):
+        _refuse_unknown(args.filename, document)
+        spec = document["spec"] = dict(document.get("spec") or {})
+        if "hold" in flags:
+            spec["hold"] = True
+        if spec.get("tenant") and not args.tenant:
+            args.tenant = spec["tenant"]
+        documents.append(finish(document, _namespace(console), args.request_id, console.outside.random()))
+    return documents
+
+
+def _refuse_unknown(path: str, document: dict[str, Any]) -> None:
+    """Strict where the server is lenient: a misspelt field is refused, not pruned."""
+    from lattice.admission.strict import parse_strict
+
+    problems = parse_strict("Allocation", document)
+    if problems:
+        raise Rejected(f"{path}: " + "; ".join(problems), reason="BadDocument")
+
+
+def _namespace(console: Console) -> str:
+    """Where it is submitted; a dry run without a cluster needs none."""
+    if console.args.dry_run != "client":
+        return console.namespace
+    if console.args.namespace or console.tenant:
+        return str(console.args.namespace or console.tenant)
+    try:
+        return console.cluster_config.namespace
+    except LatticeError:
+        return ""
+
+
+# Dry runs
+
+
+def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
+    if console.args.dry_run == "server":
+        shown = []
+        for document in documents:
+            namespace = document["metadata"]["namespace"]
+            made = console.cluster.create(ALLOCATIONS, document, namespace, type=dict[str, Any], dry_run=True)
+            made["metadata"].pop("managedFields", None)
+            shown.append(made)
+    else:
+        for document in documents:
+            _judge_offline(console, document)
+        shown = documents
+    if console.format in ("table", "wide"):
+        console.args.output = "yaml"
+    if len(shown) > 1 and console.format == "yaml":
+        import yaml
+
+        console.outside.stdout.write(yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True, width=120))
+    else:
+        console.objects("Allocation", shown, one=True)
+    return exits.DONE
+
+
+def _judge_offline(console: Console, document: dict[str, Any]) -> None:
+    """Ask the chain that the webhook asks, with what is known without a cluster."""
+    from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit
+
+    _refuse_unknown("the allocation", document)
+    user = console.outside.environ.get("USER", "")
+    match admit(Request.creation(document), Facts(requester=Requester(user), now=console.outside.now())):
+        case Refused() as refused:
+            raise Rejected(refused.message, reason=refused.reason, fields=(refused.field,) if refused.field else ())
+        case Accepted(warnings=warnings):
+            console.warn(warnings)
+
+
+# Submitting
+
+
+def _submit(console: Console, document: dict[str, Any]) -> int:
+    made = create(console, document)
+    if console.format in ("json", "yaml", "name"):
+        _numbered(console, made)
+        raw = console.cluster.get(ALLOCATIONS, made.metadata.name, made.metadata.namespace, type=dict[str, Any])
+        console.objects("Allocation", [raw], one=True)
+    else:
+        made = _numbered(console, made)
+        if made.status.number is None:
+            _say_without_number(console, made)
+        else:
+            console.say(str(made.status.number) if console.args.parsable else f"Submitted allocation {made.status.number}")
+    console.outside.stdout.flush()
+    return _wait(console, made) if console.args.wait or console.args.watch else exits.DONE
+
+
+def create(console: Console, document: dict[str, Any]) -> Allocation:
+    """Create it exactly once: an unknown outcome is looked up, and what stands there is ours only if its hash says so."""
+    metadata = document["metadata"]
+    for _ in range(_REPEATS):
+        try:
+            return console.cluster.create(ALLOCATIONS, document, metadata["namespace"], type=Allocation)
+        except UnknownOutcome:
+            if not metadata.get("name"):
+                raise
+            console.note("Note: the answer was lost; looking whether it was accepted")
+            try:
+                return _ours(console, metadata)
+            except NotFound:
+                continue  # it was not: the same name again is safe
+        except AlreadyExists:
+            return _ours(console, metadata)
+    raise UnknownOutcome(f"no answer to {_REPEATS} tries to create {metadata['namespace']}/{metadata['name']}")
+
+
+def _ours(console: Console, metadata: dict[str, Any]) -> Allocation:
+    there = console.cluster.get(ALLOCATIONS, metadata["name"], metadata["namespace"], type=Allocation)
+    wanted = (metadata.get("annotations") or {}).get(REQUEST_HASH)
+    if wanted and there.metadata.annotations.get(REQUEST_HASH) == wanted:
+        return there
+    request = console.args.request_id
+    why = f"request id {request!r} was used for something else" if request else "an allocation of that name exists"
+    raise AlreadyExists(f"{why}: {metadata['namespace']}/{metadata['name']} is not what is submitted now", reason="NameTaken")
+
+
+def _numbered(console: Console, made: Allocation) -> Allocation:
+    if made.status.number is not None:
+        return made
+    for now in changes(console, made, deadline=console.outside.now() + NUMBER_SECONDS):
+        made = now
+        if made.status.number is not None:
+            break
+    return made
+
+
+def _say_without_number(console: Console, made: Allocation) -> None:
+    console.say(made.metadata.name if console.args.parsable else f"Submitted allocation {made.metadata.name}")
+    why = leadership(console).sentence or "the scheduler has not answered yet"
+    console.note(f"Note: it has no number after {NUMBER_SECONDS:.0f} s: {why}")
+
+
+def _wait(console: Console, made: Allocation) -> int:
+    try:
+        ended = until_final(console, made, tell=console.args.watch)
+    except KeyboardInterrupt:
+        console.note(f"Detached: allocation {label(made)} goes on. Follow it with `lattice wait {label(made)}`")
+        return exits.INTERRUPTED
+    return exits.NOT_YET if ended is None else exits.of_work(ended)

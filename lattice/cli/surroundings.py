@@ -1,0 +1,66 @@
+"""The real surroundings of a run: the process's streams, its environment, the clock, the network."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lattice.cli.console import Outside
+
+if TYPE_CHECKING:
+    from lattice.cli.cluster import Blocking
+    from lattice.cli.gateway import Stream
+    from lattice.kube.kubeconfig import ClusterConfig
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' own alphabet for generated names: no vowels, so no words."""
+
+
+def outside() -> Outside:
+    """Everything that is not an argument."""
+    return Outside(
+        stdin=sys.stdin.buffer,
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+        environ=os.environ,
+        directory=_directory(),
+        columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else 0,
+        now=time.time,
+        sleep=time.sleep,
+        configure=_configure,
+        connect=_connect,
+        stream=_stream,
+        random=lambda: "".join(secrets.choice(_LETTERS) for _ in range(5)),
+    )
+
+
+def _directory() -> str:
+    """The working directory as the shell names it, links and all; empty when it is gone."""
+    named = os.environ.get("PWD", "")
+    try:
+        return named if named and Path(named).samefile(".") else str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _configure(path: str | None, context: str | None) -> ClusterConfig:
+    from lattice.kube.kubeconfig import load
+
+    return load(path, context)
+
+
+def _connect(config: ClusterConfig) -> Blocking:
+    from lattice.kube.blocking import BlockingCluster
+
+    return BlockingCluster(config)
+
+
+def _stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:
+    from lattice.cli.gateway import open_stream
+
+    return open_stream(config, url, ca, path)

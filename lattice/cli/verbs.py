@@ -1,0 +1,107 @@
+"""The verbs, their modules and the global flags; loads argparse only, so that `lattice --help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a verb's module is, and what it does in one line."""
+
+    module: str
+    summary: str
+    group: str
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "submit": Verb("submit", "Submit a command, a batch script or a manifest", "Work"),
+    "status": Verb("status", "Show allocations: what runs, where, since when, and why the rest waits", "Work"),
+    "why": Verb("why", "Say why an allocation waits, or how it ended", "Work"),
+    "logs": Verb("logs", "Show what an allocation prints", "Work"),
+    "wait": Verb("wait", "Wait until allocations have ended, and exit with their code", "Work"),
+    "cancel": Verb("cancel", "Cancel allocations", "Work"),
+    "hold": Verb("hold", "Keep pending allocations from starting", "Work"),
+    "release": Verb("release", "Let held allocations start", "Work"),
+    "update": Verb("update", "Change what may be changed of an allocation", "Work"),
+    "nodes": Verb("nodes", "Show nodes", "Cluster"),
+    "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
+    "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
+    "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
+    "completion": Verb("completion", "Print the completion script of a shell", "This program"),
+}
+ALIASES: Final = {"completions": "completion"}
+"""Spellings that the book also has."""
+GLOBAL_WITH_VALUE: Final = frozenset(
+    {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}
+)
+FORMATS: Final = ("table", "wide", "json", "yaml", "name")
+
+
+class VerbModule(Protocol):
+    """What each verb's module offers."""
+
+    INTERMIXED: bool
+    """Whether flags may stand between its arguments (not possible with subcommands)."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verb's own flags."""
+
+    def run(self, console: Console) -> int:
+        """Do it, and return the exit code."""
+
+
+def verb_module(verb: str) -> VerbModule:
+    """The module of a verb, loaded now."""
+    return cast("VerbModule", import_module(f"lattice.cli.{VERBS[verb].module}"))
+
+
+def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The verb, and everything else: global flags may stand before it."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
+        at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1
+    if at >= len(arguments) or arguments[at] == "--":
+        return None, arguments
+    verb = ALIASES.get(arguments[at], arguments[at])
+    return verb, arguments[:at] + arguments[at + 1 :]
+
+
+def add_global_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that every verb takes."""
+    flags = parser.add_argument_group("global flags")
+    flags.add_argument("-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{', '.join(FORMATS)} (files for the work: --stdout)")
+    flags.add_argument("-q", "--quiet", action="store_true", help="no notes")
+    flags.add_argument("-v", "--verbose", action="store_true", help="more about errors")
+    flags.add_argument("-t", "--tenant", metavar="TENANT", help="the tenant, and so its namespace")
+    if not any("--vcluster" in action.option_strings for action in parser._actions):  # argparse has no other way to ask
+        flags.add_argument("--vcluster", metavar="VCLUSTER", help="the vcluster")
+    flags.add_argument("--config", metavar="FILE", help="default: ~/.config/lattice/config.yaml")
+    flags.add_argument("--no-color", action="store_true", help="no colours")
+    flags.add_argument("--kubeconfig", metavar="FILE", help="default: KUBECONFIG, or ~/.kube/config")
+    flags.add_argument("--context", metavar="NAME", help="a context of the kubeconfig")
+    flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="default: the tenant's, or the kubeconfig's")
+
+
+def overview() -> str:
+    """What `lattice --help` prints."""
+    lines = ["Usage: lattice VERB [arguments] [flags]", "", "Lattice schedules work on bare-metal nodes through the Kubernetes API.", ""]
+    for group in dict.fromkeys(verb.group for verb in VERBS.values()):
+        lines.append(f"{group}:")
+        lines += [f"  {name:<12}{verb.summary}" for name, verb in VERBS.items() if verb.group == group]
+        lines.append("")
+    lines += [
+        "Any other VERB is the program lattice-VERB on PATH (`lattice dev` starts a local cluster).",
+        "Global flags: -o table|wide|json|yaml|name, -q, -v, -t TENANT, --vcluster, --config, --no-color, --kubeconfig, --context, -n.",
+        "Exit codes: 0 done, 1 refused or failed, 2 bad input, 3 not yet, 4 not found, 5 denied, 6 not reachable, 7 some failed;",
+        "            wait and submit --wait: the work's own code, 125 when it ended without one.",
+        "",
+        "`lattice VERB --help` explains a verb.",
+    ]
+    return "\n".join(lines) + "\n"
