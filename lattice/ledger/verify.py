@@ -7,7 +7,6 @@ verifier run them over what etcd really holds.
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
@@ -28,7 +27,7 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
     for position, shard in enumerate(status.shards):
         for columns, interned in _rows(position, shard, faults):
             try:
-                uid = str(uuid.UUID(bytes=base64.urlsafe_b64decode(columns[0] + "==")))
+                uid = _uid(columns[0])
                 tenant, indices = unquote(interned[int(columns[4])]), _indices(columns[9])
             except (ValueError, IndexError) as error:
                 faults.append(f"shard {position}: unreadable row {' '.join(columns)[:60]!r}: {error}")
@@ -51,6 +50,13 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
     if sum(nodes_used.values()) > status.total_nodes:
         faults.append(f"{sum(nodes_used.values())} nodes are held, {status.total_nodes} exist")
     return faults
+
+
+def _uid(text: str) -> str:
+    digits = base64.urlsafe_b64decode(text + "==").hex()
+    if len(digits) != 32:
+        raise ValueError(f"{text!r} is not a uid")
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str], list[str]]]:

@@ -1,0 +1,70 @@
+"""What a process loads: an agent stays small, `lattice --help` stays quick, asked of `sys.modules` of a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LOADED = "print('LOADED ' + json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+EVERY_MODULE = """
+import importlib, json, pkgutil, sys
+package = importlib.import_module({package!r})
+for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
+    if not found.name.endswith(('.__main__', '.shim', '.runner')):
+        importlib.import_module(found.name)
+importlib.import_module({package!r} + '.__main__')
+"""
+
+HELP = """
+import json, sys
+from lattice.cli.__main__ import main
+sys.argv = ['lattice', '--help']
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def loaded(code: str) -> set[str]:
+    """The top-level names that a fresh interpreter has loaded after the code."""
+    done = subprocess.run([sys.executable, "-c", code + LOADED], capture_output=True, text=True, timeout=60, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("LOADED ")]
+    assert lines, f"the program cannot be imported:\n{done.stderr[-2000:]}"
+    return set(json.loads(lines[-1].removeprefix("LOADED ")))
+
+
+@pytest.mark.parametrize(
+    ("package", "unwanted"),
+    [
+        ("lattice_agent", {"pydantic", "kubernetes", "kopf", "numpy"}),
+        ("lattice_controllers.scheduler", {"kopf", "kubernetes", "numpy"}),
+        ("lattice_webhooks", {"kopf", "kubernetes", "numpy"}),
+        ("lattice_gateway", {"pydantic", "kubernetes", "kopf", "numpy"}),
+        ("lattice_controllers.operator", {"kubernetes", "numpy"}),
+    ],
+    ids=["agent", "scheduler", "webhook", "gateway", "operator"],
+)
+def test_a_daemon_loads_only_what_it_needs(package: str, unwanted: set[str]) -> None:
+    assert loaded(EVERY_MODULE.format(package=package)) & unwanted == set()
+
+
+def test_help_of_the_command_line_loads_nothing_heavy() -> None:
+    unwanted = {"pydantic", "kubernetes", "kopf", "numpy", "aiohttp", "grpc", "rich", "ssl", "asyncio"}
+    assert loaded(HELP) & unwanted == set()
+
+
+@pytest.mark.parametrize("module", ["lattice.kube.kubeconfig", "lattice.kube.blocking"])
+def test_one_shot_verbs_talk_to_the_server_without_aiohttp(module: str) -> None:
+    assert loaded(f"import json, sys, {module}\n") & {"aiohttp", "kubernetes", "pydantic"} == set()
+
+
+@pytest.mark.parametrize(
+    "module", ["lattice.views", "lattice.models.conditions", "lattice.models.reasons", "lattice.units", "lattice.errors"]
+)
+def test_what_every_process_shares_is_light(module: str) -> None:
+    assert loaded(f"import json, sys, {module}\n") & {"pydantic", "aiohttp", "grpc", "asyncio", "ssl"} == set()
