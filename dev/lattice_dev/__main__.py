@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--nodes", type=int, help="agents that run work (4)")
     up.add_argument("--hollow", type=int, help="nodes that only wait, for scale (0)")
     up.add_argument("--plain", action=argparse.BooleanOptionalAction, help="agents without a network of their own")
-    up.add_argument("--without", help="components that shall not run, comma-separated; '' for none left out")
+    up.add_argument("--without", help="components that shall not run, comma-separated, `agents` for all of them; '' for none")
     up.add_argument("--unsafe-no-fsync", action=argparse.BooleanOptionalAction, help="etcd does not wait for the disk: quick tests only")
     up.add_argument("--compaction", action=argparse.BooleanOptionalAction, help="off: etcd keeps every revision, for the history of a test")
     down = _verb(verbs, "down", "end every process and remove every trace", _down)

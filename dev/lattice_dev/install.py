@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lattice.kube.blocking import BlockingCluster
 
 from lattice import errors
 from lattice.kube import resources
+from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import PatchKind
 from lattice.kube.resources import Resource
 from lattice_dev.waiting import Clock, wait_until

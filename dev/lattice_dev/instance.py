@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lattice.kube.blocking import BlockingCluster
-
 from lattice import errors
 from lattice.kube import kubeconfig as kubeconfig_file
+from lattice.kube.blocking import BlockingCluster
 from lattice_dev import audit, build, install, kubeconfigs, network, people, pki, ports, processes, readiness, site, state
 from lattice_dev.build import Programs
 from lattice_dev.components import Component, components

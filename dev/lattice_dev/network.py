@@ -101,11 +101,11 @@ def mend(link: NodeLink) -> None:
 
 
 def inode(namespace: Path) -> int:
-    """The namespace's inode number; 0 when the file holds none, or the host's own."""
+    """The namespace's inode number; 0 when the file holds none, or the one that this process lives in."""
     if not _is_namespace(namespace):
         return 0
     number = namespace.stat().st_ino
-    return 0 if number == Path("/proc/1/ns/net").stat().st_ino else number
+    return 0 if number == Path("/proc/self/ns/net").stat().st_ino else number
 
 
 def remove_node(link: NodeLink) -> None:

@@ -106,7 +106,7 @@ class Launcher:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[int] = []
 
     def start(self, argv: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str]) -> ProcessId:
         """Starts `argv` in a session of its own with both streams appended to `log`; raises Rejected when it cannot be run."""
@@ -124,19 +124,13 @@ class Launcher:
                 )
             except OSError as error:
                 raise errors.Rejected(f"{argv[0]} cannot be started: {error}", reason="ProgramMissing") from error
-        self._children.append(child)
+        child.returncode = 0  # it outlives this object on purpose: subprocess shall neither wait for it nor complain
+        self._children.append(child.pid)
         return identify(child.pid) or ProcessId(child.pid, 0)
 
     def reap(self) -> None:
         """Collects children that ended, so that none stays a zombie."""
-        self._children = [child for child in self._children if child.poll() is None]
-
-    def release(self) -> None:
-        """Forgets the living children: they go on without this process, on purpose."""
-        for child in self._children:
-            if child.poll() is None:
-                child.returncode = 0
-        self._children = []
+        self._children = [pid for pid in self._children if not _collected(pid)]
 
     def stop(self, processes: Sequence[ProcessId], grace_seconds: float) -> None:
         """TERM to all, and KILL to those that are there after the grace; returns when all are gone."""
@@ -161,6 +155,13 @@ class Launcher:
                 return False
             self._clock.sleep(0.01)
         self.reap()
+        return True
+
+
+def _collected(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
         return True
 
 

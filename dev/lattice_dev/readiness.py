@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lattice.kube.blocking import BlockingCluster
-
 from lattice import errors
 from lattice.kube import resources
+from lattice.kube.blocking import BlockingCluster
 
 
 @dataclass(frozen=True)

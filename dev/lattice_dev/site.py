@@ -71,7 +71,7 @@ class Site:
         return 9106 if self.network else self.ports[f"agent-{node}-metrics"]
 
     def authority(self, name: str) -> Path:
-        """The certificate of an authority: `ca`, `etcd-ca` or `agents-ca`."""
+        """The certificate of an authority: `ca`, `etcd-ca`, `agents-ca` or `front-proxy-ca`."""
         return self.where.pki / f"{name}.crt"
 
     def pair(self, authority: str, file: str) -> Pair:
@@ -84,8 +84,9 @@ class Site:
         return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
 
     def runs(self, component: str) -> bool:
-        """Whether the options leave this component running."""
-        return component not in self.options.without
+        """Whether the options leave this component running; `agents` leaves out every agent."""
+        without = self.options.without
+        return component not in without and not (component.startswith("agent-") and "agents" in without)
 
 
 def node_names(count: int) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
 
 def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
     """Issues what is missing or worn (everything with `force`); answers the names of what was issued."""
-    authorities = {name: Authority(site.where.pki, name, now) for name in ("ca", "etcd-ca", "agents-ca")}
+    authorities = {name: Authority(site.where.pki, name, now) for name in ("ca", "etcd-ca", "agents-ca", "front-proxy-ca")}
     issued = []
     for authority, file, identity in wanted_certificates(site):
         _, new = authorities[authority].issue(file, identity, force=force)

@@ -13,7 +13,7 @@ from lattice_dev.processes import Launcher, ProcessId
 from lattice_dev.state import Layout, Process, State
 from lattice_dev.waiting import Clock, wait_until
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 3.0
 LOG_LINES = 15
 
 
@@ -82,10 +82,6 @@ class Supervisor:
         if process is None or not processes.alive(process.id):
             return "it does not run"
         return component.probe.missing()
-
-    def release(self) -> None:
-        """Lets what was started go on without this process."""
-        self._launcher.release()
 
     def kill_everything(self, namespaces: Sequence[int]) -> None:
         """KILL to every process that carries the instance's mark or lives in one of its network namespaces, until none is left."""
