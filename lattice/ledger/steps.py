@@ -99,7 +99,6 @@ class End:
     reason: str
     message: str
     exit: Exit | None = None
-    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,9 @@ def _end_of(standings: list[Standing]) -> tuple[str, str, Exit | None]:
             return standing.detail or "StartFailed", f"could not be started on {standing.name}", None
         if standing.state in ("l", "g") or standing.fenced:
             return "Lost", f"{standing.name} has no record of it", None
-    return "Completed", "every task ended with 0", Exit(code=0)
+    if standings and all(standing.state == ENDED for standing in standings):
+        return "Completed", "every task ended with 0", Exit(code=0)
+    return "Lost", "no node has a record of its end", None
 
 
 def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> Step:

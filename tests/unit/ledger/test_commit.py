@@ -1,0 +1,197 @@
+"""The book keeps its invariants under any proposals, and a batch that is taken back leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.errors import Corrupt
+from lattice.ledger.commit import Book, apply_all
+from lattice.ledger.format import CAUSES, decode_shard, encode_shard
+from lattice.ledger.proposals import Accepted, Adopt, Appoint, Claim, Forget, Limits, Numbers, Pool, Proposal, Refused, Release, Renew, Stop
+from lattice.ledger.verify import verify
+from tests.build import claim, row, uid
+
+NODES = 12
+TENANTS = ("physics", "ml")
+NAMES = {index: f"nid{index:03d}" for index in range(NODES)}
+
+
+def book(max_nodes: int | None = None, max_allocations: int | None = None) -> Book:
+    made = Book.empty("term", "commit")
+    for tenant in TENANTS:
+        made.apply(Limits(tenant, max_nodes, max_allocations))
+    made.apply(Pool(NODES))
+    return made
+
+
+keys = st.tuples(st.integers(0, 4).map(uid), st.integers(1, 3))
+node_sets = st.sets(st.integers(0, NODES - 1), min_size=1, max_size=5).map(lambda nodes: tuple(sorted(nodes)))
+proposals: st.SearchStrategy[Proposal] = st.one_of(
+    st.builds(
+        lambda key, nodes, tenant: Claim(key[0], key[1], 1, "alice", tenant, "hpc", "B", nodes[0], nodes),
+        keys,
+        node_sets,
+        st.sampled_from(TENANTS),
+    ),
+    st.builds(Stop, keys, st.sampled_from(CAUSES)),
+    st.builds(Release, keys, st.none() | node_sets),
+    st.builds(Renew, keys, st.integers(1, 5)),
+    st.builds(Appoint, keys, st.integers(0, NODES - 1)),
+    st.builds(Limits, st.sampled_from(TENANTS), st.none() | st.integers(0, 9), st.none() | st.integers(0, 4)),
+    st.builds(Forget, st.sampled_from(TENANTS)),
+    st.builds(Pool, st.integers(0, NODES)),
+    st.builds(Numbers, st.integers(1, 50)),
+    st.builds(lambda key, nodes: Adopt(Claim(key[0], key[1], 1, "bob", "ml", "hpc", "U", nodes[0], nodes), "h"), keys, node_sets),
+)
+
+
+def fingerprint(kept: Book) -> Any:
+    return (
+        kept.head,
+        dict(kept.accounts),
+        dict(kept.rows),
+        dict(kept.holders),
+        {name: set(found) for name, found in kept.attempts.items()},
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(proposals, max_size=40))
+def test_any_proposals_leave_no_node_twice_and_no_limit_exceeded(asked: list[Proposal]) -> None:
+    kept = book()
+    used_before = dict.fromkeys(TENANTS, 0)
+    for proposal in asked:
+        verdict, _ = kept.apply(proposal)
+        kept.validate()
+        assert verify(kept.render(), NAMES) == []
+        for tenant, account in kept.accounts.items():
+            grew = account.used_nodes > used_before.get(tenant, 0)
+            if isinstance(proposal, Claim) and grew and account.max_nodes is not None:
+                assert account.used_nodes <= account.max_nodes
+            used_before[tenant] = account.used_nodes
+        assert isinstance(verdict, Accepted | Refused)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(proposals, max_size=15), st.lists(proposals, min_size=1, max_size=15))
+def test_a_batch_that_is_taken_back_leaves_no_trace(before: list[Proposal], batch: list[Proposal]) -> None:
+    kept = book(6, 3)
+    apply_all(kept, before)
+    kept.changes.clear()
+    as_it_was = fingerprint(kept)
+    _, undo = apply_all(kept, batch)
+    undo()
+    assert fingerprint(kept) == as_it_was
+    assert kept.changes == []
+    kept.validate()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(proposals, max_size=30))
+def test_a_stored_ledger_reads_as_the_book_that_wrote_it(asked: list[Proposal]) -> None:
+    kept = book()
+    apply_all(kept, asked)
+    assert fingerprint(Book.load(kept.render())) == fingerprint(kept)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(proposals, max_size=20), st.data())
+def test_a_proposal_that_was_accepted_changes_nothing_the_second_time(asked: list[Proposal], data: st.DataObject) -> None:
+    kept = book()
+    apply_all(kept, asked)
+    again = data.draw(proposals)
+    first, _ = kept.apply(again)
+    if isinstance(first, Accepted) and not isinstance(again, Release):
+        as_it_was = fingerprint(kept)
+        second, _ = kept.apply(again)
+        assert second == Accepted(changed=False)
+        assert fingerprint(kept) == as_it_was
+
+
+def test_a_node_that_is_held_is_refused_with_its_index() -> None:
+    kept = book()
+    kept.apply(claim(1, (0, 1)))
+    verdict, _ = kept.apply(claim(2, (1, 2)))
+    assert verdict == Refused("NodesTaken", "1 of 2 nodes are held already: indices 1")
+
+
+def test_a_releasing_row_still_counts_against_the_quota() -> None:
+    kept = book(max_nodes=2)
+    kept.apply(claim(1, (0, 1)))
+    kept.apply(Stop((uid(1), 1), "c"))
+    verdict, _ = kept.apply(claim(2, (2,)))
+    assert isinstance(verdict, Refused)
+    assert verdict.message == 'tenant "physics" would exceed max_nodes quota (current: 2, requested: 1, limit: 2)'
+
+
+def test_a_second_attempt_is_refused_while_the_first_is_held_and_taken_while_it_is_releasing() -> None:
+    kept = book()
+    kept.apply(claim(1, (0,)))
+    assert isinstance(kept.apply(claim(1, (1,), attempt=2))[0], Refused)
+    kept.apply(Stop((uid(1), 1), "l"))
+    assert kept.apply(claim(1, (1,), attempt=2))[0] == Accepted()
+
+
+def test_a_held_row_is_not_freed_in_parts() -> None:
+    kept = book()
+    kept.apply(claim(1, (0, 1)))
+    assert isinstance(kept.apply(Release((uid(1), 1), (0,)))[0], Refused)
+
+
+def test_above_its_size_the_ledger_takes_no_claim_and_still_releases() -> None:
+    kept = Book.empty("t", "c")
+    kept.apply(Limits("physics", None, None))
+    kept.apply(Pool(16384))
+    number = 0
+    wide = tuple(range(0, 16384, 2))
+    kept.apply(claim(1, wide))
+    kept.render()
+    kept._texts[0] = "x" * 1_258_291
+    verdict, _ = kept.apply(claim(2, (1,)))
+    assert isinstance(verdict, Refused)
+    assert verdict.reason == "LedgerFull"
+    assert kept.apply(Release((uid(1), 1)))[0] == Accepted()
+    assert number == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("2||", "format '2'", id="another format names both numbers"),
+        pytest.param("1|a", "without rows", id="no rows part"),
+        pytest.param("1|a|x y", "unreadable", id="short row"),
+    ],
+)
+def test_a_shard_that_is_not_ours_is_corrupt(text: str, says: str) -> None:
+    with pytest.raises(Corrupt, match=says):
+        decode_shard(text)
+
+
+def test_trailing_columns_of_a_row_are_ignored() -> None:
+    text = encode_shard([row(1, (0, 1, 2, 7))])
+    assert decode_shard(text + " gpu0-3 later") == decode_shard(text)
+
+
+def test_a_row_of_one_node_takes_at_most_fifty_bytes() -> None:
+    rows = [msgspec.structs.replace(row(number, (16000 + number,)), generation=2) for number in range(100)]
+    assert len(encode_shard(rows)) / 100 <= 50
+
+
+def test_the_verifier_finds_what_the_committer_would_never_write() -> None:
+    kept = book()
+    kept.apply(claim(1, (0, 1)))
+    kept.apply(claim(2, (2,)))
+    status = kept.render()
+    shards = [encode_shard([row(1, (0, 1)), row(2, (1,)), row(1, (3,), attempt=2), row(4, (11,), tenant="nobody")]), *["1||"] * 63]
+    faults = verify(msgspec.structs.replace(status, shards=tuple(shards)), {**NAMES, 11: ""})
+    told = "\n".join(faults)
+    assert "node nid001 is held twice" in told
+    assert "is held by two attempts" in told
+    assert "tenant nobody holds 1 nodes and has no account" in told
+    assert "index 11, which has no name" in told
+    assert "usedNodes says 3, the rows say 4" in told

@@ -1,0 +1,79 @@
+"""The scheduler's patches: derived fields agree with conditions, and a second look writes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lattice.ledger import projection
+from lattice.ledger.steps import End, Retry
+from lattice.lifecycle.settle import is_final
+from lattice.views.allocation import Allocation, Exit
+from tests.build import allocation, condition, row
+
+NOW = 1_800_000_000.0
+NAMES = {0: "nid001", 1: "nid002"}
+
+
+def patched(subject: Allocation, patch: dict[str, Any]) -> Allocation:
+    """The object after the merge patch."""
+    body = msgspec.to_builtins(subject)
+    status = body.setdefault("status", {})
+    for name, value in patch["status"].items():
+        if value is None:
+            status.pop(name, None)
+        else:
+            status[name] = value
+    return msgspec.convert(body, Allocation)
+
+
+def kinds(subject: Allocation) -> dict[str, tuple[str, str]]:
+    return {entry.type: (entry.status, entry.reason) for entry in subject.status.conditions}
+
+
+def test_a_reason_is_written_once() -> None:
+    fresh = allocation()
+    patch = projection.pending(fresh, "WaitingForNodes", "needs 4", number=7, seq=3, now=NOW)
+    assert patch is not None
+    after = patched(fresh, patch)
+    assert after.status.phase == "Pending"
+    assert kinds(after) == {"Scheduled": ("False", "WaitingForNodes"), "Ready": ("False", "WaitingForNodes")}
+    assert after.status.number == 7
+    assert projection.pending(after, "WaitingForNodes", "needs 4", number=7, seq=4, now=NOW + 9) is None
+
+
+def test_a_placed_one_shows_its_nodes_in_rank_order_with_at_most_three_conditions() -> None:
+    after = patched(allocation(), projection.placed(allocation(), row(1, (0, 1)), NAMES, number=7, seq=3, now=NOW))
+    assert (after.status.nodes, after.status.head, after.status.reporter, after.status.attempt) == ("nid[001-002]", "nid001", "nid001", 1)
+    assert after.status.phase == "Staging"
+    assert len(after.status.conditions) <= 3
+
+
+def test_an_end_that_was_decided_is_final() -> None:
+    running = allocation(1, condition("Scheduled"), condition("Started"), status_attempt=1, status_phase="Running")
+    after = patched(running, projection.ended(running, End("NodeLost", "b was lost"), number=7, seq=9, now=NOW))
+    assert after.status.phase == "Failed"
+    assert is_final(after.status)
+
+
+def test_a_cancelled_one_keeps_the_exit_that_its_reporter_wrote() -> None:
+    running = allocation(1, condition("Finished", "True", "Stopped"), status_attempt=1, status_exit=Exit(code=143, signal=15))
+    after = patched(running, projection.ended(running, End("Cancelled", "cancelled", exit=Exit(code=0)), number=7, seq=9, now=NOW))
+    assert after.status.phase == "Cancelled"
+    assert after.status.exit == Exit(code=143, signal=15)
+    assert is_final(after.status)
+
+
+def test_the_next_attempt_keeps_the_submission_time_and_the_history() -> None:
+    running = allocation(
+        1, condition("Scheduled"), condition("Started"), condition("Finished", "True", "NodeLost"),
+        status_attempt=1, status_phase="Running", status_submit_time="2026-01-01T00:00:00Z", status_start_time="2026-01-01T00:00:09Z",
+        status_nodes="nid001", status_number=7,
+    )  # fmt: skip
+    after = patched(running, projection.retried(running, Retry("NodeLost", "b was lost", None, counted=True), number=7, seq=9, now=NOW))
+    assert (after.status.attempt, after.status.requeues, after.status.phase) == (2, 1, "Pending")
+    assert after.status.submit_time == "2026-01-01T00:00:00Z"
+    assert [(entry.attempt, entry.reason, entry.nodes) for entry in after.status.attempts] == [(1, "NodeLost", "nid001")]
+    assert set(kinds(after)) == {"Scheduled", "Ready"}
+    assert after.status.start_time is None
