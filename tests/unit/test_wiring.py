@@ -56,12 +56,14 @@ def test_every_program_stands_where_its_name_says(script: str) -> None:
 
 
 def test_every_entry_point_is_in_the_graph(graph: grimp.ImportGraph) -> None:
-    assert entry_points() - graph.modules == set()
+    missing = entry_points() - graph.modules
+    assert not missing, f"not there: {', '.join(sorted(missing))}"
 
 
 def test_every_module_of_the_library_is_reached_from_an_entry_point(graph: grimp.ImportGraph) -> None:
     library = {module for module in graph.modules if module == "lattice" or module.startswith("lattice.")}
-    assert sorted(library - reached(graph) - set(FOR_TESTS_OR_PEOPLE)) == []
+    unused = library - reached(graph) - set(FOR_TESTS_OR_PEOPLE)
+    assert not unused, f"no process runs {', '.join(sorted(unused))}"
 
 
 def test_no_exception_is_left_over(graph: grimp.ImportGraph) -> None:
@@ -73,4 +75,5 @@ def test_every_module_of_the_daemons_is_reached_or_started_by_path(graph: grimp.
     by_path = {"lattice_agent.shim", "lattice_agent.runner"}
     by_hand = {module for module in graph.modules if module.startswith("lattice_dev.generate")}
     daemons = {module for module in graph.modules if module.partition(".")[0] in DAEMONS}
-    assert sorted(daemons - reached(graph) - by_path - by_hand) == []
+    unused = daemons - reached(graph) - by_path - by_hand
+    assert not unused, f"no process runs {', '.join(sorted(unused))}"

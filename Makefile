@@ -1,0 +1,60 @@
+# Thin on purpose: each target is one or two commands that work without make too.
+# Override any variable: `make check VENV=/cache/venv`, `make test PYTEST_FLAGS=-x`.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_FLAGS ?= --disable-pip-version-check --quiet
+PYTEST_FLAGS ?=
+INSTANCE ?= default
+SEED ?= 1
+FAULT_KILLS ?= 200
+BENCH_FLAGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.lattice-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up down check unit test faults bench generate
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
+
+setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it (only when pyproject.toml changed)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) -e '.[test]'
+	@touch $@
+
+up: setup ## Bring a local control plane up from nothing and run the main job on it
+	$(BIN)/lattice-dev up --name $(INSTANCE)
+	$(BIN)/lattice-dev demo --name $(INSTANCE)
+
+down: setup ## Take the local control plane down; leaves no process, mount, namespace or file
+	$(BIN)/lattice-dev down --name $(INSTANCE)
+
+check: setup ## Lint, format, types, import contracts, drift of generated files, unit tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m lattice_dev.generate --check
+	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
+
+unit: setup ## Unit tests only
+	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
+
+test: setup ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
+	$(BIN)/pytest tests/unit tests/contract tests/e2e $(PYTEST_FLAGS)
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=10 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
+
+faults: setup ## The long fault run: FAULT_KILLS kills from SEED, repeatable
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
+
+bench: setup ## Measure latencies, rates, API writes and memory; prints the numbers beside the aims
+	$(BIN)/lattice-dev bench $(BENCH_FLAGS)
+
+generate: setup ## Write CRDs, protobuf stubs and reference pages from their sources
+	$(BIN)/python -m lattice_dev.generate
