@@ -96,6 +96,11 @@ class Informer(Generic[T]):
         self._reading: asyncio.Task[LatticeError | None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
+    @property
+    def lost(self) -> bool:
+        """Whether the watch is lost now, or never was: changes may be late, and nothing follows from silence."""
+        return self._lost
+
     async def run(self) -> None:
         """Follow until cancelled; ends only by Corrupt (an answer that does not decode) or Rejected (a wrong selector)."""
         while True:

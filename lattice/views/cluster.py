@@ -177,11 +177,21 @@ class VClusterSpec(View, frozen=True):
     partition_names: tuple[str, ...] = ()
 
 
+class VClusterStatus(View, frozen=True):
+    """What is in force."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    nodes: int = 0
+    ready: int = 0
+
+
 class VCluster(View, frozen=True):
     """A VCluster."""
 
     metadata: Metadata
     spec: VClusterSpec = VClusterSpec()
+    status: VClusterStatus = VClusterStatus()
 
 
 class SchedulingOptions(View, frozen=True):
@@ -225,8 +235,16 @@ class ConfigSpec(View, frozen=True):
     work: WorkOptions = WorkOptions()
 
 
+class ConfigStatus(View, frozen=True):
+    """Whether it is in force."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
 class Config(View, frozen=True):
     """The one LatticeConfig."""
 
     metadata: Metadata
     spec: ConfigSpec = ConfigSpec()
+    status: ConfigStatus = ConfigStatus()
