@@ -128,9 +128,9 @@ class Journal:
         """How it ended; None while it has not, or when no shim could say."""
         return _decode(self._read_of(key, "exit"), ExitRecord)
 
-    def write_empty_exit(self, key: Key, boot: str, end: float) -> None:
-        """The record of an attempt that had no tasks here."""
-        shim.write_durably(str(self.directory(key)), "exit", shim.encode_exit(key.uid, key.attempt, boot, [], end))
+    def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "") -> None:
+        """The record of an attempt that had no tasks here, or never began."""
+        shim.write_durably(str(self.directory(key)), "exit", shim.encode_exit(key.uid, key.attempt, boot, [], end, failure))
 
     def forgotten(self, key: Key) -> bool:
         """Whether it is settled."""

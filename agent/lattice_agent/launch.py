@@ -10,6 +10,8 @@ from lattice_agent import environment
 from lattice_agent.environment import Account
 from lattice_agent.host.interface import Work
 
+MAX_ENTRYPOINT = 131071
+"""What the kernel takes as one argument."""
 _SHOWN = 80
 
 
@@ -47,6 +49,8 @@ def _script_flaw(script: str) -> str:
 def _entrypoint_flaw(entrypoint: str) -> str:
     if "\0" in entrypoint:
         return f"the entrypoint contains a NUL character at position {entrypoint.index(chr(0)) + 1}"
+    if len(entrypoint) > MAX_ENTRYPOINT:
+        return f"the entrypoint has {len(entrypoint)} characters, {MAX_ENTRYPOINT} are possible; use a script"
     try:
         words = shlex.split(entrypoint)
     except ValueError as error:

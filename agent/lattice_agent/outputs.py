@@ -6,7 +6,6 @@ follow) and the bytes. START counts the stream's bytes before the segment, so wh
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +79,11 @@ class LogReader:
             if not head.endswith(b"\n"):
                 file.close()
                 return False
-            start = _parse_head(head, file.name)
+            try:
+                start = _parse_head(head, file.name)
+            except Corrupt:
+                file.close()
+                raise
             self._gap += max(0, start - self._position)
             self._file, self._number, self._position = file, number, start
             return True
@@ -134,7 +137,7 @@ def segments(directory: Path, stream: str) -> list[int]:
     """The numbers of the segments that are there, oldest first."""
     prefix = stream + "."
     try:
-        names = os.listdir(directory)
+        names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
         return []
     return sorted(int(number) for name in names if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdigit())

@@ -483,8 +483,8 @@ def keep_exit(directory: str, data: bytes) -> None:
             return
 
 
-def descendants(root: int) -> list[int]:
-    """All processes below `root`, from the parents that /proc shows."""
+def descendants(*roots: int) -> list[int]:
+    """All processes below `roots`, from the parents that /proc shows."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -495,9 +495,9 @@ def descendants(root: int) -> list[int]:
                 finally:
                     os.close(fd)
                 children.setdefault(parent, []).append(int(entry))
-    found, todo = [], [root]
+    found, todo = list[int](), list(roots)
     while todo:
-        below = children.get(todo.pop(), [])
+        below = children.pop(todo.pop(), [])
         found += below
         todo += below
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
-from lattice.errors import Retry, Stale, UnknownOutcome
+from lattice.errors import NotFound, Retry, Stale, UnknownOutcome
 from lattice_agent import launch
 from lattice_agent.host import facts, processes, scopes, users
 from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, Work
@@ -23,6 +23,7 @@ from lattice_agent.launch import Place, refuse
 from lattice_agent.shim import start_ticks
 
 _LAUNCHES = 5
+_ANSWER_SECONDS = 60.0
 _KILL_AGAIN_SECONDS = 0.1
 _PRUNE_SECONDS = 3600.0
 _P = ParamSpec("_P")
@@ -123,7 +124,7 @@ class LinuxHost:
 
     async def _find_place(self, work: Work) -> Place:
         """Who it runs as, where, with which files; looked at with the user's rights, in a process of its own."""
-        launch.check(work)
+        await _aside(launch.check, work)
         account = await _aside(users.account, work.user, min_uid=work.min_uid, node=work.node)
         request = {
             "op": "probe",
@@ -134,7 +135,7 @@ class LinuxHost:
             "group": account.gid,
             "groups": account.groups,
         }
-        answer = await self._ask(request)
+        answer = await self._ask(request, why_not="its directories and files do not answer")
         if "workdir" not in answer:
             raise refuse(work, answer.get("failure", "the process that looks at its files was killed"))
         passed = answer["passed_over"]
@@ -164,14 +165,25 @@ class LinuxHost:
             await self.prepare(work)
         request = {"op": "start", "launch": await _aside(self._describe, work)}
         for _ in range(_LAUNCHES):
-            answer = await self._ask(request)
+            answer = await self._ask(request, why_not="the command does not begin")
             if "running" in answer:
                 return self._watch(work.key, Running(*answer["running"]))
-            if "failure" in answer:
-                raise refuse(work, answer["failure"])
-            if running := await self._started(work):  # taken, or its shim was killed before it could answer
+            if running := await self._started(work):  # taken, or its shim could not answer
                 return running
-        raise refuse(work, f"the process that keeps it was killed {_LAUNCHES} times before it could begin")
+            if "failure" in answer:
+                return await self._give_up(work, answer["failure"])
+        return await self._give_up(work, f"the process that keeps it was killed {_LAUNCHES} times before it could begin")
+
+    async def _give_up(self, work: Work, why: str) -> Running:
+        """Nobody may start it any more; if somebody just did, that is the answer."""
+        try:
+            given_up = await _aside(self.journal.claim, work.key)
+        except NotFound:
+            raise refuse(work, why) from None
+        if not given_up and (running := await self._started(work)):
+            return running
+        await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why)
+        raise refuse(work, why)
 
     async def _started(self, work: Work) -> Running | None:
         """What an earlier start came to; None when there was none. Raises what it raised."""
@@ -197,14 +209,17 @@ class LinuxHost:
         )
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
         """Asks the runner, a new one when it dies; both requests may be repeated (a start takes its right only once)."""
         for _ in range(_LAUNCHES):
             try:
-                return await self.starter.ask(request)
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    return await self.starter.ask(request)
             except UnknownOutcome:
                 await self._clock.sleep(0.01)
-        return await self.starter.ask(request)
+            except TimeoutError:
+                break
+        return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s"}
 
     # the end
 
@@ -344,12 +359,17 @@ async def open_host(state_dir: Path, *, node: str, clock: Clock, scope_root: Pat
 
     Raises Corrupt for a state directory that is not ours. Leaving it ends the runner and nothing that runs.
     """
-    journal = Journal(state_dir.resolve())
+    journal = Journal(await _aside(state_dir.resolve))
     await _aside(journal.open)
+    failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         host = LinuxHost(journal, await _aside(scopes.choose, node, scope_root), clock, tasks)
         host.starter.open()
         try:
             yield host
+        except Exception as error:
+            failure = error
         finally:
             host.close()
+    if failure is not None:
+        raise failure

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from lattice_agent.shim import start_ticks
 
@@ -36,8 +37,7 @@ def is_live(pid: int, ticks: int) -> bool:
 def state(pid: int) -> str:
     """The letter of /proc/PID/stat; empty when there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""
 

@@ -20,7 +20,6 @@ from lattice_agent.host import processes
 from lattice_agent.host.interface import Key
 from lattice_agent.journal import parse_key
 
-
 _SLICE = "lattice.slice"
 
 
@@ -121,12 +120,12 @@ class CgroupScopes:
             return False
         for directory, _, _ in os.walk(self._path(key), topdown=False):
             with suppress(OSError):  # a process just joined: the answer below says so
-                os.rmdir(directory)
+                Path(directory).rmdir()
         return not self._path(key).exists()
 
     def keys(self) -> list[Key]:
         """All scopes that stand there."""
-        names = [path.name for path in self.root.iterdir() if path.name.startswith("alloc-") and path.name.endswith(".scope")]
+        names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 
     def close(self) -> None:
@@ -158,8 +157,8 @@ class ProcessScopes:
 
     def work(self, key: Key) -> list[int]:
         """The processes of the work that did not shed their environment, and their descendants."""
-        marked = {pid for pid in _own_processes() if _names(pid, key)}
-        return sorted(marked | {below for pid in marked for below in shim.descendants(pid)})
+        marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
+        return sorted(marked | set(shim.descendants(*marked)))
 
     def populated(self, key: Key) -> bool:
         """Whether any process of the work is left; the shim is known by its pid alone."""
@@ -225,19 +224,9 @@ def _members(path: Path) -> list[int]:
     return [pid for pid in found if pid > 0]
 
 
-def _own_processes() -> list[int]:
-    me = os.geteuid()
-    found = []
-    for entry in os.scandir("/proc"):
-        with suppress(OSError):
-            if entry.name.isdigit() and entry.stat().st_uid == me:
-                found.append(int(entry.name))
-    return found
-
-
-def _names(pid: int, key: Key) -> bool:
+def _names(process: Path, key: Key) -> bool:
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
     return f"LATTICE_ALLOC_ID={key.uid}".encode() in variables and f"LATTICE_ATTEMPT={key.attempt}".encode() in variables

@@ -43,7 +43,12 @@ class Starter:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [*_COMMAND, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
+                [*_COMMAND, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={"LANG": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,
             )
         ours.setblocking(False)
         self._socket = ours

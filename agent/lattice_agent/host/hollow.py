@@ -1,0 +1,155 @@
+"""A host that runs nothing and only waits: for scale tests of everything above it, and marked so in every status.
+
+Work ends after its variable HOLLOW_SECONDS with the code HOLLOW_EXIT (default 0); without HOLLOW_SECONDS it waits
+for its walltime or a stop. Nothing outlives the process: after a restart it is a node that was reinstalled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import Rejected, Stale
+from lattice.kube.clock import Clock
+from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, TaskExit, Work
+
+SECONDS = "HOLLOW_SECONDS"
+EXIT = "HOLLOW_EXIT"
+REMEMBERED = 1024
+"""Attempts of which a node remembers that they were started here."""
+TERMINATED, KILLED = 15, 9
+
+
+@dataclass(slots=True)
+class _Held:
+    """One attempt that is prepared or waits."""
+
+    work: Work
+    seconds: float | None
+    code: int
+    running: Running | None = None
+
+
+class HollowTimers:
+    """The ends of all hollow work of a process: one heap instead of a task each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._hosts: dict[str, HollowHost] = {}
+        self._queue = KeyedQueue(self._due, clock, workers=1, name="hollow")
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._queue.run()
+
+    def join(self, node: str, host: HollowHost) -> None:
+        """Adds a node."""
+        self._hosts[node] = host
+
+    def set(self, node: str, key: Key, after: float) -> None:
+        """The attempt ends then."""
+        self._queue.add(f"{node}/{key.uid}/{key.attempt}", after)
+
+    def clear(self, node: str, key: Key) -> None:
+        """It has ended before."""
+        self._queue.forget(f"{node}/{key.uid}/{key.attempt}")
+
+    async def _due(self, name: str) -> float | None:
+        node, uid, attempt = name.split("/")
+        self._hosts[node].finish(Key(uid, int(attempt)))
+        return None
+
+
+class HollowHost:
+    """The Host of one hollow node."""
+
+    def __init__(self, node: str, *, clock: Clock, timers: HollowTimers, facts: Facts, instance: str) -> None:
+        self._node = node
+        self._clock = clock
+        self._timers = timers
+        self._facts = facts
+        self._instance = instance
+        self._seq = 0
+        self._held: dict[Key, _Held] = {}
+        self._begun: dict[Key, None] = {}
+        self._callback: OnExit | None = None
+        timers.join(node, self)
+
+    def on_exit(self, callback: OnExit) -> None:
+        """Registers the one callback."""
+        self._callback = callback
+
+    async def prepare(self, work: Work) -> None:
+        """Reads how long it waits."""
+        if work.key in self._begun:
+            raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
+        seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
+        try:
+            self._held[work.key] = _Held(work, None if seconds is None else max(0.0, float(seconds)), int(code) & 255)
+        except ValueError as error:
+            message = f"hollow node {self._node}: {SECONDS}={seconds!r} and {EXIT}={code!r} must be numbers"
+            raise Rejected(message, reason="StartFailed") from error
+
+    async def start(self, work: Work) -> Running:
+        """Begins to wait."""
+        held = self._held[work.key]
+        if held.running is None:
+            held.running = Running(0, 0, self._clock.now(), self._clock.monotonic())
+            self._begun[work.key] = None
+            while len(self._begun) > REMEMBERED:
+                self._begun.pop(next(iter(self._begun)))
+            if held.seconds is not None and work.tasks:
+                self._timers.set(self._node, work.key, held.seconds)
+        return held.running
+
+    async def terminate(self, key: Key) -> None:
+        """Ends the wait as a process would that TERM ends."""
+        self.finish(key, TERMINATED)
+
+    async def kill(self, key: Key) -> None:
+        """Ends the wait."""
+        self.finish(key, KILLED)
+
+    async def remaining(self, key: Key) -> int:
+        """Tasks that wait."""
+        held = self._held.get(key)
+        return held.work.tasks if held is not None and held.running is not None else 0
+
+    def finish(self, key: Key, signal: int = 0) -> None:
+        """The wait is over, by itself or by a signal."""
+        held = self._held.pop(key, None)
+        if held is None:
+            return  # ended before
+        self._timers.clear(self._node, key)
+        now, tasks = self._clock.now(), ()
+        if held.running is not None:
+            tasks = tuple(self._exit(held, held.running, rank, signal, now) for rank in range(held.work.tasks))
+        if self._callback is not None:
+            self._callback(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, tasks, now))
+
+    def _exit(self, held: _Held, running: Running, rank: int, signal: int, now: float) -> TaskExit:
+        code = 128 + signal if signal else held.code
+        return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
+
+    async def attempts(self) -> list[Known]:
+        """Nothing: a hollow node forgets with its process."""
+        return []
+
+    async def forget(self, key: Key) -> None:
+        """Settled."""
+        self._held.pop(key, None)
+
+    def facts(self) -> Facts:
+        """What is said of the node."""
+        return self._facts
+
+    def instance(self) -> str:
+        """The random id of the node."""
+        return self._instance
+
+    def seen_seq(self) -> int:
+        """The highest plan seq in this process."""
+        return self._seq
+
+    async def remember_seq(self, seq: int) -> None:
+        """Keeps a higher seq in memory."""
+        self._seq = max(self._seq, seq)

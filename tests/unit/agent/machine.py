@@ -1,0 +1,123 @@
+"""What the host's tests share: work for the user nobody, a state directory that this user can traverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice_agent.host.interface import ExitRecord, Key, Work
+from lattice_agent.host.linux import LinuxHost, open_host
+from lattice_agent.host.scopes import CgroupScopes, choose
+
+UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
+
+
+def work(uid: str = UID, **changes: Any) -> Work:
+    """One task of nobody's on one node, unless changed."""
+    fields: dict[str, Any] = {
+        "key": Key(uid, 1),
+        "number": 7,
+        "namespace": "physics",
+        "name": "run-42",
+        "user": "oidc:nobody",
+        "tenant": "physics",
+        "job_name": "run 42",
+        "nodes": ("n1",),
+        "node": "n1",
+        "rank_of_node": 0,
+        "head": "n1",
+        "tasks": 1,
+        "first_rank": 0,
+        "total_tasks": 1,
+        "workdir": "/tmp",
+        "open_files": 1024,
+        "vcluster": "batch",
+    }
+    if {"entrypoint", "script"}.isdisjoint(changes):
+        changes = {"entrypoint": "true"} | changes
+    return Work(**fields | changes)
+
+
+def needs_root() -> pytest.MarkDecorator:
+    """Skips without root: users, cgroups and mounts are real here."""
+    return pytest.mark.skipif(os.geteuid() != 0, reason="starts work as another user, which needs root")
+
+
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may traverse, removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="lattice-host-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Ends:
+    """What the host delivered."""
+
+    def __init__(self, host: LinuxHost) -> None:
+        self._queue: asyncio.Queue[tuple[Key, ExitRecord | None]] = asyncio.Queue()
+        host.on_exit(lambda key, record: self._queue.put_nowait((key, record)))
+
+    async def next(self, within: float = 20.0) -> tuple[Key, ExitRecord | None]:
+        """The next end."""
+        async with asyncio.timeout(within):
+            return await self._queue.get()
+
+    async def record(self) -> ExitRecord:
+        """The next end, which has a record."""
+        _, record = await self.next()
+        assert record is not None
+        return record
+
+    def none(self) -> bool:
+        """Whether nothing was delivered."""
+        return self._queue.empty()
+
+
+@asynccontextmanager
+async def machine(directory: Path, node: str = "", *, swept: bool = True) -> AsyncIterator[tuple[LinuxHost, Ends]]:
+    """A host on this machine, with scopes of its own that are gone afterwards."""
+    node = node or directory.name
+    async with open_host(directory / "state", node=node, clock=SystemClock()) as host:
+        try:
+            yield host, Ends(host)
+        finally:
+            if swept:
+                await asyncio.to_thread(sweep, host)
+
+
+def sweep(host: LinuxHost) -> None:
+    """Kills and removes what a failed test left."""
+    for key in host.scopes.keys():
+        for _ in range(200):
+            host.scopes.kill(key, whole=True)
+            if host.scopes.remove(key):
+                break
+            time.sleep(0.01)
+
+
+def has_cgroups() -> bool:
+    """Whether scopes are cgroups here."""
+    scopes = choose("lattice-probe", None)
+    scopes.close()
+    return isinstance(scopes, CgroupScopes)
+
+
+async def until(true: Any, within: float = 10.0) -> None:
+    """Waits for a predicate, sync."""
+    async with asyncio.timeout(within):
+        while not true():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,361 @@
+"""Real processes: started as the user, once, with their output, their limits and their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import Rejected, Retry, Stale
+from lattice_agent.host import processes
+from lattice_agent.host.interface import ExitRecord, Key, Running
+from lattice_agent.host.linux import LinuxHost
+from lattice_agent.host.scopes import ProcessScopes
+from lattice_agent.outputs import LogReader
+from tests.unit.agent.machine import UID, Ends, machine, needs_root, open_directory, until, work
+
+pytestmark = [pytest.mark.root, needs_root()]
+KEY = Key(UID, 1)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Path]:
+    with open_directory() as path:
+        yield path
+
+
+async def run(host: LinuxHost, ends: Ends, **changes: Any) -> ExitRecord:
+    ours = work(**changes)
+    await host.prepare(ours)
+    await host.start(ours)
+    return await ends.record()
+
+
+def printed(host: LinuxHost, stream: str = "stdout", key: Key = KEY) -> str:
+    reader = LogReader(host.journal.directory(key), stream)
+    text = b"".join(entry.data for entry in reader.read(1 << 30)).decode()
+    reader.close()
+    return text
+
+
+async def test_the_work_runs_as_the_user_in_its_directory_and_its_exit_code_is_kept(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        record = await run(host, ends, entrypoint="sh -c 'id -un; id -gn; umask; pwd; echo oops >&2; exit 3'")
+        assert printed(host) == "nobody\nnogroup\n0022\n/tmp\n"
+        assert printed(host, "stderr") == "oops\n"
+        assert [(task.rank, task.code, task.signal) for task in record.tasks] == [(0, 3, 0)]
+        assert record.boot == host.facts().boot_id
+        assert await host.remaining(KEY) == 0
+        await host.forget(KEY)
+        assert host.scopes.keys() == []
+
+
+async def test_a_signal_is_shown_as_128_plus_its_number(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        record = await run(host, ends, script="#!/bin/sh\nkill -SEGV $$\n")
+        assert [(task.code, task.signal) for task in record.tasks] == [(139, 11)]
+
+
+async def test_every_task_has_its_rank_its_session_and_its_own_code(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        script = "sh -c 'echo $LATTICE_PROCID $(cut -d\" \" -f6 /proc/$$/stat | grep -cx $$); exit $LATTICE_LOCAL_RANK'"
+        record = await run(host, ends, entrypoint=script, tasks=4, first_rank=8, total_tasks=12)
+        assert sorted((task.rank, task.code) for task in record.tasks) == [(8, 0), (9, 1), (10, 2), (11, 3)]
+        assert sorted(printed(host).splitlines()) == ["10 1", "11 1", "8 1", "9 1"]
+
+
+async def test_the_work_starts_with_default_signals_and_nothing_but_three_descriptors(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        await run(host, ends, entrypoint="sh -c 'ls /proc/$$/fd; grep -E \"Sig(Ign|Blk)\" /proc/$$/status; ulimit -n'")
+        assert printed(host).split() == ["0", "1", "2", "SigBlk:", "0" * 16, "SigIgn:", "0" * 16, "1024"]
+
+
+async def test_what_the_tasks_leave_behind_is_killed_and_the_record_written(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        began = time.monotonic()
+        record = await run(host, ends, script="#!/bin/sh\nsetsid sleep 300 &\n(trap '' TERM; sleep 300) &\nexit 5\n")
+        assert record.tasks[0].code == 5
+        assert time.monotonic() - began < 10
+        assert not host.scopes.populated(KEY)
+
+
+async def test_term_is_heard_and_kill_ends_what_ignores_it_with_the_code_kept(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(script="#!/bin/bash\ntrap 'echo heard' TERM\necho on\nwhile :; do sleep 0.05; done\n")
+        await host.prepare(ours)
+        await host.start(ours)
+        await until(lambda: "on" in printed(host))
+        await host.terminate(KEY)
+        await until(lambda: "heard" in printed(host))
+        assert await host.remaining(KEY) > 0
+        with pytest.raises(Retry, match="still has"):
+            await host.forget(KEY)
+        await host.kill(KEY)
+        record = await ends.record()
+        assert [(task.code, task.signal) for task in record.tasks] == [(137, 9)]
+        assert await host.remaining(KEY) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "sentence"),
+    [
+        (
+            {"entrypoint": "no-such-program -x"},
+            "StartFailed",
+            "'no-such-program' cannot be executed: No such file or directory; it is not in PATH=",
+        ),
+        ({"entrypoint": "/etc/passwd"}, "StartFailed", "'/etc/passwd' cannot be executed: Permission denied"),
+        ({"entrypoint": "{place}/junk"}, "StartFailed", "Exec format error"),
+        ({"script": "#!/no/such/interpreter\n"}, "StartFailed", "the file exists, but not the interpreter that it names"),
+        ({"entrypoint": "echo " + "x" * 1_000_000}, "StartFailed", "the entrypoint has 1000005 characters, 131071 are possible"),
+        ({"variables": {"A": "x" * 200_000}}, "StartFailed", "Argument list too long; arguments and environment have"),
+        ({"workdir": "/no/such/place"}, "StartFailed", "working directory '/no/such/place' cannot be entered: No such file"),
+        ({"workdir": "/root"}, "StartFailed", "working directory '/root' cannot be entered: Permission denied"),
+        ({"stdout": "/etc/out"}, "StartFailed", "output file '/etc/out' cannot be opened: Permission denied"),
+        ({"stdout": "/tmp"}, "StartFailed", "output file '/tmp' cannot be opened: Is a directory"),
+        ({"user": "oidc:no-such-user"}, "UserUnknown", "node n1 knows no user 'no-such-user'"),
+        ({"user": "system:serviceaccount:x:nobody"}, "UserUnknown", "knows no user 'system:serviceaccount:x:nobody'"),
+        ({"user": "root"}, "UserRefused", "its uid is 0"),
+        ({"user": "daemon"}, "UserRefused", "its uid 1 is below 1000"),
+    ],
+)
+async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, changes: dict[str, Any], reason: str, sentence: str) -> None:
+    (place / "junk").write_bytes(b"\x00\x01junk")
+    (place / "junk").chmod(0o755)
+    async with machine(place) as (host, ends):
+        ours = work(**{name: value.replace("{place}", str(place)) if isinstance(value, str) else value for name, value in changes.items()})
+        with pytest.raises(Rejected) as refusal:
+            await host.prepare(ours)
+            await host.start(ours)
+        assert refusal.value.reason == reason
+        assert sentence in refusal.value.message
+        assert "n1" in refusal.value.message
+        await until(lambda: host.scopes.remove(KEY))
+        assert ends.none()
+
+
+async def test_a_missing_home_is_replaced_and_said_a_missing_workdir_is_refused(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        await run(host, ends, entrypoint="pwd", workdir="")
+        assert printed(host) == "/\n"
+        assert "lattice: the home directory '/nonexistent' cannot be entered: No such file or directory; working in / instead" in printed(
+            host, "stderr"
+        )
+
+
+async def test_output_files_are_the_users_and_hold_both_streams_when_only_one_is_named(place: Path) -> None:
+    os.chown(place, 65534, 65534)
+    (place / "out.txt").write_text("old\n")
+    os.chown(place / "out.txt", 65534, 65534)
+    async with machine(place) as (host, ends):
+        await run(host, ends, entrypoint="sh -c 'echo one; sleep 0.3; echo two >&2'", workdir=str(place), stdout="out.txt")
+        assert (place / "out.txt").read_text() == "one\ntwo\n"
+        await run(host, ends, uid="b", key=Key("b", 1), entrypoint="echo three", workdir=str(place), stdout="out.txt", append=True)
+        assert (place / "out.txt").read_text() == "one\ntwo\nthree\n"
+        made = work("c", entrypoint="true", workdir=str(place), stdout="new.out", stderr="new.err")
+        await host.prepare(made)
+        await host.start(made)
+        await ends.record()
+        status = (place / "new.err").stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (65534, 0o644)
+
+
+async def test_a_full_output_file_does_not_stop_the_work_and_is_said(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        record = await run(host, ends, entrypoint="sh -c 'echo hello; exit 4'", stdout="/dev/full")
+        assert record.tasks[0].code == 4
+        assert printed(host) == "hello\n"
+        assert "6 bytes were not written to /dev/full: No space left on device" in printed(host, "stderr")
+
+
+async def test_a_burst_of_ten_thousand_lines_loses_none_and_partial_lines_arrive(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(entrypoint="sh -c 'seq 10000; printf prompt; sleep 300'", tasks=2, total_tasks=2)
+        await host.prepare(ours)
+        await host.start(ours)
+        await until(lambda: printed(host).count("prompt") == 2)
+        lines = printed(host).replace("prompt", "").split()
+        assert sorted(map(int, lines)) == sorted([*range(1, 10001)] * 2)
+        await host.kill(KEY)
+        await ends.record()
+
+
+async def test_logs_keep_up_with_sixteen_megabytes_a_second(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(entrypoint="sh -c 'yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 48000000'")
+        await host.prepare(ours)
+        began = time.monotonic()
+        await host.start(ours)
+        await ends.record()
+        assert 48 / (time.monotonic() - began) > 16
+        assert len(printed(host)) == 48_000_000
+
+
+async def test_a_start_is_done_once_whoever_asks_again(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(entrypoint="sleep 300")
+        await host.prepare(ours)
+        await host.prepare(ours)
+        first = await host.start(ours)
+        assert await host.start(ours) == first
+        with pytest.raises(Stale, match="was started on n1 already"):
+            await host.prepare(ours)
+        async with machine(place, swept=False) as (second, _):
+            assert await second.start(ours) == first
+        assert await host.remaining(KEY) == 1
+        await host.kill(KEY)
+        await ends.record()
+
+
+async def test_what_was_ended_before_its_start_never_starts(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(entrypoint="sleep 300")
+        await host.prepare(ours)
+        await host.terminate(KEY)
+        assert (await ends.record()).tasks == ()
+        with pytest.raises(Rejected, match="ended before it was started"):
+            await host.start(ours)
+        assert await host.remaining(KEY) == 0
+
+
+async def test_work_without_tasks_here_is_alive_until_it_is_ended(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(tasks=0, script="#!/bin/sh\n", user="no-such-user")
+        await host.prepare(ours)
+        running = await host.start(ours)
+        assert running.pid == 0
+        assert [known.alive for known in await host.attempts()] == [True]
+        await host.kill(KEY)
+        record = await ends.record()
+        assert (record.tasks, record.failure) == ((), "")
+        assert [(known.alive, known.populated) for known in await host.attempts()] == [(False, False)]
+        await host.forget(KEY)
+
+
+async def test_another_agent_adopts_what_runs_and_hears_its_end(place: Path) -> None:
+    async with machine(place) as (host, _):
+        ours = work(entrypoint="sh -c 'sleep 1; exit 6'")
+        await host.prepare(ours)
+        running = await host.start(ours)
+        host.close()
+        async with machine(place, swept=False) as (heir, ends):
+            [known] = await heir.attempts()
+            assert (known.work, known.running, known.alive, known.boot_matches, known.exit) == (ours, running, True, True, None)
+            assert (await ends.record()).tasks[0].code == 6
+            [known] = await heir.attempts()
+            assert not known.alive
+            assert known.exit is not None
+
+
+async def test_a_killed_shim_takes_its_work_along_and_the_end_is_unknown(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")
+        await host.prepare(ours)
+        running = await host.start(ours)
+        await until(lambda: len(host.scopes.work(KEY)) >= 3)
+        os.kill(running.pid, signal.SIGKILL)
+        assert await ends.next() == (KEY, None)
+        assert not host.scopes.populated(KEY)
+
+
+async def test_a_killed_runner_is_replaced_and_nothing_that_runs_is_lost(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        first, second = work("a", entrypoint="sh -c 'sleep 0.5; exit 7'"), work("b", entrypoint="sh -c 'exit 8'")
+        await host.prepare(first)
+        await host.start(first)
+        os.kill(host.starter.pid, signal.SIGKILL)
+        await host.prepare(second)
+        await host.start(second)
+        codes = {}
+        for _ in range(2):
+            key, record = await ends.next()
+            assert record is not None
+            codes[key.uid] = record.tasks[0].code
+        assert codes == {"a": 7, "b": 8}
+
+
+async def test_the_runner_ends_with_its_agent(place: Path) -> None:
+    async with machine(place) as (host, _):
+        pid = host.starter.pid
+        assert processes.state(pid) in ("S", "R", "D")
+    assert processes.state(pid) == ""
+
+
+async def test_a_stray_scope_is_shown_left_alone_and_killed_on_order(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        stray = Key("stray", 3)
+        host.scopes.make(stray)
+        entrance = host.scopes.entrances(stray).work_procs
+        child = subprocess.Popen(["sh", "-c", f"echo 0 > {entrance}; exec sleep 300"])
+        await until(lambda: len(host.scopes.work(stray)) == 1)
+        [known] = await host.attempts()
+        assert (known.key, known.work, known.populated, known.boot_matches) == (stray, None, True, False)
+        await asyncio.sleep(0.1)
+        assert child.poll() is None
+        await host.kill(stray)
+        assert child.wait(10) == -9
+        assert await ends.next() == (stray, None)
+        await host.forget(stray)
+        assert await host.attempts() == []
+
+
+async def test_after_a_reboot_nothing_is_taken_for_running(place: Path) -> None:
+    async with machine(place) as (host, _):
+        host.journal.write(work(), "another-boot")
+        host.journal.claim(KEY, Running(os.getpid(), 1, 5.0, 5.0))
+        [known] = await host.attempts()
+        assert (known.boot_matches, known.alive, known.populated) == (False, False, False)
+
+
+async def test_the_seq_only_grows_and_outlives_the_agent(place: Path) -> None:
+    async with machine(place) as (host, _):
+        await host.remember_seq(12)
+        await host.remember_seq(11)
+        instance = host.instance()
+    async with machine(place) as (host, _):
+        assert (host.seen_seq(), host.instance()) == (12, instance)
+
+
+async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        host.scopes = ProcessScopes()
+        record = await run(host, ends, uid="a", key=Key("a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
+        assert record.tasks[0].code == 2
+        ours = work(script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")
+        await host.prepare(ours)
+        await host.start(ours)
+        await until(lambda: len(host.scopes.work(KEY)) >= 3)
+        await host.kill(KEY)
+        assert (await ends.record()).tasks[0].signal == 9
+        assert await host.remaining(KEY) == 0
+
+
+async def test_a_full_disk_takes_lines_but_not_the_exit_code(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "tmpfs", disk], check=True)
+    try:
+        async with machine(disk, place.name) as (host, ends):
+            record = await run(host, ends, entrypoint="sh -c 'seq 200000; exit 9'")
+            assert record.tasks[0].code == 9
+            assert 0 < len(printed(host)) < 400_000
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+async def test_the_host_has_a_clock_of_the_machine_and_facts_that_are_true(place: Path) -> None:
+    async with machine(place) as (host, _):
+        found = host.facts()
+        assert found.cpus >= 1
+        assert found.memory_bytes > 1 << 28
+        assert found.kernel == os.uname().release
+        assert abs(SystemClock().now() - time.time()) < 5
