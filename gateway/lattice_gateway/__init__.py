@@ -1,0 +1,6 @@
+"""The gateway: what people read from nodes, over HTTPS; they never talk to an agent themselves.
+
+What belongs here: who asks (client certificate or token), whether they may, finding the agents, merging
+what they send into one stream with back pressure. What does not: any decision about work, any state that
+outlives a request, any write to the cluster other than reviews of tokens and rights.
+"""

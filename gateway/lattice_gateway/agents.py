@@ -1,0 +1,115 @@
+"""The agents as the gateway sees them: an address, a certificate that must be the node's, and a stream of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+from grpc import aio
+
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.rpc.v1.agent_pb2_grpc import AgentStub
+from lattice.views import Node
+
+CONNECT_SECONDS: Final = 5.0
+OUT_OF_SERVICE: Final = frozenset({"Down", "Failed"})
+"""States in which nothing more is expected of a node."""
+
+
+class Agents(Protocol):
+    """Where output comes from."""
+
+    def state(self, node: str) -> str:
+        """The node's state, empty when there is no such node."""
+
+    def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
+        """The chunks that the node's agent sends; Retry, NotFound or Denied when it does not."""
+
+
+@dataclass(frozen=True)
+class AgentFiles:
+    """The gateway's client certificate and key, and the CA of the agents: PEM files, read at each connection."""
+
+    certificate: str
+    key: str
+    authority: str
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """The files as they are now."""
+        try:
+            certificate, key, authority = (Path(path).read_bytes() for path in (self.certificate, self.key, self.authority))
+        except OSError as error:
+            raise Rejected(f"{error.filename} cannot be read: {error.strerror}", reason="CertificateUnreadable") from error
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+class GrpcAgents:
+    """Agents behind mTLS; `nodes` is a live view of the LatticeNodes by name."""
+
+    def __init__(self, nodes: Mapping[str, Node], files: AgentFiles) -> None:
+        self._nodes = nodes
+        self._files = files
+
+    def state(self, node: str) -> str:
+        """The node's state, empty when there is no such node."""
+        found = self._nodes.get(node)
+        return found.status.state if found is not None else ""
+
+    async def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
+        """The chunks of one call; the agent's certificate must name the node."""
+        address = self._address(node)
+        options = [
+            ("grpc.ssl_target_name_override", node),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
+            ("grpc.max_receive_message_length", 8 * 1024 * 1024),
+        ]
+        async with aio.secure_channel(address, self._files.credentials(), options=options) as channel:
+            await _connected(channel, node, address)
+            try:
+                async with aclosing(_chunks(AgentStub(channel), request)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except aio.AioRpcError as error:
+                raise _translated(error, node) from error
+
+    def _address(self, node: str) -> str:
+        found = self._nodes.get(node)
+        if found is None:
+            raise NotFound(f"node {node} is not registered any more", reason="NodeUnknown")
+        if not found.status.address:
+            raise Retry(f"the agent of node {node} has not said where it listens", reason="NoAddress")
+        return found.status.address
+
+
+async def _connected(channel: aio.Channel, node: str, address: str) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await channel.channel_ready()
+    except TimeoutError as error:
+        sentence = f"the agent of node {node} does not answer at {address} within {CONNECT_SECONDS:g} s"
+        raise Retry(sentence, reason="AgentSilent") from error
+
+
+async def _chunks(stub: AgentStub, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
+    call = stub.ReadLogs(request)
+    try:
+        async for chunk in call:
+            yield chunk
+    finally:
+        call.cancel()
+
+
+def _translated(error: aio.AioRpcError, node: str) -> LatticeError:
+    details = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return NotFound(f"node {node}: {details}", reason="NoOutput")
+    if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return Denied(f"node {node} refuses the gateway: {details}", reason="AgentRefused")
+    return Retry(f"the connection to node {node} was lost: {details}", reason="AgentLost")

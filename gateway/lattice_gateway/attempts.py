@@ -1,0 +1,99 @@
+"""Which attempt is read, on which nodes, and whether another one may follow; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.errors import NotFound, Rejected, Stale
+from lattice.lifecycle.conditions import condition, is_true
+from lattice.lifecycle.settle import is_final
+from lattice.models.conditions import FINISHED, SCHEDULED
+from lattice.units import expand_nodes
+from lattice.views import Allocation, AllocationStatus
+
+
+@dataclass(frozen=True)
+class Target:
+    """One attempt and its nodes, in rank order."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+
+
+def is_live(allocation: Allocation | None, attempt: int) -> bool:
+    """Whether the attempt may still print something: it is the present one, and has not finished."""
+    if allocation is None or allocation.status.attempt != attempt:
+        return False
+    return not is_true(allocation.status.conditions, FINISHED) and not is_final(allocation.status)
+
+
+def present(status: AllocationStatus) -> Target | None:
+    """The present attempt, once it has nodes."""
+    scheduled = condition(status.conditions, SCHEDULED)
+    if not status.nodes or status.attempt < 1 or (scheduled is not None and scheduled.status == "False"):
+        return None
+    return Target(status.attempt, tuple(expand_nodes(status.nodes)))
+
+
+def newest(status: AllocationStatus) -> Target | None:
+    """The newest attempt that ever had nodes."""
+    now = present(status)
+    if now is not None:
+        return now
+    ended = [attempt for attempt in status.attempts if attempt.nodes]
+    last = max(ended, key=lambda attempt: attempt.attempt, default=None)
+    return Target(last.attempt, tuple(expand_nodes(last.nodes))) if last is not None else None
+
+
+def named(status: AllocationStatus, attempt: int) -> Target | None:
+    """The attempt of this number, where its nodes are still known."""
+    now = present(status)
+    if now is not None and now.attempt == attempt:
+        return now
+    ended = next((entry for entry in status.attempts if entry.attempt == attempt and entry.nodes), None)
+    return Target(attempt, tuple(expand_nodes(ended.nodes))) if ended is not None else None
+
+
+def at_once(allocation: Allocation, attempt: int) -> Target:
+    """What is read without waiting: the attempt of this number (0: the newest). NotFound, or Stale while nothing has started."""
+    status = allocation.status
+    target = named(status, attempt) if attempt else newest(status)
+    if target is not None:
+        return target
+    if attempt and attempt <= status.attempt and not (attempt == status.attempt and is_live(allocation, attempt)):
+        raise NotFound(
+            f"{allocation.metadata.key} has no record of attempt {attempt}; the newest is {status.attempt}", reason="AttemptUnknown"
+        )
+    raise Stale(
+        f"{allocation.metadata.key} has not started (phase {status.phase or 'Pending'}): there is no output yet; follow it to wait",
+        reason="NotStarted",
+    )
+
+
+def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
+    """The target on these of its nodes only (none named: all); Rejected when one of them is not its node."""
+    foreign = [node for node in nodes if node not in target.nodes]
+    if foreign:
+        raise Rejected(
+            f"{name} did not run on node {foreign[0]} in attempt {target.attempt}", reason="NodeNotOfAllocation", fields=("node",)
+        )
+    return Target(target.attempt, tuple(node for node in target.nodes if not nodes or node in nodes))
+
+
+def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
+    """The next attempt to follow after attempt `done`: the wanted one, or any later one that has nodes."""
+    if wanted:
+        return named(allocation.status, wanted) if done < wanted else None
+    now = present(allocation.status)
+    if now is not None and now.attempt > done:
+        return now
+    if done == 0 and is_final(allocation.status):
+        return newest(allocation.status)
+    return None
+
+
+def is_over(allocation: Allocation | None, done: int, wanted: int) -> bool:
+    """Whether nothing can follow attempt `done`: gone, final, or past the wanted attempt."""
+    if allocation is None or is_final(allocation.status):
+        return True
+    return bool(wanted) and (done >= wanted or allocation.status.attempt > wanted)

@@ -1,0 +1,107 @@
+"""From a node's chunks to records: whole lines where there are any, nothing lost, nothing twice; pure."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.units import format_time
+
+Record = dict[str, Any]
+
+NAMES: Final = {pb.STDOUT: "stdout", pb.STDERR: "stderr"}
+LONGEST_LINE: Final = 65536
+"""Characters after which a line without an end is given in parts."""
+
+
+@dataclass
+class _Stream:
+    """What is remembered of one stream: the unfinished line, and how far it has been read."""
+
+    name: str
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
+    text: str = ""
+    began: float = 0.0
+    last: float = 0.0
+    at_last: int = 0
+    skip: int = 0
+
+
+class Lines:
+    """Turns the chunks of one node and attempt into records; after a reconnect it skips what it has had."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self._streams = {value: _Stream(name) for value, name in NAMES.items()}
+        self.begun = False
+        """Whether anything has come yet."""
+
+    @property
+    def position(self) -> float:
+        """The time from which a reconnect must read: the older of the two streams that have said something."""
+        return min((stream.last for stream in self._streams.values() if stream.last), default=0.0)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a line waits for its end."""
+        return any(stream.text for stream in self._streams.values())
+
+    def resume(self) -> None:
+        """What follows comes from a new connection that reads from `position` on."""
+        for stream in self._streams.values():
+            stream.skip = stream.at_last
+
+    def feed(self, chunk: pb.LogChunk) -> list[Record]:
+        """The records of one chunk; the last line of it waits when it has no end yet."""
+        stream = self._streams.get(chunk.stream)
+        if stream is None or self._had(stream, chunk):
+            return []
+        self.begun = True
+        records: list[Record] = []
+        if chunk.dropped_bytes:
+            records += self._part(stream)
+            records.append({"node": self.node, "stream": stream.name, "dropped": chunk.dropped_bytes})
+        *whole, rest = (stream.text + stream.decoder.decode(chunk.data)).split("\n")
+        for index, line in enumerate(whole):
+            began = stream.began if index == 0 and stream.text else chunk.time
+            records.append(self._record(stream, began, line))
+        if not (stream.text and not whole):
+            stream.began = chunk.time
+        stream.text = rest
+        if len(rest) >= LONGEST_LINE:
+            records += self._part(stream)
+        return records
+
+    def flush(self) -> list[Record]:
+        """The unfinished lines, marked as parts."""
+        return [record for stream in self._streams.values() for record in self._part(stream)]
+
+    def finish(self) -> list[Record]:
+        """The last, unfinished lines; nothing follows."""
+        for stream in self._streams.values():
+            stream.text += stream.decoder.decode(b"", final=True)
+        return self.flush()
+
+    def _had(self, stream: _Stream, chunk: pb.LogChunk) -> bool:
+        """Whether the chunk came before the reconnect; chunks of one moment are counted."""
+        if chunk.time < stream.last:
+            return stream.skip > 0
+        if chunk.time == stream.last and stream.skip > 0:
+            stream.skip -= 1
+            return True
+        stream.skip = 0
+        stream.at_last = stream.at_last + 1 if chunk.time == stream.last else 1
+        stream.last = chunk.time
+        return False
+
+    def _part(self, stream: _Stream) -> list[Record]:
+        if not stream.text:
+            return []
+        record = self._record(stream, stream.began, stream.text) | {"partial": True}
+        stream.text = ""
+        return [record]
+
+    def _record(self, stream: _Stream, began: float, text: str) -> Record:
+        return {"node": self.node, "stream": stream.name, "time": format_time(began, micro=True), "text": text}

@@ -1,0 +1,219 @@
+"""The output of an allocation as one stream: every node of an attempt at a time, attempt after attempt.
+
+Records are written one batch at a time through the sink, which returns when the reader has room: a slow
+reader slows the agents down, and nothing piles up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Final
+
+from lattice.errors import Denied, LatticeError, NotFound
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import ALLOCATIONS
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.views import Allocation
+from lattice_gateway.agents import OUT_OF_SERVICE, Agents
+from lattice_gateway.attempts import Target, following, is_live, is_over, limit_to
+from lattice_gateway.lines import Lines, Record
+from lattice_gateway.query import ALL_LINES, Query
+
+Sink = Callable[[list[Record]], Awaitable[None]]
+
+READERS_AT_A_TIME: Final = 64
+"""Nodes that are read at a time when nothing is followed."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long the agent of a node that should work may be silent before it is given up."""
+LAST_PATIENCE_SECONDS: Final = 10.0
+"""How long it may be silent once the attempt has ended."""
+PART_SECONDS: Final = 1.0
+"""How long an unfinished line waits for its end."""
+CHECK_SECONDS: Final = 10.0
+"""How often a silent stream is held against the node's state."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
+
+
+class Level:
+    """The newest known state of one allocation; `changed` wakes whoever waits."""
+
+    def __init__(self, allocation: Allocation | None) -> None:
+        self.allocation = allocation
+        self.changed = asyncio.Event()
+
+    def tell(self, allocation: Allocation | None) -> None:
+        """Take a newer state."""
+        self.allocation = allocation
+        self.changed.set()
+
+
+class NodeReader:
+    """Reads one node's output of one attempt to its end, over reconnects, or says why it cannot."""
+
+    def __init__(self, agents: Agents, clock: Clock, level: Level, sink: Sink, query: Query) -> None:
+        self._agents = agents
+        self._clock = clock
+        self._level = level
+        self._sink = sink
+        self._query = query
+
+    async def read(self, uid: str, node: str, attempt: int) -> None:
+        """Return when the node's output is complete, or when the node is given up and that has been said."""
+        lines, pause = Lines(node), FIRST_PAUSE
+        heard = self._clock.monotonic()
+        while True:
+            position = lines.position
+            try:
+                ended = await self._connection(self._request(uid, attempt, lines), lines, attempt)
+                if ended or not self._query.follow:
+                    await self._sink(lines.finish())
+                    return
+                failure: LatticeError = NotFound(f"the output of node {node} stopped without its end", reason="NoEnd")
+            except LatticeError as error:
+                failure = error
+            if lines.position != position:
+                heard, pause = self._clock.monotonic(), FIRST_PAUSE
+            if self._given_up(failure, node, attempt, self._clock.monotonic() - heard):
+                await self._sink([*lines.finish(), {"node": node, "gone": failure.message}])
+                return
+            await self._clock.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _request(self, uid: str, attempt: int, lines: Lines) -> pb.ReadLogsRequest:
+        lines.resume()
+        return pb.ReadLogsRequest(
+            uid=uid,
+            attempt=attempt,
+            stream=self._query.stream,
+            follow=self._query.follow,
+            tail_lines=ALL_LINES if lines.begun else self._query.tail,
+            since=max(self._query.since, lines.position),
+        )
+
+    def _given_up(self, failure: LatticeError, node: str, attempt: int, silent_seconds: float) -> bool:
+        if not self._query.follow or isinstance(failure, Denied) or self._out_of_service(node):
+            return True
+        if is_live(self._level.allocation, attempt):
+            return not isinstance(failure, NotFound) and silent_seconds >= PATIENCE_SECONDS
+        return isinstance(failure, NotFound) or silent_seconds >= LAST_PATIENCE_SECONDS
+
+    def _out_of_service(self, node: str) -> bool:
+        state = self._agents.state(node)
+        return not state or state in OUT_OF_SERVICE
+
+    async def _connection(self, request: pb.ReadLogsRequest, lines: Lines, attempt: int) -> bool:
+        """One call to the agent, until it ends; whether it said that nothing follows."""
+        chunks: asyncio.Queue[pb.LogChunk | LatticeError | None] = asyncio.Queue(maxsize=4)
+        async with asyncio.TaskGroup() as group:
+            pump = group.create_task(self._pump(lines.node, request, chunks))
+            try:
+                return await self._consume(chunks, lines, attempt)
+            finally:
+                pump.cancel()
+
+    async def _pump(self, node: str, request: pb.ReadLogsRequest, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None]) -> None:
+        try:
+            async with aclosing(self._agents.read_logs(node, request)) as stream:
+                async for chunk in stream:
+                    await chunks.put(chunk)
+            await chunks.put(None)
+        except LatticeError as error:
+            await chunks.put(error)
+
+    async def _consume(self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: Lines, attempt: int) -> bool:
+        while True:
+            try:
+                async with asyncio.timeout(PART_SECONDS if lines.unfinished else CHECK_SECONDS):
+                    chunk = await chunks.get()
+            except TimeoutError:
+                await self._sink(lines.flush())
+                self._check(lines.node, attempt)
+                continue
+            if isinstance(chunk, LatticeError):
+                raise chunk
+            if chunk is None:
+                return False
+            records = lines.feed(chunk)
+            if records:
+                await self._sink(records)
+            if chunk.end:
+                return True
+
+    def _check(self, node: str, attempt: int) -> None:
+        """NotFound when nothing more can come from a stream that is silent."""
+        if self._out_of_service(node):
+            state = self._agents.state(node) or "gone"
+            raise NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
+        allocation = self._level.allocation
+        if allocation is None or allocation.status.attempt > attempt:
+            raise NotFound(f"node {node} did not tell the end of attempt {attempt}, and another one has followed", reason="NoEnd")
+
+
+class LogStream:
+    """The output of one allocation, as one query asks for it."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, clock: Clock, allocation: Allocation, query: Query, sink: Sink) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._uid = allocation.metadata.uid
+        self._namespace = allocation.metadata.namespace
+        self._name = allocation.metadata.name
+        self._query = query
+        self._sink = sink
+        self._level = Level(allocation)
+        self._reader = NodeReader(agents, clock, self._level, sink, query)
+
+    async def read(self, target: Target) -> None:
+        """What there is now, of one attempt, and the end."""
+        await self._attempt(target)
+        await self._sink([{"end": True}])
+
+    async def follow(self) -> None:
+        """What there is and what comes, attempt after attempt, until the allocation is final and its nodes are drained."""
+        informer = Informer(
+            self._cluster,
+            ALLOCATIONS,
+            type=Allocation,
+            clock=self._clock,
+            namespace=self._namespace,
+            fields=f"metadata.name={self._name}",
+            on_change=self._changed,
+        )
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(informer.run())
+            await self._follow_attempts()
+            watching.cancel()
+        await self._sink([{"end": True}])
+
+    async def _follow_attempts(self) -> None:
+        done = 0
+        while True:
+            self._level.changed.clear()
+            allocation = self._level.allocation
+            target = following(allocation, done, self._query.attempt) if allocation is not None else None
+            if target is not None:
+                await self._attempt(limit_to(target, self._query.nodes, f"{self._namespace}/{self._name}"))
+                done = target.attempt
+            elif is_over(allocation, done, self._query.attempt):
+                return
+            else:
+                await self._level.changed.wait()
+
+    def _changed(self, change: Change[Allocation]) -> None:
+        """A newer state of the same object; another object of its name is not ours."""
+        new = change.new
+        self._level.tell(new if new is not None and new.metadata.uid == self._uid else None)
+
+    async def _attempt(self, target: Target) -> None:
+        gate = asyncio.Semaphore(len(target.nodes) if self._query.follow else READERS_AT_A_TIME)
+        async with asyncio.TaskGroup() as group:
+            for node in target.nodes:
+                group.create_task(self._node(node, target.attempt, gate))
+
+    async def _node(self, node: str, attempt: int, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            await self._reader.read(self._uid, node, attempt)

@@ -1,0 +1,76 @@
+"""What a reader of logs asks for, read from the URL's query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.units import expand_nodes, parse_duration, parse_time
+
+KNOWN: Final = ("follow", "node", "stream", "tail", "since", "attempt")
+STREAMS: Final[dict[str, pb.Stream.ValueType]] = {"": pb.STREAM_UNSPECIFIED, "stdout": pb.STDOUT, "stderr": pb.STDERR}
+ALL_LINES: Final = -1
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which part of the output; no nodes: all of them; attempt 0: the newest; `since` in seconds since the epoch."""
+
+    follow: bool = False
+    nodes: tuple[str, ...] = ()
+    stream: pb.Stream.ValueType = pb.STREAM_UNSPECIFIED
+    tail: int = ALL_LINES
+    since: float = 0.0
+    attempt: int = 0
+
+
+def read_query(values: Mapping[str, str], now: float) -> Query:
+    """The query; Rejected names the parameter that is unknown or wrong."""
+    unknown = sorted(set(values) - set(KNOWN))
+    if unknown:
+        raise _wrong(unknown[0], f"is not known; known are {', '.join(KNOWN)}")
+    stream = values.get("stream", "")
+    if stream not in STREAMS:
+        raise _wrong("stream", f"is {stream!r}: stdout, stderr, or leave it out for both")
+    return Query(
+        follow=_flag(values.get("follow", "")),
+        nodes=tuple(expand_nodes(values.get("node", ""))),
+        stream=STREAMS[stream],
+        tail=_count("tail", values.get("tail", ""), ALL_LINES, least=0),
+        since=_since(values.get("since", ""), now),
+        attempt=_count("attempt", values.get("attempt", ""), 0, least=1),
+    )
+
+
+def _wrong(name: str, what: str) -> Rejected:
+    return Rejected(f"the parameter {name} {what}", reason="ParameterInvalid", fields=(name,))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("", "0", "false", "no"):
+        return False
+    if text.lower() in ("1", "true", "yes"):
+        return True
+    raise _wrong("follow", f"is {text!r}: true or false")
+
+
+def _count(name: str, text: str, absent: int, *, least: int) -> int:
+    if not text:
+        return absent
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
+        raise _wrong(name, f"is {text!r}: a whole number from {least} on")
+    return int(text)
+
+
+def _since(text: str, now: float) -> float:
+    """A time (RFC 3339, or seconds since the epoch), or how long ago as a duration."""
+    if not text:
+        return 0.0
+    if text[-1] in "smhd":
+        return now - parse_duration(text)
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return float(text)
+    return parse_time(text)

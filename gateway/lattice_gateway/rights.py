@@ -1,0 +1,87 @@
+"""Whether they may: SubjectAccessReviews, and the rule about whose work it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.errors import Denied
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS, SUBJECT_ACCESS_REVIEWS, TENANTS
+from lattice.views import Allocation
+from lattice_gateway.identity import Identity
+from lattice_gateway.memory import Memory
+
+CACHE_SECONDS: Final = 10.0
+ACTING_FOR_OTHERS: Final = ("runas", "manage")
+"""Verbs on a tenant, each of which lets its holder read everybody's output there."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is to be done to which object."""
+
+    verb: str
+    resource: str
+    name: str
+    namespace: str = ""
+    subresource: str = ""
+
+
+class Rights:
+    """Asks the API server's authorisers; answers are kept for ten seconds."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._answers: Memory[tuple[Action, str, tuple[str, ...], str], bool] = Memory(clock, CACHE_SECONDS)
+
+    async def may_read_logs(self, identity: Identity, namespace: str, name: str) -> None:
+        """Denied unless they may get the subresource `logs` of this allocation's name."""
+        if not await self._may(identity, Action("get", ALLOCATIONS.plural, name, namespace, "logs")):
+            raise Denied(
+                f'"{identity.user}" may not read logs in namespace "{namespace}": the verb get on allocations/logs is missing; '
+                "ask an admin of the tenant",
+                reason="LogsForbidden",
+            )
+
+    async def may_see_work_of(self, identity: Identity, allocation: Allocation) -> None:
+        """Denied unless the work is theirs, or they act for others in its tenant."""
+        owner, tenant = allocation.spec.user, allocation.spec.tenant
+        if owner and owner == identity.user:
+            return
+        for verb in ACTING_FOR_OTHERS:
+            if tenant and await self._may(identity, Action(verb, TENANTS.plural, tenant)):
+                return
+        raise Denied(
+            f'{allocation.metadata.key} is not the work of "{identity.user}": its output is read by its owner and by the admins of '
+            f'tenant "{tenant}" (verbs {" or ".join(ACTING_FOR_OTHERS)})',
+            reason="NotYourWork",
+        )
+
+    async def _may(self, identity: Identity, action: Action) -> bool:
+        key = (action, identity.user, identity.groups, identity.uid)
+        known = self._answers.get(key)
+        return known[0] if known else self._answers.keep(key, await self._review(identity, action))
+
+    async def _review(self, identity: Identity, action: Action) -> bool:
+        review = {
+            "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
+            "kind": SUBJECT_ACCESS_REVIEWS.kind,
+            "spec": {
+                "user": identity.user,
+                "groups": list(identity.groups),
+                "uid": identity.uid,
+                "extra": dict(identity.extra),
+                "resourceAttributes": {
+                    "group": ALLOCATIONS.group,
+                    "resource": action.resource,
+                    "subresource": action.subresource,
+                    "verb": action.verb,
+                    "name": action.name,
+                    "namespace": action.namespace,
+                },
+            },
+        }
+        status = (await self._cluster.create(SUBJECT_ACCESS_REVIEWS, review)).get("status") or {}
+        return bool(status.get("allowed"))

@@ -1,0 +1,138 @@
+"""The HTTP side: routes, who asks and whether they may, errors as JSON, records as lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+from aiohttp import ClientConnectionError, web
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.process import first_cause
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS
+from lattice.views import Allocation
+from lattice_gateway.agents import Agents
+from lattice_gateway.attempts import Target, at_once, limit_to
+from lattice_gateway.identity import Authenticator, Identity
+from lattice_gateway.lines import Record
+from lattice_gateway.logs import LogStream
+from lattice_gateway.metrics import Metrics
+from lattice_gateway.query import Query, read_query
+from lattice_gateway.rights import Rights
+
+log = logging.getLogger(__name__)
+
+RECHECK_SECONDS: Final = 300.0
+"""How often the rights of a long stream are checked again."""
+LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
+_STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
+    (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
+)  # fmt: skip
+
+
+class Server:
+    """Answers people; every stream is one request, and nothing outlives it."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, clock: Clock, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._agents = agents
+        self._clock = clock
+        self._metrics = metrics
+        self._authenticator = Authenticator(cluster, clock)
+        self._rights = Rights(cluster, clock)
+
+    def application(self) -> web.Application:
+        """The routes, each under /v1 and /api/v1."""
+        app = web.Application()
+        for root in ("/v1", "/api/v1"):
+            app.router.add_get(root + LOGS, self._logs)
+        app.router.add_get("/healthz", self._healthz)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok\n")
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        begun = self._clock.monotonic()
+        response: web.StreamResponse | None = None
+        try:
+            response = await self._answer_logs(request)
+        except LatticeError as error:
+            response = error_response(error)
+        finally:
+            status = str(response.status) if response is not None else "499"
+            self._metrics.requests.labels("GET logs", status).inc()
+            self._metrics.seconds.labels("GET logs").observe(max(0.0, self._clock.monotonic() - begun))
+        return response
+
+    async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
+        identity = await self._identify(request)
+        query = read_query(request.query, self._clock.now())
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        await self._rights.may_read_logs(identity, namespace, name)
+        allocation = await self._cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
+        await self._rights.may_see_work_of(identity, allocation)
+        target = None if query.follow else limit_to(at_once(allocation, query.attempt), query.nodes, allocation.metadata.key)
+        event(log, "LogsRead", allocation=allocation.metadata.key, user=identity.user, follow=query.follow)
+        with self._metrics.streams.labels("logs").track_inprogress():
+            return await self._stream(request, allocation, query, target)
+
+    async def _identify(self, request: web.Request) -> Identity:
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        return await self._authenticator.identify(certificate, request.headers.get("Authorization", ""))
+
+    async def _stream(self, request: web.Request, allocation: Allocation, query: Query, target: Target | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        turn = asyncio.Lock()
+
+        async def sink(records: list[Record]) -> None:
+            """Write one batch; returns when the reader has room for more."""
+            if records:
+                async with turn:
+                    await response.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+
+        stream = LogStream(self._cluster, self._agents, self._clock, allocation, query, sink)
+        try:
+            async with asyncio.TaskGroup() as group:
+                checking = group.create_task(self._recheck(request, allocation))
+                await (stream.follow() if target is None else stream.read(target))
+                checking.cancel()
+            await response.write_eof()
+        except* LatticeError as errors:
+            await self._cut(response, allocation, errors)
+        except* ClientConnectionError:
+            pass  # the reader has left
+        return response
+
+    async def _cut(self, response: web.StreamResponse, allocation: Allocation, errors: BaseExceptionGroup[LatticeError]) -> None:
+        """End a stream that had begun with the reason as its last record."""
+        cause = first_cause(errors)
+        if isinstance(cause, LatticeError):
+            event(log, "LogsCut", logging.WARNING, allocation=allocation.metadata.key, reason=cause.reason, message=cause.message)
+            record = {"end": True, "reason": cause.reason, "message": cause.message}
+            await response.write(msgspec.json.encode(record) + b"\n")
+        await response.write_eof()
+
+    async def _recheck(self, request: web.Request, allocation: Allocation) -> None:
+        """Denied as soon as who asks may no longer read this."""
+        while True:
+            await self._clock.sleep(RECHECK_SECONDS)
+            identity = await self._identify(request)
+            await self._rights.may_read_logs(identity, allocation.metadata.namespace, allocation.metadata.name)
+            await self._rights.may_see_work_of(identity, allocation)
+
+
+def error_response(error: LatticeError) -> web.Response:
+    """The error as JSON with its status code."""
+    unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
+    status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}
+    body = msgspec.json.encode({"reason": error.reason, "message": error.message})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
