@@ -194,6 +194,14 @@ def test_a_lifecycle_given_later_brings_only_what_may_change(allocations: Collec
     accepted(allocations.merge("bare", {"spec": {"lifecycle": {"walltime": "1h"}}}))
 
 
+def test_the_largest_allocation_is_still_compared_with_what_it_was(allocations: Collection) -> None:
+    variables = {f"VARIABLE_{number:03d}": "x" * 1500 for number in range(512)}
+    accepted(allocations.create("large", spec=spec(entrypoint="e" * 65536, environment={"variables": variables})))
+    accepted(allocations.merge("large", {"spec": {"hold": True}}))
+    change = {"environment": {"variables": {"VARIABLE_511": "y"}}}
+    refused(allocations.merge("large", {"spec": change}), "spec.environment cannot be changed after creation")
+
+
 def test_cancel_is_never_taken_back(allocations: Collection) -> None:
     accepted(allocations.create("done", spec=spec(cancel={"reason": "x"})))
     refused(allocations.merge("done", {"spec": {"cancel": None}}), "spec.cancel cannot be taken back: submit the work again")
@@ -490,6 +498,16 @@ def test_the_ledgers_status_is_never_removed(ledger: LedgerObject) -> None:
 def test_the_ledger_keeps_its_number_of_shards(ledger: LedgerObject) -> None:
     refused(ledger.write(shards=["1||"] * (SHARDS - 1)), "status.shards")
     refused(ledger.write(shards=["1||"] * (SHARDS + 1)), "status.shards")
+
+
+def test_the_rules_are_affordable_for_as_many_tenants_and_rows_as_the_ledger_takes(ledger: LedgerObject) -> None:
+    account = {"maxNodes": 1, "usedNodes": 1, "maxAllocations": 1, "usedAllocations": 1}
+    tenants = {**ledger.collection.read("lattice")["status"]["tenants"], **{f"tenant-{n:04d}": account for n in range(1020)}}
+    shards = ["1|physics,alice,batch|" + ";".join(["AAAAAAAAAAAAAAAAAAAAAA 1 1 0 0 0 B h 1 1-9"] * 400)] * SHARDS
+    accepted(ledger.write(tenants=tenants, totalNodes=16384, shards=shards))
+    accepted(ledger.write())
+    refused(ledger.write(tenants=ledger.account("tenant-1019", usedNodes=2)), "usedNodes would exceed maxNodes")
+    refused(ledger.write(tenants={**tenants, "one-more": account}), "status.tenants: Too many")
 
 
 def test_a_late_writer_loses_by_resource_version(ledger: LedgerObject) -> None:

@@ -12,7 +12,7 @@ PAGES = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 DEFINED = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
-    for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+    for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
 
 
