@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lattice.ledger.plans import RUN, STOP, PlanRow
-from lattice.units import format_duration, fold_nodes
+from lattice.units import fold_nodes, format_duration
 from lattice_agent.host.interface import Key
 from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
 

@@ -64,6 +64,11 @@ class PlanRead:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanAbsent:
+    """The cluster was asked and has no plan for this node: that says nothing about what it knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class TermsRead:
     """The Allocation was read."""
 
@@ -124,7 +129,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = PlanRead | TermsRead | Prepared | Refused | Vanished | Started | Exited | Directed | Tick
+Event = PlanRead | PlanAbsent | TermsRead | Prepared | Refused | Vanished | Started | Exited | Directed | Tick
 
 
 # ── instructions ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,6 +248,8 @@ class Lifecycle:
         out: list[Instruction] = []
         if isinstance(event, PlanRead):
             self._read_plan(event, out)
+        elif isinstance(event, PlanAbsent):
+            self.fresh = False
         elif not isinstance(event, Tick):
             attempt = self.attempts.get(event.key)
             if attempt is not None:
@@ -258,14 +265,15 @@ class Lifecycle:
         if plan.seq > self.seq:
             self.seq = plan.seq
             out.append(Remember(plan.seq))
+        named = {Key(*row.key) for row in plan.rows}
         for attempt in self.attempts.values():
-            attempt.row = None
+            if attempt.key not in named:
+                attempt.row, attempt.reading = None, False
         for row in plan.rows:
             key = Key(*row.key)
-            attempt = self.attempts.get(key)
-            if attempt is None:
-                attempt = self.attempts[key] = self._meet(key, row)
-            attempt.row = row
+            if key not in self.attempts:
+                self.attempts[key] = self._meet(key, row)
+            self.attempts[key].row = row
         self.fresh = False
         for key in [key for key, attempt in self.attempts.items() if attempt.row is None and _forgettable(attempt)]:
             attempt = self.attempts.pop(key)
@@ -286,10 +294,9 @@ class Lifecycle:
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
-        if attempt.row is not None and attempt.stage not in OVER and not attempt.reading and attempt.row.order == RUN:
-            if attempt.terms is None or attempt.terms.generation < attempt.row.generation:
-                attempt.reading = True
-                out.append(Read(attempt.key))
+        if attempt.stage not in OVER and not attempt.reading and _unread(attempt):
+            attempt.reading = True
+            out.append(Read(attempt.key))
         match attempt.stage:
             case Stage.WAITING:
                 self._advance_waiting(attempt, out)
@@ -437,6 +444,12 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
         attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
         if record.tasks and not attempt.started:
             attempt.started = min(task.start for task in record.tasks)
+
+
+def _unread(attempt: Attempt) -> bool:
+    """Whether its row names a newer generation of the spec than the one that was read."""
+    row = attempt.row
+    return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
 
 
 def _ending(attempt: Attempt) -> bool:

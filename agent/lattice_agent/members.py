@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from lattice_agent.host.interface import Key
@@ -49,7 +49,7 @@ class Member:
 
     key: Key
     node: str
-    seq: int
+    seq: int = field(compare=False)
     phase: Phase
     reason: str = ""
     message: str = ""

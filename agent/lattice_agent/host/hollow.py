@@ -120,7 +120,8 @@ class HollowHost:
         if held is None:
             return  # ended before
         self._timers.clear(self._node, key)
-        now, tasks = self._clock.now(), ()
+        now = self._clock.now()
+        tasks: tuple[TaskExit, ...] = ()
         if held.running is not None:
             tasks = tuple(self._exit(held, held.running, rank, signal, now) for rank in range(held.work.tasks))
         if self._callback is not None:

@@ -12,9 +12,10 @@ import sysconfig
 from pathlib import Path
 
 PACKAGES = {
-    "lattice/rpc/__init__.py": '"""Generated protobuf and gRPC stubs; the source is `proto/`, the generator `lattice_dev.generate.stubs`."""\n',
-    "lattice/rpc/v1/__init__.py": '"""Version 1 of what agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`)."""\n',
+    "lattice/rpc/__init__.py": "Generated protobuf and gRPC stubs; the source is `proto/`, the generator `lattice_dev.generate.stubs`.",
+    "lattice/rpc/v1/__init__.py": "What agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`).",
 }
+"""The packages that hold them, and their sentences."""
 
 
 def plugin(name: str) -> str:
@@ -32,7 +33,7 @@ def generate(root: Path) -> list[Path]:
 
     for name, text in PACKAGES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
+        (root / name).write_text(f'"""{text}"""\n', encoding="utf-8")
     sources = sorted(str(path.relative_to(root / "proto")) for path in (root / "proto").rglob("*.proto"))
     included = Path(protoc.__file__).parent / "_proto"
     status = protoc.main(

@@ -1,1 +1,1 @@
-"""Version 1 of what agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`)."""
+"""What agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`)."""

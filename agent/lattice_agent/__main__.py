@@ -1,0 +1,237 @@
+"""`lattice-agent`: one real node, or many hollow ones in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lattice.daemon import logs, metrics, process
+from lattice.daemon.clock import SystemClock
+from lattice.daemon.settings import CommonSettings, load
+from lattice.errors import Rejected, Retry, UnknownOutcome
+from lattice.kube.aiohttp import AiohttpCluster, connect
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice_agent.agent import Agent, Outside
+from lattice_agent.crew import Crew
+from lattice_agent.feeds import Configuration, Feed
+from lattice_agent.host.facts import gather
+from lattice_agent.host.hollow import HollowHost, HollowTimers
+from lattice_agent.host.interface import Facts
+from lattice_agent.host.linux import open_host
+from lattice_agent.keeping import Kept
+from lattice_agent.metrics import AgentMetrics
+from lattice_agent.peers.client import GrpcPeers
+from lattice_agent.peers.local import LocalPeers
+from lattice_agent.peers.server import AgentService, serve
+from lattice_agent.peers.tls import AGENT, Files
+from lattice_agent.registration import Registration, Self
+
+PROGRAM = "lattice-agent"
+GROUP = "lattice:agents"
+HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
+"""What a hollow node says that it has."""
+REGISTERED_AT_ONCE = 16
+RETRY_SECONDS = 1.0
+
+log = logging.getLogger("lattice_agent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings(CommonSettings):
+    """What `lattice-agent` takes."""
+
+    node: str = field(default="", metadata={"help": "name of this node; default: the host name"})
+    listen: str = field(default="0.0.0.0:50052", metadata={"help": "HOST:PORT of the gRPC server"})
+    advertise: str = field(default="", metadata={"help": "HOST:PORT that other agents and the gateway call; default: node and port"})
+    state_dir: Path = field(default=Path("/var/lib/lattice"), metadata={"help": "journals, exit records, logs"})
+    certificate: str = field(default="", metadata={"help": "certificate, CN lattice:agent:NODE, also for the host name NODE"})
+    key: str = field(default="", metadata={"help": "its key"})
+    ca: str = field(default="", metadata={"help": "authority of the other agents and the gateway"})
+    group: str = field(default="", metadata={"help": "topology group of a node that is not known yet"})
+    features: tuple[str, ...] = field(default=(), metadata={"help": "features that allocations may ask for, comma-separated"})
+    hollow: int = field(default=0, metadata={"help": "be so many nodes that run nothing and only wait"})
+    node_prefix: str = field(default="hollow", metadata={"help": "hollow nodes are PREFIX-0001 …"})
+    scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
+    heartbeat: float = field(default=0.0, metadata={"help": "seconds between heartbeats; 0: as the LatticeConfig says"})
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be."""
+        if self.hollow < 0 or self.hollow > 16384:
+            raise Rejected(f"--hollow {self.hollow}: between 0 and 16384 nodes", reason="SettingWrong")
+        if not self.hollow and not (self.certificate and self.key and self.ca):
+            raise Rejected("--certificate, --key and --ca are needed: agents know each other by certificate", reason="SettingMissing")
+        if self.heartbeat < 0:
+            raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node of the process, ready to be built: who it is, and its outside."""
+
+    me: Self
+    outside: Outside
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What all nodes of the process share: the API server as the process itself sees it, time, what runs beside them."""
+
+    cluster: Cluster
+    clock: Clock
+    places: tuple[Place, ...]
+    beside: tuple[Callable[[dict[str, Agent]], Coroutine[Any, Any, None]], ...] = ()
+
+
+async def build(settings: AgentSettings, world: World) -> None:
+    """Lists everything that runs, and runs it until cancelled."""
+    cluster, clock = world.cluster, world.clock
+    crew = Crew(clock, workers=8 if settings.hollow == 0 else 32)
+    configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat)
+    counted = AgentMetrics(settings.node_prefix if settings.hollow else world.places[0].me.node)
+    agents: dict[str, Agent] = {}
+    async with asyncio.TaskGroup() as group:
+        group.create_task(metrics.serve(counted.registry, settings.metrics_address, lambda: _ready(agents, len(world.places))))
+        group.create_task(configuration.run())
+        group.create_task(crew.run())
+        gate = asyncio.Semaphore(REGISTERED_AT_ONCE)
+
+        async def enter(place: Place) -> None:
+            node = place.me.node
+            registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
+            async with gate:
+                await _registered(registration, clock, node)
+            agent = Agent(
+                node,
+                place.outside,
+                crew=crew,
+                group=group,
+                metrics=counted,
+                config=configuration.spec,
+                registration=registration,
+                heartbeat_seconds=_spread(configuration.heartbeat) if settings.hollow else configuration.heartbeat,
+                hollow=place.me.hollow,
+            )
+            await agent.begin()
+            agents[node] = agent
+
+        async with asyncio.TaskGroup() as entering:
+            for place in world.places:
+                entering.create_task(enter(place))
+        for start in world.beside:
+            group.create_task(start(agents))
+        only = "" if settings.hollow else world.places[0].me.node
+        group.create_task(Feed(cluster, clock, crew, agents, only=only).run())
+
+
+def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
+    """The interval, a little different each time, so that many nodes do not beat together."""
+    return lambda: seconds() * random.uniform(0.75, 1.0)  # noqa: S311 - spreads load
+
+
+def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
+    if len(agents) < wanted:
+        return False, f"{len(agents)} of {wanted} nodes are registered"
+    for agent in agents.values():
+        ready, why = agent.ready()
+        if not ready:
+            return False, why
+    return True, f"{wanted} nodes report" if wanted != 1 else "the node reports"
+
+
+async def _registered(registration: Registration, clock: Clock, node: str) -> None:
+    """Registers, and again while the API server does not answer; a name that is taken ends the process."""
+    while True:
+        try:
+            await registration.register()
+        except (Retry, UnknownOutcome) as error:
+            logs.event(log, "RegistrationWaits", logging.WARNING, node=node, reason=error.reason, message=error.message)
+            await clock.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+@asynccontextmanager
+async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) -> AsyncIterator[World]:
+    """This machine as one node."""
+    node = settings.node or os.uname().nodename
+    files = Files(Path(settings.certificate), Path(settings.key), Path(settings.ca))
+    files.read()
+    async with open_host(settings.state_dir, node=node, clock=clock, scope_root=settings.scope_root) as host:
+        address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
+        me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features)
+
+        def server(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
+            agent = agents[node]
+            kept = Kept(settings.state_dir, agent.ended)
+            return serve(settings.listen, files, AgentService(agent.reporter, kept, clock))
+
+        place = Place(me, Outside(cluster, clock, host, GrpcPeers(files, clock)))
+        yield World(cluster, clock, (place,), (server,))
+
+
+@asynccontextmanager
+async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
+    """Many nodes that only wait; each writes under its own name."""
+    timers, peers = HollowTimers(clock), LocalPeers(clock)
+    machine = gather()
+    boot = f"hollow-{secrets.token_hex(8)}"
+    facts = Facts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
+    instance = await asyncio.to_thread(_hollow_instance, settings.state_dir)
+    places = []
+    for number in range(1, settings.hollow + 1):
+        node = f"{settings.node_prefix}-{number:04d}"
+        host = HollowHost(node, clock=clock, timers=timers, facts=facts, instance=f"{instance}-{number}")
+        own = cluster.impersonate(AGENT + node, (GROUP,))
+        me = Self(node, facts, host.instance(), "", settings.group, settings.features, hollow=True)
+        places.append(Place(me, Outside(own, clock, host, peers)))
+
+    def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
+        for node, agent in agents.items():
+            peers.join(node, agent.reporter)
+        return timers.run()
+
+    yield World(cluster, clock, tuple(places), (join,))
+
+
+def _hollow_instance(state_dir: Path) -> str:
+    """The random id of the process's nodes, kept where a state directory can be had."""
+    path = state_dir / "instance"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(secrets.token_hex(12), encoding="utf-8")
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return secrets.token_hex(12)  # every start is then a new set of nodes
+
+
+async def run(settings: AgentSettings) -> None:
+    """The agent, from its settings to its end."""
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(connect(settings.kubeconfig, user_agent=PROGRAM))
+        clock = SystemClock()
+        if settings.hollow:
+            world = await stack.enter_async_context(hollow_world(settings, cluster, clock))
+        else:
+            world = await stack.enter_async_context(real_world(settings, cluster, clock))
+        await build(settings, world)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = load(AgentSettings, program=PROGRAM, argv=sys.argv[1:] if argv is None else argv, environ=os.environ)
+    logs.setup(settings.log_format, settings.log_level)
+    return process.run(lambda: run(settings), PROGRAM)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

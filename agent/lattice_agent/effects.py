@@ -1,0 +1,173 @@
+"""Carries out what the machine orders, one instruction of an attempt after the other, and posts what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Rejected, Stale
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS
+from lattice.ledger.plans import PlanRow
+from lattice.views.cluster import ConfigSpec
+from lattice.views.work import Work as Allocation
+from lattice_agent import assignment
+from lattice_agent import lifecycle as machine
+from lattice_agent.host.interface import Host, Key, Running, Work
+from lattice_agent.lifecycle import Event, Instruction
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY = 0.1
+LONGEST_RETRY = 2.0
+NODE_KEY = Key("-", 0)
+"""Where instructions stand that belong to no attempt."""
+
+
+class Effects:
+    """The hands of one node: API server and host. An instruction stays first in line until it is done."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        cluster: Cluster,
+        host: Host,
+        clock: Clock,
+        config: Callable[[], ConfigSpec],
+        row_of: Callable[[Key], PlanRow | None],
+        post: Callable[[Event], None],
+        on_read: Callable[[Key, Allocation], None],
+    ) -> None:
+        self.node = node
+        self._cluster = cluster
+        self._host = host
+        self._clock = clock
+        self._config = config
+        self._row_of = row_of
+        self._post = post
+        self._on_read = on_read
+        self._pending: dict[Key, deque[Instruction]] = {}
+        self._objects: dict[Key, Allocation] = {}
+        self._rows: dict[Key, PlanRow] = {}
+        self._assigned: dict[Key, Work] = {}
+        self._tries: dict[Key, int] = {}
+
+    def put(self, instruction: Instruction) -> Key:
+        """Lines it up; the key names the line."""
+        key = NODE_KEY if isinstance(instruction, machine.Remember) else instruction.key
+        self._pending.setdefault(key, deque()).append(instruction)
+        return key
+
+    async def act(self, key: Key) -> float | None:
+        """Works the line off; the seconds after which to go on when something refused to be done."""
+        line = self._pending.get(key)
+        while line:
+            delay = await self._carry_out(line[0])
+            if delay is not None:
+                return delay
+            line.popleft()
+            self._tries.pop(key, None)
+        self._pending.pop(key, None)
+        return None
+
+    async def _carry_out(self, instruction: Instruction) -> float | None:
+        match instruction:
+            case machine.Read():
+                return await self._read(instruction.key)
+            case machine.Prepare():
+                await self._prepare(instruction.key)
+            case machine.Start():
+                await self._start(instruction.key)
+            case machine.Terminate():
+                return await self._end(instruction.key, "terminate")
+            case machine.Kill():
+                return await self._end(instruction.key, "kill")
+            case machine.Forget():
+                return await self._forget(instruction.key)
+            case machine.Remember():
+                await self._host.remember_seq(instruction.seq)
+        return None
+
+    async def _read(self, key: Key) -> float | None:
+        row = self._row_of(key)
+        if row is None:
+            return None  # no plan names it now; the next one that does asks again
+        try:
+            found = await self._cluster.get(ALLOCATIONS, row.name, row.namespace, type=Allocation)
+            if found.metadata.uid != key.uid:
+                raise NotFound(f"allocation {row.namespace}/{row.name} is another object now")
+            terms = assignment.terms_of(found, self.node, row.head)
+        except (NotFound, Rejected) as error:
+            self._post(machine.Refused(key, "StartFailed", error.message))
+            return None
+        except LatticeError as error:
+            return self._again(key, "AllocationUnread", error)
+        self._objects[key], self._rows[key] = found, row
+        self._on_read(key, found)
+        self._post(machine.TermsRead(key, terms))
+        return None
+
+    async def _prepare(self, key: Key) -> None:
+        try:
+            work = assignment.assign(self._objects[key], self._rows[key], self.node, self._config())
+            await self._host.prepare(work)
+        except Stale as error:
+            self._post(machine.Vanished(key, error.message))
+        except LatticeError as error:
+            self._refuse(key, error)
+        else:
+            self._assigned[key] = work
+            self._post(machine.Prepared(key))
+
+    async def _start(self, key: Key) -> None:
+        try:
+            running: Running = await self._host.start(self._assigned[key])
+        except LatticeError as error:
+            self._refuse(key, error)
+        else:
+            self._post(machine.Started(key, running))
+
+    def _refuse(self, key: Key, error: LatticeError) -> None:
+        reason = error.reason if error.reason in ("StartFailed", "UserUnknown", "UserRefused") else "StartFailed"
+        self._warn("StartRefused", key, error)
+        self._post(machine.Refused(key, reason, error.message))
+
+    async def _end(self, key: Key, how: str) -> float | None:
+        event(log, "Ending", allocation=key.uid, attempt=key.attempt, node=self.node, how=how)
+        try:
+            await (self._host.kill(key) if how == "kill" else self._host.terminate(key))
+        except LatticeError as error:
+            if how == "kill":
+                return self._again(key, "KillFailed", error)
+            self._warn("TerminateFailed", key, error)
+        return None
+
+    async def _forget(self, key: Key) -> float | None:
+        try:
+            await self._host.forget(key)
+        except NotFound:
+            pass  # forgotten already
+        except LatticeError as error:
+            return self._again(key, "ForgetFailed", error)
+        self.drop(key)
+        return None
+
+    def drop(self, key: Key) -> None:
+        """Nothing more is asked about it."""
+        self._objects.pop(key, None)
+        self._rows.pop(key, None)
+        self._assigned.pop(key, None)
+
+    def _again(self, key: Key, message: str, error: LatticeError) -> float:
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        if tries == 1:
+            self._warn(message, key, error)
+        return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(tries - 1, 10))
+
+    def _warn(self, message: str, key: Key, error: LatticeError) -> None:
+        why = error.message
+        event(log, message, logging.WARNING, allocation=key.uid, attempt=key.attempt, node=self.node, reason=error.reason, message=why)

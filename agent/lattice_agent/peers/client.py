@@ -1,0 +1,96 @@
+"""A node's words to a reporter on another machine: one stream an attempt, connected again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+from grpc import aio
+
+from lattice.daemon.logs import event
+from lattice.errors import Rejected
+from lattice.kube.clock import Clock
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.rpc.v1 import agent_pb2_grpc as rpc
+from lattice_agent.peers import wire
+from lattice_agent.peers.interface import Seat
+from lattice_agent.peers.tls import Files, client_credentials
+
+log = logging.getLogger(__name__)
+
+FIRST_BACK_OFF = 0.05
+LONGEST_BACK_OFF = 1.0
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+Call = aio.StreamStreamCall[pb.MemberState, pb.ReporterState]
+
+
+class GrpcPeers:
+    """Carries seats' words over gRPC; the reporter proves its node's name by its certificate."""
+
+    def __init__(self, files: Files, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+
+    async def follow(self, reporter: str, address: str, seat: Seat) -> None:
+        """Talks for the seat until it is forgotten; every failure is followed by another try after at most 1 s."""
+        delay, said = FIRST_BACK_OFF, ""
+        while seat.member() is not None:
+            try:
+                answered = await self._converse(reporter, address, seat)
+                why = "the reporter closed the stream"
+            except aio.AioRpcError as error:
+                answered, why = False, f"{error.code().name}: {error.details()}"
+            except Rejected as error:
+                answered, why = False, error.message
+            if answered:
+                delay = FIRST_BACK_OFF
+            if why != said:
+                event(
+                    log, "ReporterAway", allocation=seat.key.uid, attempt=seat.key.attempt, reporter=reporter, address=address, message=why
+                )
+                said = why
+            await self._clock.sleep(delay)
+            delay = min(LONGEST_BACK_OFF, delay * 2)
+
+    async def _converse(self, reporter: str, address: str, seat: Seat) -> bool:
+        """One connection, until it ends; whether the reporter has said anything."""
+        options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
+        async with aio.secure_channel(address, client_credentials(self._files), options=options) as channel:
+            call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated
+            answered, failure = False, None
+            async with asyncio.TaskGroup() as group:
+                telling = group.create_task(self._tell(call, seat))
+                try:
+                    async for message in call:
+                        answered = True
+                        seat.directed(wire.direction_from_wire(message))
+                except aio.AioRpcError as error:
+                    failure = error
+                telling.cancel()
+            if failure is not None and not answered:
+                raise failure
+            return answered
+
+    async def _tell(self, call: Call, seat: Seat) -> None:
+        """Sends the node's whole state whenever it has changed; the end of the call is seen by the reader."""
+        told = None
+        while True:
+            seen = seat.bell.count
+            member = seat.member()
+            if member is None:
+                await call.done_writing()
+                return
+            if member != told:
+                try:
+                    await call.write(wire.member_to_wire(member))
+                except (aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
+                    return
+                told = member
+            await seat.bell.wait(seen)

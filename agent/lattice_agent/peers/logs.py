@@ -1,0 +1,77 @@
+"""What the work printed on this node, as a stream: followed with back pressure, from the log segments."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice.kube.clock import Clock
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice_agent.outputs import Entry, LogReader, tail
+
+POLL_SECONDS = 0.1
+LARGEST_CHUNK = 1 << 18
+
+STREAMS: dict[str, pb.Stream.ValueType] = {"stdout": pb.STDOUT, "stderr": pb.STDERR}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which part of which streams; `tail_lines` −1: all; `since` in seconds since the epoch."""
+
+    streams: tuple[str, ...]
+    follow: bool
+    tail_lines: int
+    since: float
+
+
+def wanted(request: pb.ReadLogsRequest) -> Wanted:
+    """The request, read."""
+    streams = tuple(name for name, value in STREAMS.items() if request.stream in (pb.STREAM_UNSPECIFIED, value))
+    return Wanted(streams, request.follow, request.tail_lines, request.since)
+
+
+async def read(directory: Path, attempt: int, want: Wanted, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
+    """The chunks, oldest first within a stream; the last one says `end` when the work on this node has ended."""
+    readers: dict[str, LogReader] = {}
+    try:
+        for stream in want.streams:
+            if want.tail_lines >= 0:
+                entries, readers[stream] = tail(directory, stream, want.tail_lines)
+            else:
+                readers[stream] = LogReader(directory, stream)
+                entries = []
+            for chunk in _chunks(stream, attempt, entries, want.since):
+                yield chunk
+        while True:
+            over = ended()  # asked before the last look: what was written before the end is then seen
+            found = False
+            for stream, reader in readers.items():
+                entries = reader.read(LARGEST_CHUNK)
+                found = found or bool(entries)
+                for chunk in _chunks(stream, attempt, entries, want.since):
+                    yield chunk
+            if found:
+                continue
+            if over or not want.follow:
+                yield pb.LogChunk(attempt=attempt, end=over)
+                return
+            await clock.sleep(POLL_SECONDS)
+    finally:
+        for reader in readers.values():
+            reader.close()
+
+
+def _chunks(stream: str, attempt: int, entries: list[Entry], since: float) -> list[pb.LogChunk]:
+    """One message an entry, cut where it is large; what is older than `since` is left out, not counted as dropped."""
+    found = []
+    for entry in entries:
+        if entry.time < since:
+            continue
+        dropped = entry.dropped
+        for start in range(0, max(1, len(entry.data)), LARGEST_CHUNK):
+            data = entry.data[start : start + LARGEST_CHUNK]
+            found.append(pb.LogChunk(stream=STREAMS[stream], time=entry.time, data=data, dropped_bytes=dropped, attempt=attempt))
+            dropped = 0
+    return found

@@ -1,0 +1,121 @@
+"""The agent's gRPC server: Coordinate for the nodes of its attempts, ReadLogs for the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+from grpc import aio
+
+from lattice.daemon.logs import event
+from lattice.errors import Rejected
+from lattice.kube.clock import Clock
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.rpc.v1 import agent_pb2_grpc as rpc
+from lattice_agent.bell import Bell
+from lattice_agent.host.interface import Key
+from lattice_agent.peers import logs, wire
+from lattice_agent.peers.interface import Desk, Logs
+from lattice_agent.peers.tls import AGENT, GATEWAY, Files, ServerCredentials, peer_name
+
+log = logging.getLogger(__name__)
+
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 2000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+]
+STOP_SECONDS = 0.5
+
+CoordinateContext = aio.ServicerContext[pb.MemberState, pb.ReporterState]
+LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]]
+
+
+class AgentService(rpc.AgentServicer):
+    """Answers peers whose certificate says who they are."""
+
+    def __init__(self, desk: Desk, kept: Logs, clock: Clock) -> None:
+        self._desk = desk
+        self._logs = kept
+        self._clock = clock
+
+    async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
+        self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
+    ) -> None:
+        """One node of one attempt: its states come in, directions go out until one side has nothing to say."""
+        first = await context.read()
+        if not isinstance(first, pb.MemberState):  # the end of the stream
+            return
+        caller, key = peer_name(context), Key(first.uid, first.attempt)
+        if caller != AGENT + first.node:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller or 'nobody'} speaks for node {first.node}")
+        bell = await self._desk.find(key)
+        if bell is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"this agent does not report for {first.uid}, attempt {first.attempt}")
+            return
+        if not self._hear(first, first.node):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"node {first.node} is not of {first.uid}, attempt {first.attempt}")
+        async with asyncio.TaskGroup() as group:
+            both = {group.create_task(self._listen(context, first.node)), group.create_task(self._tell(context, key, bell))}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in both:
+                task.cancel()
+
+    async def _listen(self, context: CoordinateContext, node: str) -> None:
+        while isinstance(message := await context.read(), pb.MemberState) and self._hear(message, node):
+            pass  # heard
+
+    def _hear(self, message: pb.MemberState, node: str) -> bool:
+        try:
+            return message.node == node and self._desk.hear(wire.member_from_wire(message))
+        except Rejected as error:
+            event(log, "MemberStateRefused", logging.WARNING, node=node, reason=error.reason, message=error.message)
+            return False
+
+    async def _tell(self, context: CoordinateContext, key: Key, bell: Bell) -> None:
+        told = None
+        while True:
+            seen = bell.count
+            direction = self._desk.direction(key)
+            if direction is None:
+                return
+            if direction != told:
+                await context.write(wire.direction_to_wire(direction))
+                told = direction
+            await bell.wait(seen)
+
+    async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
+        """What an attempt printed here; for the gateway alone, which has asked the API server who may read it."""
+        caller = peer_name(context)
+        if caller != GATEWAY:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")
+        attempt = request.attempt or self._logs.newest(request.uid)
+        key = Key(request.uid, attempt)
+        directory = self._logs.directory(key)
+        if directory is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this node has no output of {request.uid}, attempt {attempt}")
+            return
+        async for chunk in logs.read(directory, attempt, logs.wanted(request), lambda: self._logs.ended(key), self._clock):
+            yield chunk
+
+
+async def serve(listen: str, files: Files, service: AgentService) -> None:
+    """Serves on HOST:PORT until cancelled. Raises Rejected when the address cannot be had."""
+    server = aio.server(options=OPTIONS)
+    rpc.add_AgentServicer_to_server(service, server)
+    credentials = ServerCredentials(files)
+    try:
+        server.add_secure_port(listen, credentials.credentials)
+    except RuntimeError as error:
+        raise Rejected(f"cannot listen on {listen}: {error}", reason="AddressUnavailable") from error
+    await server.start()
+    event(log, "Listening", address=listen)
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(STOP_SECONDS)

@@ -1,0 +1,73 @@
+"""Certificates of the agent's gRPC: both sides show one; files are read again when they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lattice.errors import Rejected
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+AGENT = "lattice:agent:"
+GATEWAY = "lattice:gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Certificate, key and the authority that peers are checked against, PEM."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Their bytes. Raises Rejected with the file that cannot be read."""
+        try:
+            return self.certificate.read_bytes(), self.key.read_bytes(), self.authority.read_bytes()
+        except OSError as error:
+            raise Rejected(f"cannot read {error.filename}: {error.strerror}", reason="CertificateUnreadable") from error
+
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Changes when one of the files does."""
+        return tuple(
+            (status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in (self.certificate, self.key, self.authority))
+        )
+
+
+class ServerCredentials:
+    """The server's side; renewed files are used from the next connection on."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._stamp = files.stamp()
+        certificate, key, authority = files.read()
+        first = grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+        self.credentials = grpc.dynamic_ssl_server_credentials(first, self._renewed, require_client_authentication=True)  # type: ignore[arg-type]  # None is grpc's own word for "as before"
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by grpc for each connection; None keeps what is in use."""
+        try:
+            stamp = self._files.stamp()
+            if stamp == self._stamp:
+                return None
+            certificate, key, authority = self._files.read()
+        except (OSError, Rejected):
+            return None  # in the middle of being replaced: what is in use goes on
+        self._stamp = stamp
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+
+def client_credentials(files: Files) -> grpc.ChannelCredentials:
+    """The client's side, read afresh for each connection."""
+    certificate, key, authority = files.read()
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def peer_name(context: aio.ServicerContext[Any, Any]) -> str:
+    """The common name of the certificate that the caller has shown; empty: none."""
+    return next((name.decode() for name in context.auth_context().get("x509_common_name", ())), "")

@@ -1,0 +1,56 @@
+"""The protobuf messages, to and from the agent's own values."""
+
+from __future__ import annotations
+
+from lattice.errors import Rejected
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice_agent.host.interface import Key
+from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
+
+
+def member_to_wire(member: Member) -> pb.MemberState:
+    """A node's state as it travels."""
+    return pb.MemberState(
+        uid=member.key.uid,
+        attempt=member.key.attempt,
+        node=member.node,
+        seq=member.seq,
+        phase=pb.MemberPhase.ValueType(member.phase.value),
+        reason=member.reason,
+        message=member.message[:1024],
+        started=member.started,
+        exits=[pb.TaskExit(rank=end.rank, code=end.code, signal=end.signal, unknown=end.unknown, ended=end.ended) for end in member.exits],
+        walltime=member.walltime,
+        ordered=member.ordered,
+    )
+
+
+def member_from_wire(message: pb.MemberState) -> Member:
+    """A node's state as it arrived. Raises Rejected for a phase that this agent does not know."""
+    try:
+        phase = Phase(message.phase)
+    except ValueError as error:
+        raise Rejected(f"member phase {message.phase} of {message.node} is not known here", reason="PhaseUnknown") from error
+    return Member(
+        key=Key(message.uid, message.attempt),
+        node=message.node,
+        seq=message.seq,
+        phase=phase,
+        reason=message.reason,
+        message=message.message,
+        started=message.started,
+        exits=tuple(TaskEnd(end.rank, end.code, end.signal, end.unknown, end.ended) for end in message.exits),
+        walltime=message.walltime,
+        ordered=message.ordered,
+    )
+
+
+def direction_to_wire(direction: Direction) -> pb.ReporterState:
+    """The reporter's answer as it travels."""
+    return pb.ReporterState(order=pb.Order.ValueType(direction.order.value), cause=direction.cause, settled=direction.settled)
+
+
+def direction_from_wire(message: pb.ReporterState) -> Direction:
+    """The reporter's answer as it arrived; an order that this agent does not know means wait."""
+    order = Order(message.order) if message.order in {order.value for order in Order} else Order.WAIT
+    return Direction(order, message.cause, message.settled)

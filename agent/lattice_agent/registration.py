@@ -1,0 +1,176 @@
+"""The node's own object: made when it is not there, its facts kept true, its name defended against a second agent."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from lattice import __version__
+from lattice.daemon.logs import event
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Stale
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEASES, NODES
+from lattice.ledger import plans, reports
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
+from lattice.units import format_time
+from lattice.views.cluster import Lease, Node
+from lattice_agent.heartbeat import NAMESPACE
+from lattice_agent.host.interface import Facts
+
+log = logging.getLogger(__name__)
+
+NAME_CONFLICT = "NameConflict"
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """What the node says of itself."""
+
+    node: str
+    facts: Facts
+    instance: str
+    address: str
+    group: str = ""
+    features: tuple[str, ...] = ()
+    hollow: bool = False
+
+    def status(self) -> dict[str, Any]:
+        """The agent's part of `LatticeNode.status`."""
+        features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
+        return {
+            "capabilities": {
+                "cpus": self.facts.cpus,
+                "memory": self.facts.memory_bytes,
+                "architecture": self.facts.architecture,
+                "features": list(features),
+            },
+            "health": "Healthy",
+            "fingerprint": f"{self.facts.kernel}/{__version__}"[:128],
+            "kernel": self.facts.kernel[:128],
+            "agentVersion": __version__,
+            "address": self.address,
+            "bootId": self.facts.boot_id[:64],
+            "instance": self.instance[:64],
+            "hollow": self.hollow,
+            "formats": {"plan": plans.FORMAT, "report": reports.FORMAT, "exit": 1, "state": 1},
+        }
+
+
+class Registration:
+    """Makes and keeps one LatticeNode."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, me: Self, *, heartbeat_seconds: float) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._me = me
+        self._heartbeat_seconds = heartbeat_seconds
+
+    async def register(self) -> Node:
+        """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
+        found = await self._found()
+        if found.status.instance not in ("", self._me.instance) and await self._other_reports():
+            await self._show_conflict(found)
+            message = (
+                f"node {self._me.node}: another agent (instance {found.status.instance}, address {found.status.address or 'unknown'}) "
+                f"already reports under this name; stop one of the two"
+            )
+            raise Rejected(message, reason="NameTaken")
+        return await self._write(found)
+
+    async def keep(self) -> float | None:
+        """Puts the object right after somebody deleted it or a fact changed; seconds until another try."""
+        try:
+            found = await self._found()
+            if found.status.instance not in ("", self._me.instance):
+                return None  # the other agent is refused at its start; the Lease shows who reports
+            await self._write(found)
+        except LatticeError as error:
+            event(log, "RegistrationFailed", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
+            return 2.0
+        return None
+
+    async def _found(self) -> Node:
+        me = self._me
+        try:
+            return await self._cluster.get(NODES, me.node, type=Node)
+        except NotFound:
+            pass  # this agent makes it
+        spec = {"group": me.group} if me.group else {}
+        body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": {"name": me.node}, "spec": spec}
+        try:
+            made = await self._cluster.create(NODES, body, type=Node)
+        except AlreadyExists:
+            return await self._cluster.get(NODES, me.node, type=Node)
+        event(log, "NodeCreated", node=me.node)
+        return made
+
+    async def _write(self, found: Node) -> Node:
+        """One patch of what differs, and of the conflict that is over."""
+        status = self._me.status()
+        conflict = condition(found.status.conditions, NAME_CONFLICT)
+        body: dict[str, Any] = {"status": status}
+        if conflict is not None and conflict.status == TRUE:
+            message = f"instance {self._me.instance} reports"
+            status["conditions"] = self._conditions(found, FALSE, "Resolved", message)
+            body["metadata"] = {"resourceVersion": found.metadata.resource_version}
+        elif _says(found, status):
+            return found
+        try:
+            return await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
+        except Stale:
+            return await self._write(await self._found())
+
+    async def _other_reports(self) -> bool:
+        """Whether the node's Lease is renewed while we look on: longer than any agent lets it rest."""
+        before = await self._lease_version()
+        if not before:
+            return False
+        event(log, "NameInUse", logging.WARNING, node=self._me.node, message="another instance held this name; its Lease is watched first")
+        until = self._clock.monotonic() + 1.5 * self._heartbeat_seconds + 1.0
+        while self._clock.monotonic() < until:
+            await self._clock.sleep(min(LOOK_SECONDS, self._heartbeat_seconds))
+            if await self._lease_version() not in ("", before):
+                return True
+        return False
+
+    async def _lease_version(self) -> str:
+        try:
+            return (await self._cluster.get(LEASES, self._me.node, NAMESPACE, type=Lease)).metadata.resource_version
+        except NotFound:
+            return ""
+
+    async def _show_conflict(self, found: Node) -> None:
+        message = f"a second agent (instance {self._me.instance}, address {self._me.address or 'unknown'}) wants this name and was refused"
+        body = {
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "status": {"conditions": self._conditions(found, TRUE, "NameTaken", message)},
+        }
+        try:
+            await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
+        except LatticeError as error:
+            event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
+
+    def _conditions(self, found: Node, status: str, reason: str, message: str) -> list[dict[str, object]]:
+        now, generation = format_time(self._clock.now()), found.metadata.generation
+        return encode(with_condition(found.status.conditions, NAME_CONFLICT, status, reason, message, generation=generation, now=now))
+
+
+def _says(found: Node, status: dict[str, Any]) -> bool:
+    """Whether the object says all that already."""
+    shown = found.status
+    capabilities = status["capabilities"]
+    return (
+        shown.instance == status["instance"]
+        and shown.boot_id == status["bootId"]
+        and shown.address == status["address"]
+        and shown.fingerprint == status["fingerprint"]
+        and shown.health == status["health"]
+        and shown.hollow == status["hollow"]
+        and shown.formats == status["formats"]
+        and shown.capabilities.cpus == capabilities["cpus"]
+        and str(shown.capabilities.memory) == str(capabilities["memory"])
+        and list(shown.capabilities.features) == capabilities["features"]
+    )
