@@ -147,13 +147,13 @@ def _explain(candidate: Candidate, machine: Machine, free_before: int) -> Waitin
     census = machine.census(candidate.need)
     wanted = candidate.minimum
     if census.eligible < wanted:
-        return Waiting(candidate, "NeverFits", f"needs {wanted} nodes, and {census.eligible} exist that fit its constraints")
+        return Waiting(candidate, "NeverFits", f"needs {_nodes(wanted)}, and {census.eligible} exist that fit its constraints")
     if census.usable < wanted:
         states = ", ".join(f"{count} {state}" for state, count in sorted(machine.states(candidate.need).items()) if state != "Ready")
-        message = f"needs {wanted} nodes; of {census.eligible} that fit, {census.usable} can be used ({states or 'not seen alive yet'})"
+        message = f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.usable} can be used ({states or 'not seen alive yet'})"
         return Waiting(candidate, "NodesUnavailable", message)
     if free_before >= wanted:
-        message = f"needs {wanted} nodes; {free_before} were free, and {free_before - census.free} of them went to work that comes first"
+        message = f"needs {_nodes(wanted)}; {free_before} were free, and {free_before - census.free} of them went to work that comes first"
         return Waiting(candidate, "BehindHigherPriority", message)
     return Waiting(candidate, "WaitingForNodes", _shortage(wanted, census))
 
@@ -161,6 +161,10 @@ def _explain(candidate: Candidate, machine: Machine, free_before: int) -> Waitin
 def _shortage(wanted: int, census: Census) -> str:
     held = census.usable - census.free
     away = census.eligible - census.usable
-    return f"needs {wanted} nodes; of {census.eligible} that fit, {census.free} are free, {held} in use" + (
+    return f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.free} are free, {held} in use" + (
         f", {away} unavailable" if away else ""
     )
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,187 @@
+"""The committer under faults: lost answers, conflicts, a second leader, refusals of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import Rejected, Retry, Stale, UnknownOutcome
+from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import LEDGERS
+from lattice.ledger.commit import Book
+from lattice.ledger.proposals import Accepted, Limits, Pool, Refused, Release, Unknown, Verdict
+from lattice.ledger.verify import verify
+from lattice.views.ledger import Ledger, LedgerStatus
+from lattice_controllers.scheduler.committer import Changes, Committer, Deposed, take_over
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from tests.build import claim, uid
+
+NODES = 40
+NAMES = {index: f"nid{index:03d}" for index in range(NODES)}
+
+
+class QuickClock(SystemClock):
+    """The machine's clock, whose sleeps only yield: waiting for a retry takes no time here."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Leader:
+    """One committer at work, and the task it runs in."""
+
+    committer: Committer
+    task: asyncio.Task[None]
+    changes: Changes
+
+
+_ids = itertools.count()
+
+
+async def lead(cluster: FakeCluster) -> Leader:
+    while True:
+        try:
+            book, version = await take_over(cluster, lambda: f"id-{next(_ids)}", evidence=lambda: "")
+            break
+        except (Stale, UnknownOutcome):
+            await asyncio.sleep(0)  # as the program does: campaign again
+    changes: Changes = []
+    committer = Committer(
+        cluster,
+        QuickClock(),
+        book,
+        version,
+        identity="me",
+        new_id=lambda: f"id-{next(_ids)}",
+        metrics=SchedulerMetrics(),
+        on_change=changes.extend,
+    )
+    return Leader(committer, asyncio.ensure_future(committer.run()), changes)
+
+
+@asynccontextmanager
+async def leading(cluster: FakeCluster) -> AsyncIterator[Leader]:
+    leader = await lead(cluster)
+    await asyncio.gather(leader.committer.propose(Limits("physics", None, None)), leader.committer.propose(Pool(NODES)))
+    try:
+        yield leader
+    finally:
+        leader.task.cancel()
+        await asyncio.gather(leader.task, return_exceptions=True)
+
+
+async def stored(cluster: FakeCluster) -> LedgerStatus:
+    ledger = await cluster.get(LEDGERS, "lattice", type=Ledger)
+    assert ledger.status is not None
+    assert verify(ledger.status, NAMES) == []
+    return ledger.status
+
+
+async def test_proposals_that_wait_share_one_commit() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        before = len(cluster.writes(LEDGERS))
+        verdicts = await asyncio.gather(*(leader.committer.propose(claim(number, (number,))) for number in range(20)))
+        assert verdicts == [Accepted()] * 20
+        assert len(cluster.writes(LEDGERS)) - before == 1
+        leader.committer.book.validate()
+
+
+async def test_a_lost_answer_is_looked_up_and_nothing_is_written_twice() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        cluster.lose_answer("replace", LEDGERS)
+        before = (await stored(cluster)).seq
+        assert await leader.committer.propose(claim(1, (0, 1))) == Accepted()
+        assert (await stored(cluster)).seq == before + 1
+
+
+async def test_a_write_that_never_arrived_is_repeated() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        cluster.fail(UnknownOutcome("no answer"), verb="replace", resource=LEDGERS, times=3)
+        cluster.fail(Retry("busy"), verb="replace", resource=LEDGERS, times=2)
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+
+
+async def test_somebody_touching_the_metadata_does_not_depose() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        await cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {"x": "y"}}})
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+
+
+async def test_a_new_leader_deposes_the_old_one_which_answers_unknown() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as old:
+        await old.committer.propose(claim(1, (0,)))
+        async with leading(cluster) as new:
+            answer = old.committer.propose(claim(2, (1,)))
+            with pytest.raises(Deposed):
+                await old.task
+            assert not answer.done() or answer.result() == Unknown()
+            assert await new.committer.propose(claim(3, (1,))) == Accepted()
+            assert uid(2) not in {found.uid for found in Book.load(await stored(cluster)).rows.values()}
+
+
+async def test_what_the_server_refuses_is_refused_alone_and_leaves_no_trace() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        for _ in range(3):  # the batch, its half, and the culprit alone
+            cluster.fail(Rejected("usedNodes would exceed maxNodes", reason="Invalid"), verb="replace", resource=LEDGERS, times=1)
+        verdicts = await asyncio.gather(*(leader.committer.propose(claim(number, (number,))) for number in range(4)))
+        assert [isinstance(verdict, Refused) for verdict in verdicts] == [True, False, False, False]
+        leader.committer.book.validate()
+        assert len((await stored(cluster)).tenants) == 1
+        assert leader.committer.book.held(uid(0)) is None
+
+
+async def test_without_a_ledger_beside_known_work_none_is_made() -> None:
+    cluster = FakeCluster(QuickClock())
+    with pytest.raises(Stale) as raised:
+        await take_over(cluster, lambda: "x", evidence=lambda: "the plan group-0000 names 3 attempts")
+    assert raised.value.reason == "LedgerWentBack"
+    assert cluster.writes(LEDGERS) == []
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_two_schedulers_under_faults_never_give_a_node_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    cluster = FakeCluster(QuickClock())
+    leaders = [await lead(cluster)]
+    await asyncio.gather(leaders[0].committer.propose(Limits("physics", 30, None)), leaders[0].committer.propose(Pool(NODES)))
+    answers: list[asyncio.Future[Verdict]] = []
+    for number in range(60):
+        leader = chance.choice(leaders[-2:])
+        if not leader.task.done():
+            nodes = tuple(sorted(chance.sample(range(NODES), chance.randint(1, 4))))
+            answers.append(leader.committer.propose(claim(number, nodes)))
+            if number > 5 and chance.random() < 0.4:
+                answers.append(leader.committer.propose(Release((uid(chance.randrange(number)), 1))))
+        match chance.randrange(6):
+            case 0:
+                cluster.lose_answer("replace", LEDGERS)
+            case 1:
+                cluster.fail(UnknownOutcome("?"), verb="replace", resource=LEDGERS)
+            case 2 if chance.random() < 0.3:
+                leaders.append(await lead(cluster))
+            case _:
+                await asyncio.sleep(0)
+        await stored(cluster)
+    for leader in leaders[:-1]:
+        leader.task.cancel()
+    await asyncio.wait_for(leaders[-1].committer.propose(Limits("other", 1, 1)), 10)
+    status = await stored(cluster)
+    assert status.tenants["physics"].used_nodes <= 30
+    leaders[-1].committer.book.validate()
+    for leader in leaders:
+        leader.task.cancel()
+    await asyncio.gather(*(leader.task for leader in leaders), return_exceptions=True)
