@@ -38,7 +38,7 @@ check: setup ## Lint, format, types, import contracts, drift of generated files,
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python -m lattice_dev.generate --check
 	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)

@@ -13,7 +13,7 @@ from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
-from lattice.models.reasons import END_REASONS, NODE_REASONS, PENDING_REASONS, Reason
+from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS, Reason
 from lattice.models.shape import API_VERSION, DURATION_PATTERN, QUANTITY_PATTERN, Kind, Meta
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
@@ -62,6 +62,7 @@ def reasons_page() -> str:
         + _reasons("Why an allocation waits", PENDING_REASONS)
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
+        + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lattice.cli import exits
-from lattice.models.reasons import END_REASONS, NODE_REASONS, PENDING_REASONS
+from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS
 from lattice_dev.generate.crds import openapi
 from lattice_dev.generate.references import PAGES, exits_page, kind_page, reasons_page
 
@@ -40,7 +40,7 @@ def test_types_limits_and_defaults_are_shown() -> None:
 
 def test_every_reason_stands_on_the_page() -> None:
     page = reasons_page()
-    assert all(f"| `{reason.word}` |" in page for reason in (*PENDING_REASONS, *END_REASONS, *NODE_REASONS))
+    assert all(f"| `{reason.word}` |" in page for reason in (*PENDING_REASONS, *END_REASONS, *NODE_REASONS, *ADMINISTRATION_REASONS))
 
 
 def test_every_exit_code_of_the_command_line_is_documented() -> None:
