@@ -209,8 +209,16 @@ class AiohttpCluster:
                 if response.status == 401:
                     self._credentials.refused()
                 raise failure
-            stack.callback(response.close)  # the rest of the stream is not read: the connection cannot be used again
+            stack.callback(_abort, response)
             yield response
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Drop a stream's connection at once: its rest is not read, so it serves nobody, and a farewell in TLS would be waited for."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -258,3 +266,4 @@ async def connect(
     session._retry_connection = False  # aiohttp repeats PUT and DELETE on a lost connection; whether they took effect is not its to guess
     async with session:
         yield AiohttpCluster(session, credentials, timeout_seconds=timeout_seconds, connections=connections)
+    await asyncio.sleep(0)  # lets aborted transports close their sockets before the loop may end

@@ -145,7 +145,7 @@ class Failure:
         except msgspec.MsgspecError:
             return cls(code, body[:500].decode("utf-8", "replace").strip() or f"HTTP {code}", after_seconds=after)
         details = status.details or _Details()
-        fields = tuple(cause.field for cause in details.causes or () if cause.field)
+        fields = tuple(dict.fromkeys(cause.field for cause in details.causes or () if cause.field))
         if after is None and details.retry_after_seconds:
             after = float(details.retry_after_seconds)
         return cls(code or status.code, status.message or f"HTTP {code}", status.reason or "", fields, after)

@@ -131,6 +131,10 @@ class BlockingCluster:
         request = Request("GET", "/version", "get /version", safe=True)
         return answers.decode(request, self._send(request), dict[str, str])
 
+    def ready(self) -> None:
+        """Return when the server says that it is ready; Retry when it does not."""
+        self._once(Request("GET", "/readyz", "get /readyz", safe=True))
+
     def watch(
         self,
         resource: Resource,

@@ -228,10 +228,7 @@ class FakeCluster:
             return await self.create(resource, {**patch, "metadata": metadata}, namespace, type=type)
         fault = await self._begin("patch", resource, namespace, name, subresource)
         old = self._find(resource, namespace, name)
-        if isinstance(patch, Mapping):
-            new = patches.merge(old, _plain(patch))
-        else:
-            new = patches.apply(old, patch)
+        new = patches.merge(old, _plain(patch)) if isinstance(patch, Mapping) else patches.apply(old, patch)
         result = self._change(resource, old, new, subresource, "patch")
         _finish(fault)
         return _decoded(result, type)
@@ -356,11 +353,12 @@ class FakeCluster:
         if asked and asked != before["resourceVersion"]:
             text = f'{resource.name} "{before["name"]}": the object has been modified; please apply your changes to the latest version'
             raise Stale(text, reason="Conflict")
-        if verb == "replace" and not asked and _is_custom(resource):
+        if verb == "replace" and not asked and resource.group:
             text = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
             raise Rejected(f"{resource.name} {before['name']}: {text}", reason="Invalid", fields=("metadata.resourceVersion",))
         if after.get("uid") and after["uid"] != before["uid"]:
-            raise Stale(f"{resource.name} {before['name']}: uid is {before['uid']}, not {after['uid']}", reason="Conflict")
+            text = f'metadata.uid: Invalid value: "{after["uid"]}": field is immutable'
+            raise Rejected(f"{resource.name} {before['name']}: {text}", reason="Invalid", fields=("metadata.uid",))
         result = _split(resource, old, new, subresource)
         metadata = result["metadata"]
         for key in (*_SERVER_FIELDS, "deletionGracePeriodSeconds"):

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from lattice.daemon.clock import SystemClock
+from lattice.kube.aiohttp import connect
+from lattice.kube.fake import FakeCluster
+from lattice.kube.kubeconfig import ClusterConfig
+from lattice.kube.resources import NAMESPACES
 from tests import servers
+from tests.contract import places
+
+_namespaces = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +26,21 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Api
     with servers.running(tmp_path_factory.mktemp("control-plane")) as server:
         server.install_all()
         yield server
+
+
+@pytest.fixture(scope="session")
+def config(api_server: servers.ApiServer) -> ClusterConfig:
+    """The administrator of the real API server, which serves the suite's own kinds too."""
+    return places.install(api_server)
+
+
+@pytest.fixture(params=["fake", "real"])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[places.Place]:
+    """The fake, then the real API server, each with a fresh namespace."""
+    name = f"contract-{next(_namespaces)}"
+    if request.param == "fake":
+        yield places.Place(FakeCluster(SystemClock()), name)
+        return
+    async with connect(request.getfixturevalue("config"), user_agent="lattice-contract") as cluster:
+        await cluster.create(NAMESPACES, {"metadata": {"name": name}})
+        yield places.Place(cluster, name)
