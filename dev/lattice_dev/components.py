@@ -27,6 +27,11 @@ class Component:
     node: str = ""
 
     @property
+    def program(self) -> tuple[str, ...]:
+        """What it becomes: for a node, what follows the way in."""
+        return self.argv[self.argv.index("--") + 1 :] if self.node and "--" in self.argv else self.argv
+
+    @property
     def digest(self) -> str:
         """Of how it is started: a component with another digest is started again."""
         return hashlib.sha256("\0".join(self.argv).encode()).hexdigest()[:16]

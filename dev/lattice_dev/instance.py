@@ -68,6 +68,7 @@ class Instance:
         """
         with state.locked(self.where.directory):
             recorded = state.load(self.where)
+            self._find_again(recorded)
             kept = self._options or recorded.options
             recorded.options = _check(choose(kept) if choose else kept)
             here = self._plan(recorded)
@@ -78,7 +79,6 @@ class Instance:
                 with self._progress.step(f"network {here.network.subnet} with {len(here.nodes)} nodes"):
                     network.ensure(here.network, [here.link(node) for node in here.nodes])
             every = components(here)
-            self._supervisor.adopt(recorded, every)
             if not recorded.options.kubeconfig:
                 self._start(recorded, "etcd, kube-apiserver", [c for c in every if c.stage == 0])
             self._start(recorded, "kube-controller-manager", [c for c in every if c.stage == 1])
@@ -147,6 +147,10 @@ class Instance:
         if process is None or not processes.alive(process.id):
             raise errors.NotFound(f"{component} does not run", reason="NotRunning")
         return process.pid
+
+    def site(self) -> Site:
+        """The instance as it shall be: addresses, certificates, options; raises NotFound when there is none."""
+        return self._existing()[0]
 
     def components(self) -> list[Component]:
         """Every component of the instance, running or not."""
@@ -229,9 +233,17 @@ class Instance:
 
     # -- steps of up ------------------------------------------------------------------------------------------------
 
+    def _find_again(self, recorded: State) -> None:
+        if recorded.ports:
+            here = self._site(recorded, self._programs(recorded.options))
+            self._supervisor.adopt(recorded, components(here))
+
+    def _programs(self, options: Options) -> Programs:
+        return Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
+
     def _plan(self, recorded: State) -> Site:
         options = recorded.options
-        programs = Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
+        programs = self._programs(options)
         plain = self._is_plain(options)
         with state.locked(self.where.home):
             others = state.others(self.where)
@@ -265,9 +277,7 @@ class Instance:
             raise errors.NotFound(
                 f"there is no instance {self.where.name}; `lattice dev up --name {self.where.name}` makes it", reason="NoInstance"
             )
-        options = recorded.options
-        programs = Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
-        return self._site(recorded, programs), recorded
+        return self._site(recorded, self._programs(recorded.options)), recorded
 
     def _write_files(self, here: Site, recorded: State) -> None:
         for directory in (self.where.logs, self.where.directory / "agents", self.where.directory / "home"):
@@ -314,7 +324,7 @@ class Instance:
             self._supervisor.wait(recorded, wanted, READY_SECONDS)
 
     def _install(self, here: Site) -> None:
-        with self._progress.step("CRDs, roles, policies, webhooks"), contextlib.closing(self.cluster()) as cluster:
+        with self._progress.step("CRDs, roles, policies, webhooks"), self.cluster() as cluster:
             webhook = here.webhook if here.runs("webhook") else ""
             hollow = bool(here.options.hollow)
             install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow)
@@ -322,7 +332,7 @@ class Instance:
 
     def _settle(self, here: Site, recorded: State) -> None:
         with self._progress.step("tenant, people, nodes"):
-            with contextlib.closing(self.cluster()) as cluster:
+            with self.cluster() as cluster:
                 install.create_missing(cluster, install.default_vcluster())
             own = (people.own_name(),) if here.network is None else ()
             for name in (*EXAMPLE_USERS, *own):
@@ -335,7 +345,7 @@ class Instance:
     def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
         user = people.new_user(name, tenant, role, recorded.users, plain=here.network is None)
         people.make_home(self.where, name, user)
-        with contextlib.closing(self.cluster()) as cluster:
+        with self.cluster() as cluster:
             install.grant(cluster, tenant, name, admin=role == "admin")
         recorded.users = {**recorded.users, name: user}  # last: what is recorded is complete, and `up` leaves it alone
         people.write_logins(self.where, recorded.users, people.host_table(here))
@@ -346,7 +356,7 @@ class Instance:
         if not all(here.runs(name) for name in ("operator", "scheduler")):
             return
         nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
-        with contextlib.closing(self.cluster()) as cluster:
+        with self.cluster() as cluster:
             missing = readiness.Objects(cluster, tenants=[EXAMPLE_TENANT], nodes=nodes, hollow=here.options.hollow).missing
             wait_until(missing, within=within, clock=self._clock, what="the cluster", every=0.1)
 

@@ -15,6 +15,7 @@ from lattice_dev.waiting import Clock, wait_until
 
 GRACE_SECONDS = 3.0
 LOG_LINES = 15
+PROGRAM_PART = 3  # `python -m MODULE`: what tells a component from the processes that it started itself
 
 
 class Supervisor:
@@ -30,15 +31,20 @@ class Supervisor:
         return {name for name, process in recorded.processes.items() if processes.alive(process.id)}
 
     def adopt(self, recorded: State, components: Sequence[Component]) -> list[str]:
-        """Writes down processes that an interrupted command started and did not record; answers their names."""
+        """Writes down processes that an interrupted command started and did not record; answers their names.
+
+        One that was started in another way than now is ended: the component is then started anew.
+        """
         running = self.running(recorded)
         missing = {component.name: component for component in components if component.name not in running}
         adopted = []
         for found in processes.marked(self._where.mark) if missing else []:
             component = missing.get(found.component)
-            if component and found.argv[-len(component.argv) :] == component.argv:
+            if component and found.argv in (component.argv, component.program):
                 recorded.processes[component.name] = Process(found.id.pid, found.id.start, component.digest)
                 adopted.append(component.name)
+            elif component and found.argv[:PROGRAM_PART] == component.program[:PROGRAM_PART]:
+                self._launcher.stop([found.id], GRACE_SECONDS)
         self._forget_dead(recorded)
         return adopted
 

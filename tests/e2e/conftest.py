@@ -1,0 +1,98 @@
+"""One real control plane a run, a tenant with a namespace of its own a test.
+
+`LATTICE_E2E_INSTANCE=NAME` uses an instance that is up already (`lattice dev up --name NAME`) and leaves it there.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lattice import errors
+from lattice.kube import resources
+from lattice.kube.blocking import BlockingCluster
+from lattice_dev import install
+from lattice_dev.instance import Instance
+from lattice_dev.progress import terminal
+from lattice_dev.state import Options
+from lattice_dev.waiting import HostClock
+from tests.e2e.waiting import Seen, until
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A tenant of its own, whose namespace has its name; alice and bob are members."""
+
+    name: str
+
+    @property
+    def namespace(self) -> str:
+        """Where its allocations stand."""
+        return self.name
+
+
+def new_instance(purpose: str, options: Options) -> Instance:
+    """An instance with a name of its own, not yet up."""
+    return Instance(f"{purpose}-{os.getpid()}", options, progress=terminal(HostClock()))
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Instance]:
+    """Everything, up and ready, with four nodes."""
+    if name := os.environ.get("LATTICE_E2E_INSTANCE"):
+        instance = Instance(name)
+        instance.wait_ready()
+        yield instance
+        return
+    instance = new_instance("e2e", Options(nodes=4))
+    try:
+        instance.up()
+        yield instance
+    finally:
+        instance.down()
+
+
+@pytest.fixture(scope="session")
+def admin(control_plane: Instance) -> Iterator[BlockingCluster]:
+    """The API as the administrator."""
+    with contextlib.closing(control_plane.cluster()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def alice(control_plane: Instance) -> Path:
+    """The kubeconfig of alice, a user of every test's tenant."""
+    return control_plane.kubeconfig("alice")
+
+
+@pytest.fixture(scope="session")
+def bob(control_plane: Instance) -> Path:
+    """The kubeconfig of bob, another user of every test's tenant."""
+    return control_plane.kubeconfig("bob")
+
+
+@pytest.fixture
+def tenant(admin: BlockingCluster) -> Iterator[Room]:
+    """A tenant of this test alone; its work is cancelled and deleted at the end."""
+    room = Room(f"t{os.getpid()}-{next(_numbers)}")
+    for user in ("alice", "bob"):
+        install.grant(admin, room.name, user, admin=False)
+    until(Seen(lambda: admin.get(resources.TENANTS, room.name), _is_ready), within=20, what=f"tenant {room.name}")
+    yield room
+    for item in admin.list(resources.ALLOCATIONS, room.namespace).items:
+        with contextlib.suppress(errors.NotFound):
+            admin.delete(resources.ALLOCATIONS, item["metadata"]["name"], room.namespace)
+    until(lambda: not admin.list(resources.ALLOCATIONS, room.namespace).items, within=30, what=f"the end of the work of {room.name}")
+    admin.delete(resources.TENANTS, room.name)
+
+
+def _is_ready(item: dict[str, object]) -> bool:
+    status = item.get("status")
+    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
