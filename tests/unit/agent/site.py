@@ -1,0 +1,173 @@
+"""A site of hollow nodes on a fake API server: the test plays the scheduler, everything else is what runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from lattice.daemon.clock import ManualClock
+from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import ALLOCATIONS, LEASES, NODES, PLANS
+from lattice.ledger.plans import PlanRow, format_plan
+from lattice.ledger.reports import NodeReport, ReportRow, parse_report
+from lattice.units import fold_nodes
+from lattice.views.allocation import AllocationStatus, Condition
+from lattice_agent.__main__ import AgentSettings, Place, World, build
+from lattice_agent.agent import Agent, Outside
+from lattice_agent.heartbeat import NAMESPACE
+from lattice_agent.host.hollow import HollowHost, HollowTimers
+from lattice_agent.host.interface import Facts
+from lattice_agent.peers.local import LocalPeers
+from lattice_agent.registration import Self
+from tests.build import uid
+
+BEAT = 10.0
+FACTS = Facts(8, 1 << 34, "6.1", "x86_64", "boot-1")
+
+
+class Site:
+    """Nodes, the orders that the test gives, and what came of them."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.clock = ManualClock()
+        self.cluster = FakeCluster(self.clock)
+        self.nodes = list(nodes)
+        self.agents: dict[str, Agent] = {}
+        self.peers = LocalPeers(self.clock)
+        self.seq = 0
+        self.scheduled = 0
+        self.rows: dict[tuple[str, int], PlanRow] = {}
+        self._timers = HollowTimers(self.clock)
+        self._process: asyncio.Task[None] | None = None
+
+    # ── the process ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, node: str, instance: str) -> Place:
+        host = HollowHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
+        me = Self(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
+        return Place(me, Outside(self.cluster, self.clock, host, self.peers))
+
+    def boot(self, instance: str = "first") -> asyncio.Task[None]:
+        """Starts the agents' process."""
+        places = tuple(self.place(node, f"{instance}-{node}") for node in self.nodes)
+        settings = AgentSettings(hollow=len(self.nodes), heartbeat=BEAT)
+
+        async def join(agents: dict[str, Agent]) -> None:
+            self.agents = agents
+            for node, agent in agents.items():
+                self.peers.join(node, agent.reporter)
+            await self._timers.run()
+
+        self._process = asyncio.ensure_future(build(settings, World(self.cluster, self.clock, places, (join,))))
+        return self._process
+
+    async def halt(self) -> None:
+        """Ends it, as kill -9 would."""
+        if self._process is not None:
+            self._process.cancel()
+            await asyncio.gather(self._process, return_exceptions=True)
+        for node in self.nodes:
+            self.peers.leave(node)
+
+    def validate(self) -> None:
+        for agent in self.agents.values():
+            agent.machine.validate()
+
+    # ── the scheduler's part ────────────────────────────────────────────────────────────────────────────────────
+
+    async def index_nodes(self) -> None:
+        for index, node in enumerate(self.nodes):
+            await self.cluster.patch(NODES, node, {"status": {"index": index}}, subresource="status")
+
+    async def submit(self, number: int = 1, **spec: Any) -> None:
+        """Creates an Allocation that nobody has scheduled."""
+        body = {
+            "apiVersion": ALLOCATIONS.api_version,
+            "kind": "Allocation",
+            "metadata": {"name": f"job-{number}", "namespace": "physics", "uid": uid(number)},
+            "spec": {"tenant": "physics", "user": "alice", "entrypoint": "wait", "lifecycle": {"walltime": "1h", "gracePeriod": "30s"}} | spec,
+        }
+        await self.cluster.create(ALLOCATIONS, body, "physics")
+
+    def held_uid(self, number: int) -> str:
+        return str(self.cluster.snapshot(ALLOCATIONS)[f"physics/job-{number}"]["metadata"]["uid"])
+
+    async def place_work(self, number: int, nodes: Sequence[str], *, attempt: int = 1, reporter: str = "") -> None:
+        """The plan, and then the status, as the projector writes them."""
+        held = self.held_uid(number)
+        who = reporter or nodes[0]
+        row = PlanRow("run", "", held, attempt, 1, 40 + number, who, f"{who}:50052", "physics", f"job-{number}", nodes[0], tuple(nodes))
+        self.rows[(held, attempt)] = row
+        await self.publish()
+        scheduled = Condition(type="Scheduled", status="True", reason="Placed", last_transition_time="2026-01-01T00:00:00Z")
+        status = {
+            "attempt": attempt, "reporter": who, "nodes": fold_nodes(nodes), "nodeCount": len(nodes), "head": nodes[0],
+            "number": 40 + number, "phase": "Staging", "ledgerSeq": self.seq, "conditions": [msgspec.to_builtins(scheduled)],
+        }  # fmt: skip
+        await self.cluster.patch(ALLOCATIONS, f"job-{number}", {"status": status}, "physics", subresource="status")
+        self.scheduled += 1
+
+    async def change(self, number: int, *, attempt: int = 1, **fields: Any) -> None:
+        """Changes the row of an attempt."""
+        key = (self.held_uid(number), attempt)
+        self.rows[key] = msgspec.structs.replace(self.rows[key], **fields)
+        await self.publish()
+
+    async def withdraw(self, number: int, *, attempt: int = 1) -> None:
+        del self.rows[(self.held_uid(number), attempt)]
+        await self.publish()
+
+    async def publish(self, *, seq: int | None = None) -> None:
+        self.seq = self.seq + 1 if seq is None else seq
+        body = {"apiVersion": PLANS.api_version, "kind": PLANS.kind, "metadata": {"name": "group-0000"}}
+        spec = {"seq": self.seq, "text": format_plan(self.rows.values())}
+        if "group-0000" in self.cluster.snapshot(PLANS):
+            await self.cluster.patch(PLANS, "group-0000", {"spec": spec})
+        else:
+            await self.cluster.create(PLANS, body | {"spec": spec})
+
+    # ── what is seen ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def status(self, number: int = 1) -> AllocationStatus:
+        found = self.cluster.snapshot(ALLOCATIONS)[f"physics/job-{number}"].get("status", {})
+        return msgspec.convert(found, AllocationStatus)
+
+    def reason(self, number: int = 1) -> str:
+        """The reason of Finished; empty: it is not written."""
+        return next((entry.reason for entry in self.status(number).conditions if entry.type == "Finished"), "")
+
+    def report(self, node: str) -> NodeReport:
+        lease = self.cluster.snapshot(LEASES)[f"{NAMESPACE}/{node}"]
+        return parse_report(lease["metadata"]["annotations"]["lattice.dev/report"])
+
+    def reported(self, node: str) -> list[str]:
+        return [row.state + row.detail for row in self.report(node).rows]
+
+    def rows_of(self, node: str) -> tuple[ReportRow, ...]:
+        return self.report(node).rows
+
+    def status_writes(self, number: int = 1) -> int:
+        """Patches of the Allocation after its creation, less the scheduler's."""
+        patches = [sent for sent in self.cluster.writes(ALLOCATIONS) if sent.name == f"job-{number}" and sent.verb == "patch"]
+        return len(patches) - self.scheduled
+
+
+@asynccontextmanager
+async def running(*nodes: str) -> AsyncIterator[Site]:
+    """A site whose agents run and report; what must hold of their machines is checked at the end."""
+    site = Site(nodes)
+    process = site.boot()
+    try:
+        await site.clock.run_for(0.1)
+        await site.index_nodes()
+        await site.clock.run_for(BEAT)
+        yield site
+        site.validate()
+        if process.done() and not process.cancelled():
+            process.result()
+    finally:
+        await site.halt()
