@@ -74,7 +74,7 @@ class Journal:
         """Where the attempt's files stand."""
         return self.attempts_dir / f"{key.uid}-{key.attempt}"
 
-    def keys(self) -> list[Key]:
+    def known(self) -> list[Key]:
         """Every attempt that has a directory."""
         return sorted(key for path in self.attempts_dir.iterdir() if (key := parse_key(path.name)))
 
@@ -147,7 +147,7 @@ class Journal:
 
     def prune(self, now: float) -> int:
         """Removes what was settled more than 7 days ago; how many."""
-        old = [key for key in self.keys() if 0.0 < self._settled_at(key) < now - KEEP_SECONDS]
+        old = [key for key in self.known() if 0.0 < self._settled_at(key) < now - KEEP_SECONDS]
         for key in old:
             shutil.rmtree(self.directory(key), ignore_errors=True)
         return len(old)

@@ -82,7 +82,7 @@ class LinuxHost:
     async def attempts(self) -> list[Known]:
         """All that this node knows of; those that live are watched, what lost its shim is ended."""
         await self._prune()
-        keys = await _aside(lambda: sorted({*self.journal.keys(), *self.scopes.keys()}))
+        keys = await _aside(lambda: sorted({*self.journal.known(), *self.scopes.standing()}))
         found = [await _aside(self._look, key) for key in keys]
         for known in found:
             if known.alive and known.running and known.running.pid:
@@ -92,18 +92,19 @@ class LinuxHost:
         return found
 
     def _look(self, key: Key) -> Known:
-        """One attempt as disk and /proc show it now."""
-        entry, running, record = self.journal.entry(key), self.journal.claimed(key), self.journal.exit_record(key)
+        """One attempt as disk and /proc show it now; liveness first, for a shim writes its record before it dies."""
+        entry, running = self.journal.entry(key), self.journal.claimed(key)
         same_boot = entry is not None and entry.boot == self._facts.boot_id
-        forgotten = self.journal.forgotten(key)
         if running is None and entry is None:
             running = _of_pid(self.scopes.shim_pid(key))
-        without_shim = entry is not None and entry.work.tasks == 0 and running is not None and running.started > 0
-        if running is not None and running.pid == 0 and not without_shim:
-            running = None
-        alive = bool(running and running.pid and (same_boot or entry is None) and processes.is_live(running.pid, running.start_ticks))
-        alive = alive or (without_shim and same_boot and record is None and not forgotten)
-        populated = self.scopes.populated(key) or bool(alive and running and running.pid)
+        alive = bool(running and (same_boot or entry is None) and processes.is_live(running.pid, running.start_ticks))
+        populated = alive or self.scopes.populated(key)
+        record, forgotten = self.journal.exit_record(key), self.journal.forgotten(key)
+        if running is not None and running.pid == 0:
+            if running.started == 0:
+                running = None
+            else:  # it has no tasks here, and lives until it is ended
+                alive = same_boot and record is None and not forgotten
         return Known(key, entry.work if entry else None, running, alive, record, same_boot, populated, forgotten)
 
     # before the start

@@ -61,7 +61,7 @@ class Scopes(Protocol):
     def remove(self, key: Key) -> bool:
         """Removes an empty scope; False while it is not empty."""
 
-    def keys(self) -> list[Key]:
+    def standing(self) -> list[Key]:
         """All scopes that stand there."""
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class CgroupScopes:
                 Path(directory).rmdir()
         return not self._path(key).exists()
 
-    def keys(self) -> list[Key]:
+    def standing(self) -> list[Key]:
         """All scopes that stand there."""
         names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
@@ -185,7 +185,7 @@ class ProcessScopes:
         self._made.discard(key)
         return True
 
-    def keys(self) -> list[Key]:
+    def standing(self) -> list[Key]:
         """Those made by this process; a stray one leaves no trace here."""
         return sorted(self._made)
 

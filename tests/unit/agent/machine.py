@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ async def machine(directory: Path, node: str = "", *, swept: bool = True) -> Asy
 
 def sweep(host: LinuxHost) -> None:
     """Kills and removes what a failed test left."""
-    for key in host.scopes.keys():
+    for key in host.scopes.standing():
         for _ in range(200):
             host.scopes.kill(key, whole=True)
             if host.scopes.remove(key):
@@ -116,8 +116,8 @@ def has_cgroups() -> bool:
     return isinstance(scopes, CgroupScopes)
 
 
-async def until(true: Any, within: float = 10.0) -> None:
-    """Waits for a predicate, sync."""
+async def until(true: Callable[[], object], within: float = 10.0) -> None:
+    """Waits for a predicate of files and processes, which tell nobody when they change."""
     async with asyncio.timeout(within):
-        while not true():
+        while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

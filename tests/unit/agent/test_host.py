@@ -17,7 +17,7 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry, Stale
 from lattice_agent.host import processes
-from lattice_agent.host.interface import ExitRecord, Key, Running
+from lattice_agent.host.interface import ExitRecord, Key, Running, Work
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import ProcessScopes
 from lattice_agent.outputs import LogReader
@@ -31,6 +31,11 @@ KEY = Key(UID, 1)
 async def place() -> AsyncIterator[Path]:
     with open_directory() as path:
         yield path
+
+
+async def prepare_and_start(host: LinuxHost, ours: Work) -> Running:
+    await host.prepare(ours)
+    return await host.start(ours)
 
 
 async def run(host: LinuxHost, ends: Ends, **changes: Any) -> ExitRecord:
@@ -56,7 +61,7 @@ async def test_the_work_runs_as_the_user_in_its_directory_and_its_exit_code_is_k
         assert record.boot == host.facts().boot_id
         assert await host.remaining(KEY) == 0
         await host.forget(KEY)
-        assert host.scopes.keys() == []
+        assert host.scopes.standing() == []
 
 
 async def test_a_signal_is_shown_as_128_plus_its_number(place: Path) -> None:
@@ -134,8 +139,7 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, change
     async with machine(place) as (host, ends):
         ours = work(**{name: value.replace("{place}", str(place)) if isinstance(value, str) else value for name, value in changes.items()})
         with pytest.raises(Rejected) as refusal:
-            await host.prepare(ours)
-            await host.start(ours)
+            await prepare_and_start(host, ours)
         assert refusal.value.reason == reason
         assert sentence in refusal.value.message
         assert "n1" in refusal.value.message
@@ -295,7 +299,7 @@ async def test_a_stray_scope_is_shown_left_alone_and_killed_on_order(place: Path
         stray = Key("stray", 3)
         host.scopes.make(stray)
         entrance = host.scopes.entrances(stray).work_procs
-        child = subprocess.Popen(["sh", "-c", f"echo 0 > {entrance}; exec sleep 300"])
+        child = subprocess.Popen(["sh", "-c", f"echo 0 > {entrance}; exec sleep 300"])  # noqa: ASYNC220
         await until(lambda: len(host.scopes.work(stray)) == 1)
         [known] = await host.attempts()
         assert (known.key, known.work, known.populated, known.boot_matches) == (stray, None, True, False)
@@ -327,6 +331,7 @@ async def test_the_seq_only_grows_and_outlives_the_agent(place: Path) -> None:
 
 async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(place: Path) -> None:
     async with machine(place) as (host, ends):
+        host.scopes.close()
         host.scopes = ProcessScopes()
         record = await run(host, ends, uid="a", key=Key("a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
         assert record.tasks[0].code == 2
@@ -342,14 +347,14 @@ async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(plac
 async def test_a_full_disk_takes_lines_but_not_the_exit_code(place: Path) -> None:
     disk = place / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "tmpfs", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
     try:
         async with machine(disk, place.name) as (host, ends):
             record = await run(host, ends, entrypoint="sh -c 'seq 200000; exit 9'")
             assert record.tasks[0].code == 9
             assert 0 < len(printed(host)) < 400_000
     finally:
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 async def test_the_host_has_a_clock_of_the_machine_and_facts_that_are_true(place: Path) -> None:

@@ -28,7 +28,7 @@ def test_work_is_read_back_as_it_was_written(journal: Journal) -> None:
     entry = journal.entry(KEY)
     assert entry is not None
     assert (entry.boot, entry.work) == ("boot-1", ours)
-    assert journal.keys() == [KEY]
+    assert journal.known() == [KEY]
 
 
 def test_the_instance_is_made_once_and_the_seq_is_kept(journal: Journal) -> None:
@@ -88,7 +88,7 @@ def test_what_is_forgotten_keeps_its_exit_record_for_seven_days(journal: Journal
     assert journal.prune(1000.0 + KEEP_SECONDS - 1) == 0
     assert journal.exit_record(KEY) is not None
     assert journal.prune(1000.0 + KEEP_SECONDS + 1) == 1
-    assert journal.keys() == []
+    assert journal.known() == []
 
 
 @pytest.mark.parametrize(("name", "key"), [(f"{UID}-12", Key(UID, 12)), ("x", None), ("-1", None), ("a-b", None), ("", None)])

@@ -75,7 +75,7 @@ def test_a_torn_last_record_is_not_shown(tmp_path: Path) -> None:
 
 def test_another_format_is_refused_and_both_numbers_named(tmp_path: Path) -> None:
     (tmp_path / "stdout.1").write_bytes(b"9 0\n")
-    with pytest.raises(Corrupt, match="'9 0.*format 1"):
+    with pytest.raises(Corrupt, match=r"'9 0.*format 1"):
         LogReader(tmp_path, "stdout").read()
 
 

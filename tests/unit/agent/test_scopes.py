@@ -82,14 +82,14 @@ def test_a_scope_that_is_not_there_is_empty_and_removed(scopes: Scopes) -> None:
     assert scopes.work(KEY) == []
     scopes.kill(KEY)
     assert scopes.remove(KEY)
-    assert scopes.keys() == []
+    assert scopes.standing() == []
     scopes.close()
 
 
 def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
     scopes.make(KEY)
-    assert scopes.keys() == [KEY]
+    assert scopes.standing() == [KEY]
     if isinstance(scopes, CgroupScopes):
-        assert CgroupScopes(scopes.root, "hybrid").keys() == [KEY]
+        assert CgroupScopes(scopes.root, "hybrid").standing() == [KEY]
     assert scopes.remove(KEY)
     scopes.close()
