@@ -1,0 +1,35 @@
+"""The fake cluster with authorisers: it answers TokenReviews and SubjectAccessReviews, and counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lattice.kube.clock import Clock
+from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+
+
+class ReviewingCluster(FakeCluster):
+    """`tokens` maps a token to its user; `grants` holds (user, verb, resource[/subresource], name or *)."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.tokens: dict[str, str] = {}
+        self.grants: set[tuple[str, str, str, str]] = set()
+        self.reviews: list[str] = []
+
+    async def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", **options: Any) -> Any:
+        """Reviews are answered and not stored."""
+        spec = obj.get("spec", {})
+        if resource == TOKEN_REVIEWS:
+            self.reviews.append("token")
+            user = self.tokens.get(spec["token"])
+            return {**obj, "status": {"authenticated": user is not None, "user": {"username": user, "groups": ["system:authenticated"]}}}
+        if resource == SUBJECT_ACCESS_REVIEWS:
+            asked = spec["resourceAttributes"]
+            what = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
+            self.reviews.append(f"{spec['user']} {asked['verb']} {what} {asked['name']}")
+            allowed = any((spec["user"], asked["verb"], what, name) in self.grants for name in (asked["name"], "*"))
+            return {**obj, "status": {"allowed": allowed}}
+        return await super().create(resource, obj, namespace, **options)

@@ -1,0 +1,231 @@
+"""The webhook as the API server meets it: HTTPS, AdmissionReview in, an answer out, nothing changed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from lattice.daemon.clock import ManualClock
+from lattice.kube import patches
+from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, TENANTS, VCLUSTERS
+from lattice_webhooks.__main__ import Outside, Settings, Webhook, build
+from tests.unit.gateway.authority import Authority
+from tests.unit.gateway.reviews import ReviewingCluster
+
+API = "lattice.dev/v1alpha1"
+
+
+def made(kind: str, name: str, spec: dict[str, Any] | None = None, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name, "labels": labels or {}}, "spec": spec or {}}
+
+
+async def site(cluster: ReviewingCluster) -> None:
+    """physics with a quota of 200 nodes, its namespace, two vclusters, one node."""
+    await cluster.create(TENANTS, made("Tenant", "physics", {"quota": {"maxNodes": 200}, "defaultVCluster": "hpc-batch"}))
+    await cluster.patch(TENANTS, "physics", {"status": {"use": {"usedNodes": 195, "usedAllocations": 1}}}, subresource="status")
+    await cluster.create(VCLUSTERS, made("VCluster", "hpc-batch", {"defaults": {"walltime": "1h"}}))
+    await cluster.create(VCLUSTERS, made("VCluster", "interactive"))
+    await cluster.create(NODES, made("LatticeNode", "n1"))
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "physics", "labels": {"lattice.dev/tenant": "physics"}}}
+    await cluster.create(NAMESPACES, namespace)
+
+
+class Caller:
+    """Calls the webhook as the API server does."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int, trust: ssl.SSLContext) -> None:
+        self._session = session
+        self._base = f"https://localhost:{port}"
+        self._trust = trust
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        async with self._session.post(self._base + path, data=body, ssl=self._trust) as response:
+            return response.status, await response.read()
+
+    async def review(self, path: str, obj: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
+        old = changes.get("old")
+        kind = (obj or old or {})["kind"]
+        request = {
+            "uid": "u-1",
+            "kind": {"group": "lattice.dev", "version": "v1alpha1", "kind": kind},
+            "operation": changes.get("operation", "CREATE"),
+            "namespace": "physics" if kind == "Allocation" else "",
+            "subResource": changes.get("sub_resource", ""),
+            "userInfo": {"username": changes.get("user", "alice"), "groups": ["system:authenticated"]},
+            "object": obj,
+            "oldObject": old,
+            "dryRun": True,
+        }
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        status, answer = await self.post(path, json.dumps(review).encode())
+        assert status == 200, answer
+        decoded = json.loads(answer)
+        assert (decoded["kind"], decoded["response"]["uid"]) == ("AdmissionReview", "u-1")
+        response: dict[str, Any] = decoded["response"]
+        return response
+
+
+class Running:
+    """A webhook that runs, with what surrounds it."""
+
+    def __init__(self, cluster: ReviewingCluster, clock: ManualClock, caller: Caller, webhook: Webhook, authority: Authority) -> None:
+        self.cluster, self.clock, self.caller, self.webhook, self.authority = cluster, clock, caller, webhook, authority
+
+
+@asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Running]:
+    clock = ManualClock()
+    cluster = ReviewingCluster(clock)
+    await site(cluster)
+    authority = Authority(directory)
+    pair = authority.pair("lattice-webhook", dns=("localhost",))
+    settings = Settings(listen="127.0.0.1:0", certificate=pair.certificate, key=pair.key)
+    webhook = build(settings, Outside(cluster, clock))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(webhook.run())
+        async with asyncio.timeout(5):
+            _, port = await webhook.listening
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield Running(cluster, clock, Caller(session, port, ssl.create_default_context(cadata=authority.pem)), webhook, authority)
+        task.cancel()
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with started(tmp_path) as found:
+        yield found
+
+
+def allocation(**spec: Any) -> dict[str, Any]:
+    return made("Allocation", "job", {"entrypoint": "hostname", "resources": {"nodes": 1}, **spec})
+
+
+async def mutated(caller: Caller, obj: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    response = await caller.review("/mutate", obj, **changes)
+    assert response["allowed"] is True
+    if "patch" not in response:
+        return obj
+    assert response["patchType"] == "JSONPatch"
+    patched: dict[str, Any] = patches.apply(obj, json.loads(base64.b64decode(response["patch"])))
+    return patched
+
+
+async def test_a_bare_submission_is_filled_in_by_a_patch_and_then_accepted(running: Running) -> None:
+    filled = await mutated(running.caller, allocation())
+    assert filled["spec"] | {"entrypoint": "", "resources": {}} == {
+        "entrypoint": "",
+        "resources": {},
+        "user": "alice",
+        "tenant": "physics",
+        "vcluster": "hpc-batch",
+        "lifecycle": {"walltime": "1h"},
+    }
+    assert filled["metadata"]["finalizers"] == ["lattice.dev/release"]
+    assert (await running.caller.review("/validate", filled)) == {"uid": "u-1", "allowed": True}
+
+
+async def test_the_books_sentence_reaches_the_person(running: Running) -> None:
+    filled = await mutated(running.caller, allocation(resources={"nodes": 10}))
+    response = await running.caller.review("/validate", filled)
+    assert response["allowed"] is False
+    status = response["status"]
+    sentence = 'allocation rejected: tenant "physics" would exceed max_nodes quota (current: 195, requested: 10, limit: 200)'
+    assert status["message"].startswith(sentence)
+    assert (status["code"], status["reason"]) == (422, "Invalid")
+    assert [(cause["reason"], cause["field"]) for cause in status["details"]["causes"]] == [("QuotaExceeded", "spec.resources.nodes")]
+
+
+async def test_warnings_are_passed_on(running: Running) -> None:
+    filled = await mutated(running.caller, allocation(resources={"nodes": 4}))
+    response = await running.caller.review("/validate", filled)
+    assert response["allowed"] is True
+    assert "the cluster has 1" in response["warnings"][0]
+
+
+async def test_submitting_for_others_asks_for_the_right(running: Running) -> None:
+    filled = await mutated(running.caller, allocation(user="bob"))
+    response = await running.caller.review("/validate", filled)
+    assert (response["allowed"], response["status"]["code"]) == (False, 403)
+    running.cluster.grants.add(("argo", "runas", "tenants", "physics"))
+    assert (await running.caller.review("/validate", filled, user="argo"))["allowed"] is True
+
+
+async def test_a_longer_walltime_asks_for_the_right_and_the_rest_of_an_update_asks_for_nothing(running: Running) -> None:
+    old = await mutated(running.caller, allocation())
+    longer = {**old, "spec": {**old["spec"], "lifecycle": {"walltime": "2h"}}}
+    held = {**old, "spec": {**old["spec"], "hold": True}}
+    refused = await running.caller.review("/validate", longer, old=old, operation="UPDATE")
+    assert refused["status"]["details"]["causes"][0]["reason"] == "WalltimeExtension"
+    asked = len(running.cluster.reviews)
+    assert (await running.caller.review("/validate", held, old=old, operation="UPDATE"))["allowed"] is True
+    assert len(running.cluster.reviews) == asked
+    running.cluster.grants.add(("alice", "extend", "tenants", "physics"))
+    assert (await running.caller.review("/validate", longer, old=old, operation="UPDATE"))["allowed"] is True
+
+
+async def test_a_tenant_in_use_is_not_deleted(running: Running) -> None:
+    tenant = made("Tenant", "physics")
+    assert (await running.caller.review("/validate", None, old=tenant, operation="DELETE"))["allowed"] is True
+    await running.cluster.create(ALLOCATIONS, allocation(tenant="physics"), "physics")
+    response = await running.caller.review("/validate", None, old=tenant, operation="DELETE")
+    assert response["status"]["details"]["causes"][0]["reason"] == "InUse"
+
+
+async def test_a_namespace_that_is_newer_than_the_cache_is_asked_for(running: Running) -> None:
+    running.cluster.silent = True
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fresh", "labels": {"lattice.dev/tenant": "biology"}}}
+    await running.cluster.create(NAMESPACES, namespace)
+    await running.cluster.create(TENANTS, made("Tenant", "biology", {"namespaces": ["fresh"], "defaultVCluster": "hpc-batch"}))
+    request = {
+        "uid": "u-1", "operation": "CREATE", "namespace": "fresh", "object": allocation(), "userInfo": {"username": "alice"},
+        "kind": {"group": "lattice.dev", "kind": "Allocation"},
+    }  # fmt: skip
+    _, answer = await running.caller.post("/mutate", json.dumps({"apiVersion": "admission.k8s.io/v1", "request": request}).encode())
+    patch = json.loads(base64.b64decode(json.loads(answer)["response"]["patch"]))
+    assert {"op": "add", "path": "/spec/tenant", "value": "biology"} in patch
+
+
+@pytest.mark.parametrize("changes", [{"operation": "CONNECT"}, {"sub_resource": "status", "operation": "UPDATE"}])
+async def test_what_is_not_judged_here_is_let_through(running: Running, changes: dict[str, Any]) -> None:
+    for path in ("/mutate", "/validate"):
+        assert await running.caller.review(path, allocation(entrypoint=""), **changes) == {"uid": "u-1", "allowed": True}
+
+
+async def test_what_is_no_review_is_a_bad_request(running: Running) -> None:
+    for body in (b"", b"{", b"[]", b'{"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "1", "operation": "CREATE"}}', b"\xff"):
+        status, _ = await running.caller.post("/validate", body)
+        assert status == 400
+
+
+async def test_a_review_writes_nothing(running: Running) -> None:
+    before = len(running.cluster.written)
+    filled = await mutated(running.caller, allocation())
+    await running.caller.review("/validate", filled)
+    assert len(running.cluster.written) == before
+
+
+async def test_a_renewed_certificate_serves_the_next_connection(running: Running, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "other-ca")
+    other.pair("lattice-webhook", dns=("localhost",))
+    await running.clock.run_for(6)
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await running.caller.post("/validate", b"")
+    running.caller._trust = ssl.create_default_context(cadata=other.pem)
+    assert (await running.caller.post("/validate", b""))[0] == 400
+
+
+async def test_readiness_follows_the_caches_and_metrics_count(running: Running) -> None:
+    await running.caller.review("/validate", await mutated(running.caller, allocation()))
+    assert running.webhook._server.ready() == (True, "reviews are answered")
+    labels = {"method": "validate", "status": "200"}
+    assert running.webhook._metrics.registry.get_sample_value("lattice_api_requests_total", labels) == 1
