@@ -35,7 +35,7 @@ PART_SECONDS: Final = 1.0
 """How long an unfinished line waits for its end."""
 CHECK_SECONDS: Final = 10.0
 """How often a silent stream is held against the node's state."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 
 
 class Level:
@@ -150,7 +150,7 @@ class NodeReader:
             raise NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
         allocation = self._level.allocation
         if allocation is None or allocation.status.attempt > attempt:
-            raise NotFound(f"node {node} did not tell the end of attempt {attempt}, and another one has followed", reason="NoEnd")
+            raise NotFound(f"node {node} is silent, and attempt {attempt} is over: the rest of its output is not known", reason="NoEnd")
 
 
 class LogStream:
@@ -184,9 +184,10 @@ class LogStream:
             on_change=self._changed,
         )
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(informer.run())
+            watching = [group.create_task(informer.run()), group.create_task(self._notice_absence(informer))]
             await self._follow_attempts()
-            watching.cancel()
+            for task in watching:
+                task.cancel()
         await self._sink([{"end": True}])
 
     async def _follow_attempts(self) -> None:
@@ -202,6 +203,12 @@ class LogStream:
                 return
             else:
                 await self._level.changed.wait()
+
+    async def _notice_absence(self, informer: Informer[Allocation]) -> None:
+        """Tell when the object was gone already before the watch began: no change will."""
+        await informer.synced.wait()
+        if not informer.objects:
+            self._level.tell(None)
 
     def _changed(self, change: Change[Allocation]) -> None:
         """A newer state of the same object; another object of its name is not ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
@@ -114,11 +115,13 @@ class Server:
     async def _cut(self, response: web.StreamResponse, allocation: Allocation, errors: BaseExceptionGroup[LatticeError]) -> None:
         """End a stream that had begun with the reason as its last record."""
         cause = first_cause(errors)
-        if isinstance(cause, LatticeError):
-            event(log, "LogsCut", logging.WARNING, allocation=allocation.metadata.key, reason=cause.reason, message=cause.message)
-            record = {"end": True, "reason": cause.reason, "message": cause.message}
+        if not isinstance(cause, LatticeError):
+            return
+        event(log, "LogsCut", logging.WARNING, allocation=allocation.metadata.key, reason=cause.reason, message=cause.message)
+        record = {"end": True, "reason": cause.reason, "message": cause.message}
+        with contextlib.suppress(ClientConnectionError):  # the reader has left
             await response.write(msgspec.json.encode(record) + b"\n")
-        await response.write_eof()
+            await response.write_eof()
 
     async def _recheck(self, request: web.Request, allocation: Allocation) -> None:
         """Denied as soon as who asks may no longer read this."""
