@@ -1,0 +1,169 @@
+"""The operator's program: `build` lists everything that runs while this process leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from lattice.daemon import logs, metrics, process, settings
+from lattice.daemon.clock import Clock, SystemClock
+from lattice.daemon.logs import event
+from lattice.daemon.process import first_cause
+from lattice.errors import Corrupt, LatticeError
+from lattice.kube.aiohttp import connect
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Informer
+from lattice.kube.leases import Elector
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, TENANTS, VCLUSTERS, Resource
+from lattice.views import Allocation
+from lattice_controllers.operator.announcements import Announcer
+from lattice_controllers.operator.configs import Configs
+from lattice_controllers.operator.kinds import Kinds, KopfKinds
+from lattice_controllers.operator.ledger import LedgerMirror
+from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.nodes import Nodes
+from lattice_controllers.operator.retention import Retention
+from lattice_controllers.operator.tenants import Tenants
+from lattice_controllers.operator.usage import Usage
+from lattice_controllers.operator.vclusters import VClusters
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "lattice-operator"
+LEDGER_SECONDS = 5.0
+CAMPAIGN_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(settings.CommonSettings):
+    """Looks after tenants, vclusters, configuration and nodes: one leader at a time, any number of standbys."""
+
+    namespace: str = field(default="lattice-system", metadata={"help": "namespace of the leader's Lease"})
+    identity: str = field(default="", metadata={"help": "name of this process in the Lease; empty: host, pid and a random part"})
+    lease_seconds: float = field(default=15.0, metadata={"help": "how long the Lease lasts without being renewed"})
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What the operator needs of the world."""
+
+    cluster: Cluster
+    clock: Clock
+    kinds: Kinds
+
+
+class Operator:
+    """One term of leadership: every part, wired; `run` works until cancelled."""
+
+    def __init__(self, outside: Outside, measured: OperatorMetrics, identity: str) -> None:
+        cluster, clock = outside.cluster, outside.clock
+        self._clock = clock
+        self._kinds = outside.kinds
+        announcer = Announcer(cluster, clock, identity)
+        self.ledger = LedgerMirror(cluster, clock, self._accounts_changed)
+        self.usage = Usage(self._use_changed)
+        self.allocations: Informer[Allocation] = Informer(
+            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self.usage.on_allocation, freeze=True
+        )
+        self.tenants = Tenants(cluster, clock, self.ledger, self.usage, announcer, measured)
+        self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed())
+        self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
+        self.configs = Configs(cluster, clock, self.nodes.retime)
+        self.retention = Retention(cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured)
+        self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
+
+    async def run(self) -> None:
+        """Everything that runs while this process leads; nothing of a tenant is judged before all allocations are known."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.allocations.run())
+            group.create_task(self.nodes.run())
+            group.create_task(self._read_ledger())
+            await self.allocations.synced.wait()
+            await self.ledger.read()
+            for queue in self._queues.values():
+                group.create_task(queue.run())
+            group.create_task(self.retention.run())
+            group.create_task(self._kinds.run(self.named))
+
+    def named(self, resource: Resource, name: str) -> None:
+        """An object of a small kind exists, or has changed."""
+        self._queues[resource].add(name)
+
+    async def _read_ledger(self) -> None:
+        """Mirror the accounts while there are tenants."""
+        while True:
+            if self.tenants.known:
+                await self.ledger.refresh()
+            await self._clock.sleep(LEDGER_SECONDS)
+
+    def _accounts_changed(self, names: set[str]) -> None:
+        for name in names & self.tenants.known.keys():
+            self.tenants.queue.add(name)
+
+    def _use_changed(self, kind: str, name: str) -> None:
+        if kind == "tenant" and name in self.tenants.known:
+            self.tenants.queue.add(name)
+        elif kind == "vcluster" and name in self.vclusters.known:
+            self.vclusters.queue.add(name)
+
+
+def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitable[None]], ...], OperatorMetrics]:
+    """Everything that runs: the campaign for leadership with the work of a term, and the metrics."""
+    measured = OperatorMetrics()
+    identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    elector = Elector(
+        outside.cluster, outside.clock, name=PROGRAM, namespace=given.namespace, identity=identity, lease_seconds=given.lease_seconds
+    )
+
+    async def term() -> None:
+        measured.leader.set(1)
+        try:
+            await Operator(outside, measured, identity).run()
+        finally:
+            measured.leader.set(0)
+
+    async def campaign() -> None:
+        while True:
+            try:
+                await elector.lead(term)
+            except* LatticeError as errors:
+                cause = first_cause(errors)
+                if isinstance(cause, Corrupt):
+                    raise
+                event(log, "TermEnded", logging.WARNING, identity=identity, message=str(cause))
+            await outside.clock.sleep(CAMPAIGN_AGAIN_SECONDS)
+
+    def ready() -> tuple[bool, str]:
+        return True, "leading" if elector.leading else f"standby; {elector.holder or 'nobody'} leads"
+
+    return (campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)), measured
+
+
+async def run(given: Settings) -> None:
+    """Connect and run until cancelled."""
+    async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
+        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config)))
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(_as_coroutine(work))
+
+
+async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+def main() -> int:
+    """The program."""
+    given = settings.load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
+    logs.setup(given.log_format, given.log_level)
+    return process.run(lambda: run(given), PROGRAM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

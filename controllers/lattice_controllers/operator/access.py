@@ -1,0 +1,94 @@
+"""What a Tenant means in RBAC, pure: the roles and bindings that should stand, as plain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, Resource
+from lattice.views import Metadata, Tenant
+
+TENANT_LABEL = "lattice.dev/tenant"
+OWNER_ANNOTATION = "lattice.dev/owner"
+OPERATOR_LABEL = {"app.kubernetes.io/managed-by": "lattice-operator"}
+USER_ROLE = "lattice-tenant-user"
+ADMIN_ROLE = "lattice-tenant-admin"
+RBAC = "rbac.authorization.k8s.io"
+
+Plain = dict[str, Any]
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Access:
+    """What should stand for one tenant, by (namespace, name)."""
+
+    namespaces: tuple[str, ...]
+    bindings: Mapping[Key, Plain]
+    cluster_roles: Mapping[Key, Plain]
+    cluster_bindings: Mapping[Key, Plain]
+
+    def wanted(self) -> tuple[tuple[Resource, Mapping[Key, Plain]], ...]:
+        """The objects by resource, roles before the bindings that name them."""
+        return (CLUSTER_ROLES, self.cluster_roles), (ROLE_BINDINGS, self.bindings), (CLUSTER_ROLE_BINDINGS, self.cluster_bindings)
+
+
+NONE = Access((), {}, {}, {})
+"""What should stand for a tenant that goes."""
+
+
+def labels_of(tenant: str) -> dict[str, str]:
+    """The labels of everything that the operator makes for a tenant, its namespaces apart."""
+    return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
+
+
+def access_of(tenant: Tenant) -> Access:
+    """Users and groups may use its namespaces, admins also manage; both read the Tenant itself."""
+    name, access = tenant.metadata.name, tenant.spec.access
+    users = [*(_subject("User", user) for user in access.users), *(_subject("Group", group) for group in access.groups)]
+    admins = [_subject("User", admin) for admin in access.admins]
+    namespaces = tenant.spec.namespaces or (name,)
+    bindings = {
+        (namespace, role): _binding("RoleBinding", role, role, subjects, tenant.metadata, namespace)
+        for namespace in namespaces
+        for role, subjects in ((USER_ROLE, users), (ADMIN_ROLE, admins))
+        if subjects
+    }
+    roles: dict[Key, Plain] = {}
+    cluster_bindings: dict[Key, Plain] = {}
+    for role, subjects, verbs in (
+        (f"lattice-tenant-{name}-user", users, ["get"]),
+        (f"lattice-tenant-{name}-admin", admins, ["get", "manage"]),
+    ):
+        if subjects:
+            rule = {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "resourceNames": [name], "verbs": verbs}
+            roles["", role] = _object("ClusterRole", role, tenant.metadata) | {"rules": [rule]}
+            cluster_bindings["", role] = _binding("ClusterRoleBinding", role, role, subjects, tenant.metadata)
+    return Access(tuple(namespaces), bindings, roles, cluster_bindings)
+
+
+def is_ours(standing: Mapping[str, Any], tenant: str) -> bool:
+    """Whether an object that stands there was made by the operator for this tenant."""
+    labels = standing["metadata"].get("labels") or {}
+    return labels_of(tenant).items() <= labels.items()
+
+
+def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[str]:
+    """The parts in which an object that stands there differs from the wanted one."""
+    return [part for part in ("roleRef", "subjects", "rules") if part in wanted and standing.get(part) != wanted[part]]
+
+
+def _object(kind: str, name: str, owner: Metadata, namespace: str = "") -> Plain:
+    reference = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "name": owner.name, "uid": owner.uid}
+    metadata = {"name": name, "labels": labels_of(owner.name), "ownerReferences": [reference]}
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata | ({"namespace": namespace} if namespace else {})}
+
+
+def _binding(kind: str, name: str, role: str, subjects: list[Plain], owner: Metadata, namespace: str = "") -> Plain:
+    reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
+    return _object(kind, name, owner, namespace) | {"roleRef": reference, "subjects": subjects}
+
+
+def _subject(kind: str, name: str) -> Plain:
+    return {"apiGroup": RBAC, "kind": kind, "name": name}

@@ -1,0 +1,85 @@
+"""LatticeConfig: read at each change; options that contradict each other are refused, and the last good ones stay."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound, Rejected
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import CONFIGS
+from lattice.lifecycle.node import Timing
+from lattice.units import format_time, parse_duration
+from lattice.views import Config
+from lattice.views.cluster import ConfigSpec, NodeOptions
+from lattice_controllers.operator import statuses
+
+log = logging.getLogger(__name__)
+
+NAME = "lattice"
+
+
+def timing_of(options: NodeOptions) -> Timing:
+    """The options that the node machine needs, in seconds; Rejected for a text that is no duration."""
+    return Timing(
+        timeout=parse_duration(options.heartbeat_timeout),
+        grace=parse_duration(options.grace_period),
+        boot_timeout=parse_duration(options.boot_timeout),
+        mass_silence_delay=parse_duration(options.mass_silence_delay),
+    )
+
+
+def refusals(spec: ConfigSpec) -> list[str]:
+    """A sentence for each pair of options that contradict each other."""
+    try:
+        interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
+        cycle = parse_duration(spec.scheduling.cycle_interval)
+    except Rejected as error:
+        return [error.message]
+    found = []
+    if interval < 1:
+        found.append(f"nodes.heartbeatInterval is {spec.nodes.heartbeat_interval}: at least 1s")
+    if timing.timeout < 2 * interval:
+        limits = f"nodes.heartbeatTimeout is {spec.nodes.heartbeat_timeout}, nodes.heartbeatInterval {spec.nodes.heartbeat_interval}"
+        found.append(f"{limits}: the timeout must be at least twice the interval, or one late heartbeat degrades a node")
+    if timing.grace <= 0 or timing.boot_timeout <= 0:
+        found.append("nodes.gracePeriod and nodes.bootTimeout must be longer than nothing")
+    if cycle <= 0:
+        found.append("scheduling.cycleInterval must be longer than nothing")
+    return found
+
+
+class Configs:
+    """Reconciles the one LatticeConfig; `on_timing` gets the options of nodes that are in force."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None]) -> None:
+        self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
+        self._cluster = cluster
+        self._clock = clock
+        self._on_timing = on_timing
+
+    async def reconcile(self, name: str) -> float | None:
+        """Put the options in force, and say so."""
+        if name != NAME:
+            return None
+        try:
+            config = await self._cluster.get(CONFIGS, name, type=Config)
+        except NotFound:
+            self._on_timing(Timing())
+            return None
+        metadata, now = config.metadata, format_time(self._clock.now())
+        found = refusals(config.spec)
+        if found:
+            message = "; ".join(found) + "; the last good options stay in force"
+            conditions = statuses.stalled(config.status.conditions, "OptionsRefused", message, metadata.generation, now)
+        else:
+            self._on_timing(timing_of(config.spec.nodes))
+            conditions = statuses.ready(config.status.conditions, metadata.generation, now)
+        former = {"observedGeneration": config.status.observed_generation}
+        changed = statuses.changes(config.status.conditions, conditions, former, {"observedGeneration": metadata.generation})
+        if await statuses.write(self._cluster, CONFIGS, metadata, changed):
+            event(log, "ConfigRead", generation=metadata.generation, refused=len(found))
+        return None

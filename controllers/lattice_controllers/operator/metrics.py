@@ -1,0 +1,22 @@
+"""The operator's metrics, on a registry of its own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from lattice.models.conditions import NODE_STATES
+
+
+class OperatorMetrics:
+    """Nodes, tenants, clean-up."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.leader = Gauge("lattice_operator_leader", "1 while this process leads", registry=registry)
+        self.nodes = Gauge("lattice_nodes_total", "Nodes by state", ["state"], registry=registry)
+        self.transitions = Counter("lattice_node_transitions", "Changes of state of nodes", ["state"], registry=registry)
+        self.silent = Gauge("lattice_nodes_silent", "Nodes that are expected to report and are silent", registry=registry)
+        self.deleted = Counter("lattice_allocations_expired", "Final allocations deleted after their retention", registry=registry)
+        self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
+        for state in NODE_STATES:
+            self.nodes.labels(state).set(0)

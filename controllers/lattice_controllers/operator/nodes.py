@@ -1,0 +1,267 @@
+"""Nodes: their states from Leases, health and wishes; one status patch for each change, and nothing between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import Corrupt
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import LEASES, NODES
+from lattice.ledger.reports import ANNOTATION, parse_report
+from lattice.lifecycle import node as machine
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
+from lattice.lifecycle.heartbeats import Heartbeats
+from lattice.lifecycle.node import Facts, Timing, Verdict, judge
+from lattice.models.conditions import READY
+from lattice.units import format_time
+from lattice.views import Lease, Node
+from lattice.views.cluster import Disable, Wish
+from lattice_controllers.operator.announcements import Announcer
+from lattice_controllers.operator.ledger import LedgerMirror
+from lattice_controllers.operator.metrics import OperatorMetrics
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "lattice-node-lease"
+SWEEP_SECONDS = 1.0
+STALL_SECONDS = 5.0
+"""A sweep that comes so late means that this process itself stood still: silence starts from zero."""
+DRAIN_SETTLE_SECONDS = 1.0
+"""So long after Draining was seen written, no scheduler places there any more from an older cache."""
+DRAINED_CHECK_SECONDS = 60.0
+_QUIET = frozenset({machine.READY, machine.DRAINING})
+"""States in which a heartbeat changes nothing."""
+_WARNINGS = frozenset({machine.DEGRADED, machine.DOWN, machine.FAILED})
+
+
+class Nodes:
+    """Two informers, the table of heartbeats, and a queue of nodes to judge."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        ledger: LedgerMirror,
+        announcer: Announcer,
+        measured: OperatorMetrics,
+        on_nodes: Callable[[], None],
+    ) -> None:
+        self.timing = Timing()
+        self.beats = Heartbeats()
+        self.informer: Informer[Node] = Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node)
+        self.leases: Informer[Lease] = Informer(
+            cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self._on_lease
+        )
+        self.queue = KeyedQueue(self.reconcile, clock, workers=16, name="nodes")
+        self._cluster = cluster
+        self._clock = clock
+        self._ledger = ledger
+        self._announcer = announcer
+        self._measured = measured
+        self._on_nodes = on_nodes
+        self._states: Counter[str] = Counter()
+        self._begun: dict[str, tuple[str, float]] = {}
+        self._swept = clock.monotonic()
+        self._resumed = float("-inf")
+
+    def retime(self, timing: Timing) -> None:
+        """Put other options in force; every node is judged by them."""
+        if timing != self.timing:
+            self.timing = timing
+            for name in self.informer.objects:
+                self.queue.add(name)
+
+    async def run(self) -> None:
+        """Follow and judge until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.informer.run())
+            group.create_task(self.leases.run())
+            await asyncio.gather(self.informer.synced.wait(), self.leases.synced.wait())
+            self._swept = self._clock.monotonic()
+            group.create_task(self.queue.run())
+            while True:
+                await self.sweep()
+                await self._clock.sleep(SWEEP_SECONDS)
+
+    def since(self, now: float) -> float:
+        """From when on silence counts: not from before a gap in the watch, nor from before this process stood still."""
+        if self.leases.lost or now - self._swept > STALL_SECONDS:
+            return now
+        return max(self.leases.continuous_since, self._resumed)
+
+    async def sweep(self) -> None:
+        """Find what only time has changed: silence, boot timeouts, the end of drains."""
+        now = self._clock.monotonic()
+        if now - self._swept > STALL_SECONDS:
+            self._resumed = now
+        self._swept = now
+        expected = sum(self._states[state] for state in machine.EXPECTED)
+        silent = self.beats.sweep(now, self.since(now), self.timing, expected, self._is_expected)
+        self._measured.silent.set(len(silent))
+        for name in silent:
+            node = self.informer.objects[name]
+            facts = self._facts(node, now)
+            if self._is_news(node, facts, judge(facts, self.timing)):
+                self.queue.add(name)
+        draining = [name for name, (state, _) in self._begun.items() if state in (machine.DRAINING, machine.DRAINED, machine.BOOTING)]
+        await self._look_at(draining, now)
+
+    async def _look_at(self, names: list[str], now: float) -> None:
+        """Judge nodes whose state ends by time or by the ledger."""
+        asking = False
+        for name in names:
+            state, begun = self._begun[name]
+            if state == machine.BOOTING:
+                if now - begun >= self.timing.boot_timeout:
+                    self.queue.add(name)
+            elif state == machine.DRAINING or now - begun < DRAINED_CHECK_SECONDS:
+                asking = True
+        if not asking:
+            return
+        await self._ledger.refresh()
+        for name in names:
+            if self._begun.get(name, ("", 0.0))[0] != machine.BOOTING:
+                self.queue.add(name)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Judge one node and write its state, if that is another one."""
+        node = self.informer.objects.get(name)
+        if node is None:
+            return None
+        now = self._clock.monotonic()
+        facts = replace(self._facts(node, now), holders=await self._holders(node))
+        verdict = judge(facts, self.timing)
+        if not self._is_news(node, facts, verdict):
+            return None
+        await self._publish(node, facts, verdict)
+        return None
+
+    async def _holders(self, node: Node) -> int | None:
+        """Rows that name a draining or drained node, from a read that is young enough to show the last placement there."""
+        state, begun = self._begun.get(node.metadata.name, ("", 0.0))
+        if state not in (machine.DRAINING, machine.DRAINED) or state != node.status.state:
+            return None
+        if self._ledger.begun < begun + DRAIN_SETTLE_SECONDS:
+            return None
+        return 0 if node.status.index is None else await self._ledger.holders_of_node(node.status.index)
+
+    def _facts(self, node: Node, now: float) -> Facts:
+        name, spec, status = node.metadata.name, node.spec, node.status
+        state, begun = self._begun.get(name, (status.state, now))
+        return Facts(
+            state=status.state,
+            drain=_wish(spec.drain),
+            disable=_wish(spec.disable),
+            has_index=status.index is not None,
+            has_fingerprint=bool(status.fingerprint),
+            healthy=status.health == "Healthy",
+            pulse=self.beats.pulse(name, now, self.since(now)),
+            in_state=now - begun if state == status.state else 0.0,
+        )
+
+    def _is_news(self, node: Node, facts: Facts, verdict: Verdict) -> bool:
+        """Whether the verdict differs from what stands written."""
+        written = condition(node.status.conditions, READY)
+        if verdict.path or written is None or node.status.observed_generation != node.metadata.generation:
+            return True
+        unheard = not facts.pulse.heard and facts.pulse.silence < self.timing.timeout
+        return written.reason != verdict.reason and not unheard  # a fresh start knows less than what stands written
+
+    async def _publish(self, node: Node, facts: Facts, verdict: Verdict) -> None:
+        """One patch, one line of log, one event."""
+        metadata, now = node.metadata, format_time(self._clock.now())
+        status = TRUE if verdict.ready else FALSE
+        conditions = with_condition(
+            node.status.conditions, READY, status, verdict.reason, verdict.message, generation=metadata.generation, now=now
+        )
+        written: dict[str, Any] = {
+            "state": verdict.state,
+            "heartbeat": facts.pulse.number,
+            "observedGeneration": metadata.generation,
+            "conditions": encode(conditions),
+        }
+        if verdict.path or not node.status.since:
+            written["since"] = now
+        patch = {"metadata": {"resourceVersion": metadata.resource_version}, "status": written}
+        await self._cluster.patch(NODES, metadata.name, patch, subresource="status")
+        event(
+            log,
+            "NodeState",
+            node=metadata.name,
+            state=verdict.state,
+            path=">".join(verdict.path),
+            reason=verdict.reason,
+            message=verdict.message,
+        )
+        if verdict.path:
+            self._measured.transitions.labels(verdict.state).inc()
+            warning = verdict.state in _WARNINGS
+            await self._announcer.announce(
+                NODES, metadata, verdict.reason, f"{verdict.state}: {verdict.message}", action="Judge", warning=warning
+            )
+
+    def _is_expected(self, name: str) -> bool:
+        return self._state_of(name) in machine.EXPECTED
+
+    def _state_of(self, name: str) -> str:
+        node = self.informer.objects.get(name)
+        return node.status.state if node is not None else ""
+
+    def _on_node(self, change: Change[Node]) -> None:
+        now, old, new = self._clock.monotonic(), change.old, change.new
+        if old is not None:
+            self._count(old.status.state, -1)
+        if new is None:
+            self.beats.forget(change.key)
+            self._begun.pop(change.key, None)
+            self._on_nodes()
+            return
+        self._count(new.status.state, 1)
+        self.beats.expect(change.key, now)
+        if self._begun.get(change.key, ("", 0.0))[0] != new.status.state:
+            self._begun[change.key] = (new.status.state, now)
+        if old is None or (old.status.state, old.spec.group) != (new.status.state, new.spec.group):
+            self._on_nodes()
+        self.queue.add(change.key)
+
+    def _count(self, state: str, step: int) -> None:
+        self._states[state] += step
+        self._measured.nodes.labels(state).set(self._states[state])
+
+    def _on_lease(self, change: Change[Lease]) -> None:
+        """A heartbeat; a Lease that goes is only silence."""
+        lease = change.new
+        if lease is None:
+            return
+        heard = self.beats.hear(lease.metadata.name, lease.metadata.resource_version, _number(lease), self._clock.monotonic())
+        name = lease.metadata.name
+        if heard and name in self.informer.objects and self._state_of(name) not in _QUIET:
+            self.queue.add(name)
+
+
+def _number(lease: Lease) -> int:
+    """The number of the heartbeat; 0 for one without a report, or with one of an unknown format."""
+    text = lease.metadata.annotations.get(ANNOTATION)
+    if not text:
+        return 0
+    try:
+        return parse_report(text).hb
+    except Corrupt as error:
+        event(log, "ReportUnreadable", logging.WARNING, node=lease.metadata.name, message=error.message)
+        return 0
+
+
+def _wish(wish: Wish | Disable | None) -> str | None:
+    """A drain or disable as a sentence; None when it is not wished."""
+    if wish is None:
+        return None
+    return wish.reason + (f" (by {wish.by})" if wish.by else "")

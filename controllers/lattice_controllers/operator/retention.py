@@ -1,0 +1,87 @@
+"""Retention: final allocations are deleted when their tenant's `finishedRetention` has passed (api.md, "Retention")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Rejected, Stale
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Informer
+from lattice.kube.resources import ALLOCATIONS
+from lattice.units import parse_duration
+from lattice.views import Allocation
+from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.usage import Usage
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RETENTION = "7d"
+SWEEP_SECONDS = 30.0
+MOST_A_SWEEP = 200
+
+
+class Retention:
+    """Deletes with uid and resourceVersion: what changed since it was looked at stays."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        allocations: Informer[Allocation],
+        usage: Usage,
+        retention_of: Callable[[str], str],
+        measured: OperatorMetrics,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._allocations = allocations
+        self._usage = usage
+        self._retention_of = retention_of
+        self._measured = measured
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        await self._allocations.synced.wait()
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            await self.sweep()
+
+    async def sweep(self) -> int:
+        """Delete what is due, at most 200 a sweep; how many were deleted."""
+        deleted = 0
+        for allocation in self._due()[:MOST_A_SWEEP]:
+            deleted += await self._delete(allocation)
+        return deleted
+
+    def _due(self) -> list[Allocation]:
+        now = self._clock.now()
+        found = []
+        for key, ended in self._usage.ended.items():
+            allocation = self._allocations.objects.get(key)
+            if allocation is not None and now - ended >= self._seconds(allocation.spec.tenant):
+                found.append(allocation)
+        return found
+
+    def _seconds(self, tenant: str) -> float:
+        try:
+            return parse_duration(self._retention_of(tenant) or DEFAULT_RETENTION)
+        except Rejected:
+            return parse_duration(DEFAULT_RETENTION)
+
+    async def _delete(self, allocation: Allocation) -> bool:
+        metadata = allocation.metadata
+        try:
+            await self._cluster.delete(
+                ALLOCATIONS, metadata.name, metadata.namespace, uid=metadata.uid, resource_version=metadata.resource_version
+            )
+        except (NotFound, Stale):
+            return False  # gone already, or changed: the next sweep looks again
+        except LatticeError as error:
+            event(log, "ExpiryFailed", logging.WARNING, allocation=metadata.key, reason=error.reason, message=error.message)
+            return False
+        self._measured.deleted.inc()
+        event(log, "Expired", allocation=metadata.key, tenant=allocation.spec.tenant)
+        return True

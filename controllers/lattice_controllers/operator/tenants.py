@@ -1,0 +1,224 @@
+"""Tenants: namespaces, roles and bindings as asked; use and limits as the Ledger has them; held while in use."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import AlreadyExists, NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS, TENANTS, Resource
+from lattice.units import format_time
+from lattice.views import Condition, Tenant, TenantAccount
+from lattice.views.cluster import TenantUse
+from lattice_controllers.operator import access, statuses
+from lattice_controllers.operator.announcements import Announcer
+from lattice_controllers.operator.ledger import LedgerMirror
+from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.usage import Usage
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 300.0
+DELETION_AGAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a tenant is not in force: a reason of the documented list and a sentence."""
+
+    reason: str
+    message: str
+
+
+class Tenants:
+    """Reconciles one tenant by its name; `known` are those that stand."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics
+    ) -> None:
+        self.known: dict[str, Tenant] = {}
+        self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="tenants")
+        self._cluster = cluster
+        self._clock = clock
+        self._ledger = ledger
+        self._usage = usage
+        self._announcer = announcer
+        self._measured = measured
+
+    def retention_of(self, name: str) -> str:
+        """The tenant's `finishedRetention`; empty when the tenant is not known."""
+        tenant = self.known.get(name)
+        return tenant.spec.finished_retention if tenant is not None else ""
+
+    async def reconcile(self, name: str) -> float | None:
+        """Bring everything of one tenant to where its spec says."""
+        try:
+            tenant = await self._cluster.get(TENANTS, name, type=Tenant)
+        except NotFound:
+            self.known.pop(name, None)
+            self._measured.tenants.set(len(self.known))
+            return None
+        self.known[name] = tenant
+        self._measured.tenants.set(len(self.known))
+        if tenant.metadata.deletion_timestamp:
+            return await self._leave(tenant)
+        if statuses.IN_USE_FINALIZER not in tenant.metadata.finalizers:
+            finalizers = (*tenant.metadata.finalizers, statuses.IN_USE_FINALIZER)
+            await statuses.set_finalizers(self._cluster, TENANTS, tenant.metadata, finalizers)
+            tenant = await self._cluster.get(TENANTS, name, type=Tenant)
+        wanted = access.access_of(tenant)
+        problems = [*await self._settle_namespaces(tenant, wanted), *await self._settle_roles(name, wanted)]
+        await self._publish(tenant, problems)
+        return RESYNC_SECONDS
+
+    async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> list[Problem]:
+        """Make and label its namespaces; take the label off those that are its no longer."""
+        name = tenant.metadata.name
+        claims = [await self._claim(namespace, tenant) for namespace in wanted.namespaces]
+        labelled = await self._cluster.list(NAMESPACES, labels=f"{access.TENANT_LABEL}={name}")
+        for namespace in labelled.items:
+            metadata = namespace["metadata"]
+            if metadata["name"] in wanted.namespaces:
+                continue
+            patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {access.TENANT_LABEL: None}}}
+            await self._cluster.patch(NAMESPACES, metadata["name"], patch)
+            event(log, "NamespaceReleased", tenant=name, namespace=metadata["name"])
+        return [problem for problem in claims if problem is not None]
+
+    async def _claim(self, namespace: str, tenant: Tenant) -> Problem | None:
+        """The namespace, made if it is not there; one that stands there must carry the tenant's label already."""
+        name = tenant.metadata.name
+        try:
+            standing = await self._cluster.get(NAMESPACES, namespace)
+        except NotFound:
+            annotations = {access.OWNER_ANNOTATION: tenant.metadata.uid}
+            body = {"metadata": {"name": namespace, "labels": {access.TENANT_LABEL: name}, "annotations": annotations}}
+            try:
+                await self._cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", **body})
+            except AlreadyExists:
+                return await self._claim(namespace, tenant)
+            event(log, "NamespaceMade", tenant=name, namespace=namespace)
+            return None
+        owner = (standing["metadata"].get("labels") or {}).get(access.TENANT_LABEL)
+        if owner == name:
+            return None
+        if owner:
+            return Problem("NamespaceTaken", f'namespace "{namespace}" belongs to tenant "{owner}": name another one in spec.namespaces')
+        hint = f"kubectl label namespace {namespace} {access.TENANT_LABEL}={name}"
+        return Problem("NamespaceTaken", f'namespace "{namespace}" stands there and is not of this tenant; if it is meant: {hint}')
+
+    async def _settle_roles(self, name: str, wanted: access.Access) -> list[Problem]:
+        problems: list[Problem] = []
+        for resource, objects in wanted.wanted():
+            problems += await self._align(resource, name, objects)
+        return problems
+
+    async def _align(self, resource: Resource, tenant: str, wanted: Mapping[access.Key, access.Plain]) -> list[Problem]:
+        """Make, change and delete the operator's objects of one resource until they are the wanted ones."""
+        selector = ",".join(f"{key}={value}" for key, value in access.labels_of(tenant).items())
+        listing = await self._cluster.list(resource, labels=selector)
+        standing: dict[access.Key, dict[str, Any]] = {
+            (item["metadata"].get("namespace", ""), item["metadata"]["name"]): item for item in listing.items
+        }
+        for (namespace, name), item in standing.items():
+            if (namespace, name) not in wanted:
+                await self._drop(resource, name, namespace, item)
+        problems = []
+        for (namespace, name), body in wanted.items():
+            if not await self._ensure(resource, name, namespace, body, standing.get((namespace, name))):
+                where = f' in namespace "{namespace}"' if namespace else ""
+                problems.append(
+                    Problem("NameTaken", f'{resource.kind} "{name}"{where} stands there and is not the operator\'s: delete or rename it')
+                )
+        return problems
+
+    async def _ensure(self, resource: Resource, name: str, namespace: str, body: access.Plain, standing: Mapping[str, Any] | None) -> bool:
+        """The object as wanted; False when one of that name is not ours, or its namespace is not there."""
+        if standing is not None:
+            parts = list(access.differs(standing, body))
+            if not parts:
+                return True
+            if "roleRef" not in parts:
+                patch = {"metadata": {"resourceVersion": standing["metadata"]["resourceVersion"]}, **{part: body[part] for part in parts}}
+                await self._cluster.patch(resource, name, patch, namespace)
+                return True
+            await self._drop(resource, name, namespace, standing)  # a roleRef never changes
+        try:
+            await self._cluster.create(resource, body, namespace)
+        except AlreadyExists:
+            return False
+        except NotFound:
+            pass  # the namespace is going: _claim has said so, or says so next time
+        return True
+
+    async def _drop(self, resource: Resource, name: str, namespace: str, standing: Mapping[str, Any]) -> None:
+        with contextlib.suppress(NotFound):  # gone already
+            await self._cluster.delete(resource, name, namespace, uid=standing["metadata"]["uid"])
+
+    async def _publish(self, tenant: Tenant, problems: list[Problem]) -> None:
+        metadata, now = tenant.metadata, format_time(self._clock.now())
+        before = tenant.status.conditions
+        if problems:
+            message = "; ".join(problem.message for problem in problems)
+            after = statuses.stalled(before, problems[0].reason, message, metadata.generation, now)
+        else:
+            after = statuses.ready(before, metadata.generation, now)
+        await self._write(tenant, after, now, in_use=self._in_use(metadata.name))
+        if problems and not any(entry.reason == problems[0].reason for entry in before):
+            await self._announcer.announce(TENANTS, metadata, problems[0].reason, problems[0].message, action="Reconcile", warning=True)
+
+    async def _write(self, tenant: Tenant, conditions: tuple[Condition, ...], now: str, *, in_use: bool) -> None:
+        metadata, before = tenant.metadata, tenant.status
+        conditions = statuses.used(conditions, in_use, metadata.generation, now)
+        account = self._ledger.accounts.get(metadata.name)
+        former: dict[str, Any] = {"observedGeneration": before.observed_generation, "use": _use(before.use)}
+        latter: dict[str, Any] = {"observedGeneration": metadata.generation}
+        if account is not None:
+            latter["use"] = _use(account)
+        changed = statuses.changes(before.conditions, conditions, former, latter)
+        if "use" in changed:
+            changed["updated"] = now
+        await statuses.write(self._cluster, TENANTS, metadata, changed)
+
+    def _in_use(self, name: str) -> bool:
+        account = self._ledger.accounts.get(name)
+        return self._usage.open_of_tenant(name) > 0 or (account is not None and account.used_allocations > 0)
+
+    async def _leave(self, tenant: Tenant) -> float | None:
+        """Let a deleted tenant go once nothing of it runs; its bindings go first, its namespaces stay."""
+        metadata, name = tenant.metadata, tenant.metadata.name
+        if statuses.IN_USE_FINALIZER not in metadata.finalizers:
+            return None
+        await self._ledger.read()
+        pending, rows = self._usage.open_of_tenant(name), await self._ledger.holders_of_tenant(name)
+        if pending or rows:
+            now = format_time(self._clock.now())
+            message = f"{pending} allocations are not final, {rows} still hold nodes"
+            conditions = statuses.waiting(tenant.status.conditions, "DeletionWaits", message, metadata.generation, now)
+            await self._write(tenant, conditions, now, in_use=True)
+            return DELETION_AGAIN_SECONDS
+        for resource in (ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES):
+            await self._align(resource, name, {})
+        kept = tuple(entry for entry in metadata.finalizers if entry != statuses.IN_USE_FINALIZER)
+        await statuses.set_finalizers(self._cluster, TENANTS, metadata, kept)
+        event(log, "TenantGone", tenant=name)
+        return None
+
+
+def _use(account: TenantUse | TenantAccount | None) -> dict[str, int | None] | None:
+    """Limits and use as a merge patch has them: an absent limit is None, so that a former one is taken away."""
+    if account is None:
+        return None
+    return {
+        "maxNodes": account.max_nodes,
+        "usedNodes": account.used_nodes,
+        "maxAllocations": account.max_allocations,
+        "usedAllocations": account.used_allocations,
+    }

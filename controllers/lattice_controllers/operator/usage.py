@@ -1,0 +1,93 @@
+"""Which allocations are there: how many of each tenant and vcluster are not final, and which final ones are due to go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from lattice.errors import Rejected
+from lattice.kube.informer import Change
+from lattice.lifecycle.conditions import condition
+from lattice.lifecycle.settle import is_final
+from lattice.models.conditions import FINISHED
+from lattice.units import parse_time
+from lattice.views import Allocation, Metadata
+
+TRACKED_BY = (
+    "argocd.argoproj.io/tracking-id",
+    "argocd.argoproj.io/instance",
+    "app.kubernetes.io/instance",
+    "kustomize.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/name",
+)
+"""Labels and annotations by which GitOps tools know their objects; the tool would create, and so run, them again."""
+
+
+def is_tracked(metadata: Metadata) -> bool:
+    """Whether a GitOps tool tracks the object: then it goes only when the tool prunes it."""
+    return any(key in marks for marks in (metadata.labels, metadata.annotations) for key in TRACKED_BY)
+
+
+def ended_at(allocation: Allocation) -> float | None:
+    """When a final allocation ended, in seconds since the epoch; None when it says nothing readable."""
+    finished = condition(allocation.status.conditions, FINISHED)
+    for text in (allocation.status.end_time, finished.last_transition_time if finished else None):
+        if text:
+            try:
+                return parse_time(text)
+            except Rejected:
+                continue
+    return None
+
+
+class Usage:
+    """Kept by the changes of the allocations' informer; `on_use` hears ("tenant" or "vcluster", name) when use begins or ends."""
+
+    def __init__(self, on_use: Callable[[str, str], None]) -> None:
+        self.ended: dict[str, float] = {}
+        """Final, untracked allocations that are not being deleted: key to time of the end."""
+        self._open: Counter[tuple[str, str]] = Counter()
+        self._on_use = on_use
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """Count one change."""
+        before, after = _users(change.old), _users(change.new)
+        for user in before - after:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+                self._on_use(*user)
+        for user in after - before:
+            self._open[user] += 1
+            if self._open[user] == 1:
+                self._on_use(*user)
+        ended = _removable(change.new)
+        if ended is None:
+            self.ended.pop(change.key, None)
+        else:
+            self.ended[change.key] = ended
+
+    def open_of_tenant(self, name: str) -> int:
+        """Allocations of the tenant that are not final."""
+        return self._open[("tenant", name)]
+
+    def open_of_vcluster(self, name: str) -> int:
+        """Allocations of the vcluster that are not final."""
+        return self._open[("vcluster", name)]
+
+    def validate(self, allocations: Mapping[str, Allocation]) -> None:
+        """The counts are those of the allocations."""
+        counted = Counter(user for allocation in allocations.values() for user in _users(allocation))
+        assert counted == self._open, "the counts have drifted"  # noqa: S101 - an invariant
+
+
+def _users(allocation: Allocation | None) -> frozenset[tuple[str, str]]:
+    if allocation is None or is_final(allocation.status):
+        return frozenset()
+    return frozenset({("tenant", allocation.spec.tenant), ("vcluster", allocation.spec.vcluster)})
+
+
+def _removable(allocation: Allocation | None) -> float | None:
+    if allocation is None or allocation.metadata.deletion_timestamp or is_tracked(allocation.metadata):
+        return None
+    return ended_at(allocation) if is_final(allocation.status) else None

@@ -1,0 +1,137 @@
+"""VClusters: how many nodes are at home there and how many of them are Ready; held while in use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import VCLUSTERS
+from lattice.lifecycle.conditions import TRUE, with_condition, without_conditions
+from lattice.lifecycle.node import READY
+from lattice.units import fold_nodes, format_time
+from lattice.views import Condition, Node, VCluster
+from lattice_controllers.operator import statuses
+from lattice_controllers.operator.ledger import LedgerMirror
+from lattice_controllers.operator.usage import Usage
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 300.0
+DELETION_AGAIN_SECONDS = 2.0
+DEBOUNCE_SECONDS = 0.5
+HOME_CONFLICT = "HomeConflict"
+
+
+def group_of(node: Node) -> str:
+    """The topology group of a node; one without is a group of its own."""
+    return node.spec.group or node.metadata.name
+
+
+def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
+    """The nodes that the vcluster's selector takes; without a selector every node."""
+    selector = vcluster.spec.nodes.selector
+    if selector is None:
+        return list(nodes)
+    return [node for node in nodes if group_of(node) in selector.group]
+
+
+def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """By the name of another vcluster: the nodes that both select. Without a selector nothing is a home, and nothing is shared."""
+    if vcluster.spec.nodes.selector is None:
+        return {}
+    own = at_home(vcluster, nodes)
+    shared = {
+        other.metadata.name: [node.metadata.name for node in at_home(other, own)]
+        for other in others
+        if other.spec.nodes.selector is not None and other.metadata.name != vcluster.metadata.name
+    }
+    return {name: sorted(names) for name, names in shared.items() if names}
+
+
+class VClusters:
+    """Reconciles one vcluster by its name; `known` are those that stand."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, nodes: Mapping[str, Node]) -> None:
+        self.known: dict[str, VCluster] = {}
+        self.queue = KeyedQueue(self.reconcile, clock, workers=2, name="vclusters")
+        self._cluster = cluster
+        self._clock = clock
+        self._ledger = ledger
+        self._usage = usage
+        self._nodes = nodes
+
+    def nodes_changed(self) -> None:
+        """Count anew, soon: nodes have come, gone, moved or changed state."""
+        for name in self.known:
+            self.queue.add(name, DEBOUNCE_SECONDS)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Bring one vcluster's status to what its nodes are."""
+        before = self.known.get(name)
+        try:
+            vcluster = await self._cluster.get(VCLUSTERS, name, type=VCluster)
+        except NotFound:
+            self.known.pop(name, None)
+            self._tell_others(name)
+            return None
+        self.known[name] = vcluster
+        if before is None or before.spec.nodes != vcluster.spec.nodes:
+            self._tell_others(name)
+        if vcluster.metadata.deletion_timestamp:
+            return await self._leave(vcluster)
+        if statuses.IN_USE_FINALIZER not in vcluster.metadata.finalizers:
+            finalizers = (*vcluster.metadata.finalizers, statuses.IN_USE_FINALIZER)
+            await statuses.set_finalizers(self._cluster, VCLUSTERS, vcluster.metadata, finalizers)
+            vcluster = self.known[name] = await self._cluster.get(VCLUSTERS, name, type=VCluster)
+        await self._publish(vcluster)
+        return RESYNC_SECONDS
+
+    def _tell_others(self, name: str) -> None:
+        for other in self.known:
+            if other != name:
+                self.queue.add(other, DEBOUNCE_SECONDS)
+
+    async def _publish(self, vcluster: VCluster) -> None:
+        metadata, now = vcluster.metadata, format_time(self._clock.now())
+        in_use = self._usage.open_of_vcluster(metadata.name) > 0
+        conditions = statuses.ready(vcluster.status.conditions, metadata.generation, now)
+        conditions = statuses.used(self._with_conflict(vcluster, conditions, now), in_use, metadata.generation, now)
+        await self._write(vcluster, conditions)
+
+    def _with_conflict(self, vcluster: VCluster, conditions: tuple[Condition, ...], now: str) -> tuple[Condition, ...]:
+        shared = shared_homes(vcluster, self.known.values(), self._nodes.values())
+        if not shared:
+            return without_conditions(conditions, [HOME_CONFLICT])
+        parts = [f"{fold_nodes(names)} ({len(names)} nodes) also in {other}" for other, names in sorted(shared.items())]
+        message = "; ".join(parts) + ": give each group to one vcluster"
+        return with_condition(conditions, HOME_CONFLICT, TRUE, "NodesShared", message, generation=vcluster.metadata.generation, now=now)
+
+    async def _write(self, vcluster: VCluster, conditions: tuple[Condition, ...]) -> None:
+        home, before = at_home(vcluster, self._nodes.values()), vcluster.status
+        former = {"observedGeneration": before.observed_generation, "nodes": before.nodes, "ready": before.ready}
+        ready = sum(node.status.state == READY for node in home)
+        latter = {"observedGeneration": vcluster.metadata.generation, "nodes": len(home), "ready": ready}
+        await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))
+
+    async def _leave(self, vcluster: VCluster) -> float | None:
+        """Let a deleted vcluster go once nothing of it runs."""
+        metadata, name = vcluster.metadata, vcluster.metadata.name
+        if statuses.IN_USE_FINALIZER not in metadata.finalizers:
+            return None
+        await self._ledger.read()
+        pending, rows = self._usage.open_of_vcluster(name), await self._ledger.holders_of_vcluster(name)
+        if pending or rows:
+            now = format_time(self._clock.now())
+            message = f"{pending} allocations are not final, {rows} still hold nodes"
+            conditions = statuses.waiting(vcluster.status.conditions, "DeletionWaits", message, metadata.generation, now)
+            await self._write(vcluster, statuses.used(conditions, True, metadata.generation, now))
+            return DELETION_AGAIN_SECONDS
+        kept = tuple(entry for entry in metadata.finalizers if entry != statuses.IN_USE_FINALIZER)
+        await statuses.set_finalizers(self._cluster, VCLUSTERS, metadata, kept)
+        event(log, "VClusterGone", vcluster=name)
+        return None
