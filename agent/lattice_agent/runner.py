@@ -154,7 +154,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children vanish by themselves; pidfds tell the agent
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    Runner(sock, load_shim()).serve()
+    with contextlib.suppress(ConnectionError):  # the agent was killed while it was told something
+        Runner(sock, load_shim()).serve()
 
 
 if __name__ == "__main__":
