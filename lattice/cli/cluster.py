@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -45,6 +45,17 @@ class Blocking(Protocol):
         """Ask for the end of an object."""
 
     def watch(
-        self, resource: Resource, namespace: str = "", *, type: type[T], resource_version: str = "", labels: str = "", fields: str = ""
-    ) -> Iterator[WatchEvent[T]]:
-        """Follow changes."""
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        type: type[T],
+        resource_version: str = "",
+        labels: str = "",
+        fields: str = "",
+        timeout_seconds: int = 300,
+    ) -> Generator[WatchEvent[T], None, None]:
+        """Follow changes until the server ends the stream."""
+
+    def version(self) -> dict[str, str]:
+        """What the server says of itself."""

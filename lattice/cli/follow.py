@@ -2,49 +2,72 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
-from lattice.errors import NotFound, Retry
+from lattice.errors import Expired, NotFound, Retry
+from lattice.kube.cluster import EventKind
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
+PAUSE = 1.0
 PATIENCE = 120.0
 """How long an API server may be away before following gives up."""
+LOOK_AGAIN_SECONDS = 60
+"""A watch that tells nothing is not believed for ever: after a restore of etcd it stays silent."""
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
-    """The allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name.
-
-    Asks at once, then ever more rarely while nothing changes, so that a long wait costs the server little.
-    """
-    pause, last, unreachable_since = FIRST_PAUSE, "", 0.0
-    outside = console.outside
+    """The allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name."""
+    outside, last, away_since = console.outside, "", 0.0
     while True:
         try:
-            now = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Allocation)
+            for now in _look(console, one, deadline):
+                away_since = 0.0
+                if one.metadata.uid and now.metadata.uid != one.metadata.uid:
+                    raise NotFound(f"allocation {label(one)} was deleted, and another one has its name", reason="AllocationNotFound")
+                if now.metadata.resource_version != last:
+                    last = now.metadata.resource_version
+                    yield now
         except Retry as error:
-            unreachable_since = unreachable_since or outside.now()
-            if outside.now() - unreachable_since > PATIENCE:
+            away_since = away_since or outside.now()
+            if outside.now() - away_since > PATIENCE:
                 raise
-            pause = max(pause, error.after_seconds or 1.0)
-        else:
-            unreachable_since = 0.0
-            if one.metadata.uid and now.metadata.uid != one.metadata.uid:
-                raise NotFound(f"allocation {label(one)} was deleted, and another one has its name", reason="AllocationNotFound")
-            if now.metadata.resource_version != last or not last:
-                last, pause = now.metadata.resource_version, FIRST_PAUSE
-                yield now
+            outside.sleep(error.after_seconds or PAUSE)
+        except Expired:
+            outside.sleep(PAUSE)
         if deadline is not None and outside.now() >= deadline:
             return
-        outside.sleep(pause if deadline is None else max(0.0, min(pause, deadline - outside.now())))
-        pause = min(LONGEST_PAUSE, pause * 1.5)
+
+
+def _look(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:
+    """The allocation, read consistently, and what one watch tells of it after that."""
+    name, namespace = one.metadata.name, one.metadata.namespace
+    now = console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
+    yield now
+    left = LOOK_AGAIN_SECONDS if deadline is None else min(LOOK_AGAIN_SECONDS, math.ceil(deadline - console.outside.now()))
+    if left <= 0:
+        return
+    events = console.cluster.watch(
+        ALLOCATIONS,
+        namespace,
+        type=Allocation,
+        resource_version=now.metadata.resource_version,
+        fields=f"metadata.name={name}",
+        timeout_seconds=left,
+    )
+    with closing(events):
+        for event in events:
+            if event.kind is EventKind.DELETED:
+                raise NotFound(f"allocation {label(one)} was deleted", reason="AllocationNotFound")
+            if event.object is not None:
+                yield event.object
 
 
 def until(

@@ -1,0 +1,73 @@
+"""`lattice cancel`: set `spec.cancel`; the object and its history stay."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lattice.cli import exits
+from lattice.cli.allocation_rows import is_final, label, phase_of
+from lattice.cli.failures import explain
+from lattice.cli.find import Finder
+from lattice.cli.render import plural
+from lattice.cli.status import parse_states
+from lattice.errors import LatticeError, Rejected
+from lattice.kube.resources import ALLOCATIONS
+from lattice.views import Allocation
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+ASK_ABOVE = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `cancel`."""
+    parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
+    parser.add_argument("--all-mine", action="store_true", help="all that are mine and have not ended")
+    parser.add_argument("--state", metavar="STATE,…", help="of these, only those in this state")
+    parser.add_argument("--name", metavar="NAME", help="of mine, those with this job name")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; shown in the allocation")
+    parser.add_argument("--yes", action="store_true", help=f"do not ask above {ASK_ABOVE}")
+
+
+def run(console: Console) -> int:
+    """Cancel each that is meant; ended ones are said and left alone."""
+    args = console.args
+    if not args.allocations and not (args.all_mine or args.name or args.state):
+        raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")
+    states = parse_states(args.state)
+    found, errors = Finder(console).many(args.allocations) if args.allocations else (_mine(console), [])
+    if states:
+        found = [one for one in found if phase_of(one) in states]
+    for error in errors:
+        console.complain(*explain(error))
+    codes = [exits.of_error(error) for error in errors]
+    if not found:
+        console.note("Nothing to cancel")
+        return exits.of_several(codes)
+    if len(found) > ASK_ABOVE and not console.confirm(f"Cancel {plural(len(found), 'allocation')}?"):
+        console.note("Nothing was cancelled")
+        return exits.FAILED
+    return exits.of_several(codes + [_cancel(console, one) for one in found])
+
+
+def _mine(console: Console) -> list[Allocation]:
+    listed = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation, fields=f"spec.user={console.user}").items
+    name = console.args.name
+    return [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]
+
+
+def _cancel(console: Console, one: Allocation) -> int:
+    if is_final(one):
+        console.note(f"Allocation {label(one)} has ended already: {phase_of(one)}")
+        return exits.DONE
+    try:
+        wish = {"spec": {"cancel": {"reason": console.args.reason}}}
+        console.cluster.patch(ALLOCATIONS, one.metadata.name, wish, one.metadata.namespace, type=Allocation)
+    except LatticeError as error:
+        console.complain(*explain(error))
+        return exits.of_error(error)
+    console.say(f"allocation.lattice.dev/{one.metadata.name}" if console.format == "name" else f"Cancelled allocation {label(one)}")
+    return exits.DONE

@@ -1,0 +1,129 @@
+"""The gateway, which alone talks to agents: where it is, and what it streams (one JSON object a line)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
+
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+    from lattice.kube.kubeconfig import ClusterConfig
+
+CONNECT_SECONDS = 10.0
+SILENCE_SECONDS = 3600.0
+"""A followed stream may be silent for long; a dead connection is found by TCP keepalive before that."""
+
+
+class Stream(Protocol):
+    """An open answer of the gateway."""
+
+    def lines(self) -> Iterator[bytes]:
+        """Its lines, as they come."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
+def find_gateway(console: Console) -> tuple[str, str]:
+    """URL and CA certificate: `LATTICE_GATEWAY`, the configuration, else what the cluster says."""
+    from lattice.kube.resources import CONFIG_MAPS
+
+    url = console.outside.environ.get("LATTICE_GATEWAY") or console.configuration.gateway
+    data: dict[str, str] = {}
+    try:
+        data = console.cluster.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]).get("data") or {}
+    except (NotFound, Denied):
+        if not url:
+            raise NotFound(
+                "this cluster names no gateway: there is no ConfigMap lattice-public in lattice-system. Hint: set LATTICE_GATEWAY",
+                reason="GatewayUnknown",
+            ) from None
+    url = url or data.get("gateway", "")
+    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+        raise Rejected(f"the gateway {url!r} is no https:// address", reason="BadInput")
+    return url.rstrip("/"), data.get("ca", "")
+
+
+def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stream:
+    """The stream of what an allocation prints."""
+    url, ca = find_gateway(console)
+    wanted = urlencode({key: value for key, value in query.items() if value})
+    return console.outside.stream(console.cluster_config, url, ca, f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}")
+
+
+def open_stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:
+    """Send the GET with the kubeconfig's identity, and read the head of the answer."""
+    import http.client
+    import socket
+    from urllib.parse import urlsplit
+
+    from lattice.kube.credentials import Credentials
+
+    there = replace(config, server=url, plugin=config.plugin)
+    if ca:
+        there = replace(there, ca_data=ca.encode(), ca_file="", insecure=False, server_name="")
+    identity = Credentials(there).identity()
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    connection: http.client.HTTPConnection = (
+        http.client.HTTPConnection(host, parts.port, timeout=CONNECT_SECONDS)
+        if identity.tls is None
+        else http.client.HTTPSConnection(host, parts.port, timeout=CONNECT_SECONDS, context=identity.tls)
+    )
+    try:
+        connection.connect()
+        connection.request("GET", parts.path + path, headers={**dict(identity.headers), "Accept": "application/x-ndjson"})
+        if connection.sock is not None:
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.sock.settimeout(SILENCE_SECONDS)
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        raise Retry(f"the gateway {url} cannot be reached: {error}", reason="GatewayUnreachable") from error
+    if response.status >= 300:
+        body = response.read(65536)
+        connection.close()
+        raise error_of(response.status, body, url)
+    return _HttpStream(connection, response, url)
+
+
+def error_of(status: int, body: bytes, url: str) -> LatticeError:
+    """The error of an answer that is no success; the gateway says why in `message` and `reason`."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    message = str(said.get("message") or f"the gateway {url} answered {status}")
+    reason = str(said.get("reason") or "")
+    if status in (401, 403):
+        return Denied(message, reason=reason or "Forbidden")
+    if status == 404:
+        return NotFound(message, reason=reason)
+    if status in (429, 502, 503, 504):
+        return Retry(message, reason=reason or "GatewayBusy")
+    return Rejected(message, reason=reason or f"Http{status}")
+
+
+class _HttpStream:
+    def __init__(self, connection: Any, response: Any, url: str) -> None:
+        self._connection = connection
+        self._response = response
+        self._url = url
+
+    def lines(self) -> Iterator[bytes]:
+        from http.client import HTTPException
+
+        try:
+            while line := self._response.readline():
+                yield line
+        except (OSError, HTTPException) as error:
+            raise Retry(f"the stream from the gateway {self._url} broke off: {error}", reason="StreamBroken") from error
+
+    def close(self) -> None:
+        self._connection.close()

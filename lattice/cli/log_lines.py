@@ -1,0 +1,80 @@
+"""Log records as lines for people: whole lines of each node and stream, with a prefix where several nodes speak. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lattice.units import format_time
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line of the work."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something about the stream that the person should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The work has ended, and everything was sent."""
+
+
+Shown = Printed | Remark | End
+
+
+@dataclass
+class Weaver:
+    """Joins the pieces of a line that came apart; `prefix`: name the node, `timestamps`: the time in front."""
+
+    prefix: bool
+    timestamps: bool
+    _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+
+    def feed(self, record: Mapping[str, Any]) -> Iterator[Shown]:
+        """What a record of the gateway shows."""
+        node = str(record.get("node", ""))
+        if "end" in record:
+            yield from self.flush()
+            yield End()
+        elif "dropped" in record:
+            yield Remark(f"node {node}: {record['dropped']} bytes were dropped, the oldest first (the limit is by stream and node)")
+        elif "gone" in record:
+            why = record["gone"] if isinstance(record["gone"], str) else ""
+            yield Remark(f"node {node} is gone, what it printed cannot be read now" + (f": {why}" if why else ""))
+        elif "error" in record:
+            yield Remark(f"{'node ' + node + ': ' if node else ''}{record['error']}")
+        elif "text" in record:
+            yield from self._text(node, str(record.get("stream", "")), record.get("time"), str(record["text"]))
+
+    def flush(self) -> Iterator[Shown]:
+        """The lines that never ended."""
+        for (node, _), (time, text) in self._open.items():
+            yield Printed(self._line(node, time, text))
+        self._open.clear()
+
+    def _text(self, node: str, stream: str, time: object, text: str) -> Iterator[Shown]:
+        stamp, before = self._open.pop((node, stream), ("", ""))
+        stamp = stamp or self._stamp(time)
+        *whole, rest = (before + text).split("\n")
+        for line in whole:
+            yield Printed(self._line(node, stamp, line))
+            stamp = self._stamp(time)
+        if rest:
+            self._open[(node, stream)] = (stamp, rest)
+
+    def _stamp(self, time: object) -> str:
+        if not self.timestamps or time is None:
+            return ""
+        return time if isinstance(time, str) else format_time(float(str(time)), micro=True)
+
+    def _line(self, node: str, stamp: str, text: str) -> str:
+        return f"{stamp + ' ' if stamp else ''}{node + ': ' if self.prefix and node else ''}{text}"

@@ -1,0 +1,119 @@
+"""`lattice logs`: what an allocation prints, through the gateway."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from lattice.cli import exits
+from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
+from lattice.cli.find import Finder
+from lattice.cli.follow import until
+from lattice.cli.gateway import open_logs
+from lattice.cli.log_lines import End, Printed, Remark, Shown, Weaver
+from lattice.errors import Rejected, Retry
+from lattice.kube.resources import ALLOCATIONS
+from lattice.units import format_time, parse_duration, parse_time
+from lattice.views import Allocation
+from lattice.views.work import Work
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `logs`."""
+    parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the work ends; waits for a pending allocation")
+    parser.add_argument("--node", metavar="NODE", default="", help="only what this node printed")
+    parser.add_argument("--stderr", action="store_true", help="only standard error")
+    parser.add_argument("--stdout", action="store_true", help="only standard output")
+    parser.add_argument("--tail", metavar="N", default="", help="only the last N lines of each node")
+    parser.add_argument("--since", metavar="TIME", default="", help="only since: 10m (ago), or 2026-12-01T08:00:00Z")
+    parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
+
+
+def run(console: Console) -> int:
+    """Stream until the end of the work, or of what is there."""
+    args = console.args
+    if args.tail and not args.tail.isdigit():
+        raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
+    since = _since(args.since, console.outside.now())
+    one = Finder(console).one(args.allocation)
+    if not _has_started(one):
+        if not args.follow or is_final(one):
+            console.complain(
+                f"Error: allocation {label(one)} has not started: {phase_of(one)} {where_or_why(one)}", "  Hint: -f waits for it"
+            )
+            return exits.FAILED if is_final(one) else exits.NOT_YET
+        console.note(f"Note: waiting for allocation {label(one)} to start: {phase_of(one)} {where_or_why(one)}")
+        started = until(console, one, lambda now: _has_started(now) or is_final(now))
+        one = started or one
+    work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
+    several = one.status.node_count > 1 and not work.spec.on_head_only
+    return _stream(console, one, prefix=several and not args.node, since=since)
+
+
+def _has_started(one: Allocation) -> bool:
+    return bool(one.status.start_time)
+
+
+def _since(text: str, now: float) -> str:
+    if not text:
+        return ""
+    try:
+        return format_time(now - parse_duration(text))
+    except Rejected:
+        return format_time(parse_time(text))
+
+
+def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> int:
+    args = console.args
+    stream = open_logs(
+        console,
+        one.metadata.namespace,
+        one.metadata.name,
+        follow="true" if args.follow else "",
+        node=args.node,
+        stream="stderr" if args.stderr and not args.stdout else "stdout" if args.stdout and not args.stderr else "",
+        tail=args.tail,
+        since=since,
+    )
+    weaver, ended = Weaver(prefix, args.timestamps), False
+    try:
+        for line in stream.lines():
+            if console.format == "json":
+                console.say(line.decode(errors="replace").rstrip("\n"))
+                ended = ended or b'"end"' in line
+                continue
+            for shown in weaver.feed(json.loads(line)):
+                ended = _show(console, shown) or ended
+            console.outside.stdout.flush()
+    except KeyboardInterrupt:
+        console.note(f"Detached: allocation {label(one)} goes on")
+        return exits.INTERRUPTED
+    except ValueError as error:
+        raise Retry(f"the gateway sent what is no JSON: {error}", reason="StreamBroken") from error
+    finally:
+        stream.close()
+    for shown in weaver.flush():
+        _show(console, shown)
+    if args.follow and not ended:
+        raise Retry("the stream ended before the work did. Hint: run it again with --since", reason="StreamBroken")
+    return exits.DONE
+
+
+def _show(console: Console, shown: Shown) -> bool:
+    """Print it; whether it is the end."""
+    match shown:
+        case Printed(text):
+            console.say(text)
+        case Remark(text):
+            console.outside.stdout.flush()
+            console.complain(f"Note: {text}")
+        case End():
+            return True
+    return False

@@ -1,0 +1,46 @@
+"""`lattice wait`: until allocations have ended, or have started."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lattice.cli import exits
+from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
+from lattice.cli.find import Finder
+from lattice.cli.follow import until
+from lattice.units import parse_duration
+from lattice.views import Allocation
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `wait`."""
+    parser.add_argument("allocations", nargs="+", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after this time, with exit code 3")
+    parser.add_argument("--for", dest="goal", choices=("finished", "started"), default="finished", help="what to wait for")
+
+
+def run(console: Console) -> int:
+    """One: the work's own code. Several: their common code, else 7."""
+    args = console.args
+    deadline = console.outside.now() + parse_duration(args.timeout) if args.timeout else None
+    finder = Finder(console)
+    waited = [finder.one(reference) for reference in args.allocations]
+    return exits.of_several([_wait_for(console, one, deadline) for one in waited])
+
+
+def _wait_for(console: Console, one: Allocation, deadline: float | None) -> int:
+    wants_start = console.args.goal == "started"
+    reached = until(console, one, lambda now: is_final(now) or (wants_start and bool(now.status.start_time)), deadline=deadline)
+    if reached is None:
+        console.complain(f"Error: allocation {label(one)} has not {console.args.goal} within {console.args.timeout}")
+        return exits.NOT_YET
+    console.note(f"{label(reached)} {phase_of(reached)} {where_or_why(reached)}".rstrip())
+    if wants_start and reached.status.start_time:
+        return exits.DONE
+    return exits.of_work(reached)
