@@ -89,7 +89,8 @@ class Site:
             "apiVersion": ALLOCATIONS.api_version,
             "kind": "Allocation",
             "metadata": {"name": f"job-{number}", "namespace": "physics", "uid": uid(number)},
-            "spec": {"tenant": "physics", "user": "alice", "entrypoint": "wait", "lifecycle": {"walltime": "1h", "gracePeriod": "30s"}} | spec,
+            "spec": {"tenant": "physics", "user": "alice", "entrypoint": "wait", "lifecycle": {"walltime": "1h", "gracePeriod": "30s"}}
+            | spec,
         }
         await self.cluster.create(ALLOCATIONS, body, "physics")
 
