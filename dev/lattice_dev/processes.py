@@ -41,7 +41,8 @@ def identify(pid: int) -> ProcessId | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else ProcessId(pid, int(fields[19]))
+    over = fields[0] in "ZX" and int(fields[17]) <= 1  # while other threads end, its sockets and locks are still held
+    return None if over else ProcessId(pid, int(fields[19]))
 
 
 def alive(process: ProcessId) -> bool:
