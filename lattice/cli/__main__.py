@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lattice.cli import exits
 from lattice.cli.verbs import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
@@ -74,7 +74,10 @@ def complete() -> NoReturn:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with the exit code and the error shape of `lattice`."""
+    """argparse with the exit code and the error shape of `lattice`; abbreviated flags are refused, since they would break later."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(exits.USAGE, f"Error: {message}\n  Hint: {self.prog} --help\n")

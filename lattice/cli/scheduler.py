@@ -26,26 +26,26 @@ class Leadership:
     sentence: str
 
 
-def judge_lease(lease: Lease | None, now: float) -> Leadership:
+def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
     """What a Lease says at this time; None is a Lease that does not exist."""
     if lease is None:
-        return Leadership("", "", "the scheduler has never run on this cluster: no Lease lattice-scheduler")
+        return Leadership("", "", f"the {who} has never run on this cluster: there is no Lease lattice-{who}")
     spec = lease.spec
     if not spec.holder_identity or not spec.renew_time:
-        return Leadership("", spec.renew_time or "", "no scheduler leads: the Lease lattice-scheduler has no holder")
+        return Leadership("", spec.renew_time or "", f"no {who} leads: the Lease lattice-{who} has no holder")
     silence = now - parse_time(spec.renew_time)
     if silence > max(spec.lease_duration_seconds, DEFAULT_SECONDS):
-        sentence = f"the scheduler is silent since {spec.renew_time} ({int(silence)} s): nothing is placed until it is back"
+        sentence = f"the {who} is silent since {spec.renew_time} ({int(silence)} s): {meanwhile} until it is back"
         return Leadership(spec.holder_identity, spec.renew_time, sentence)
     return Leadership(spec.holder_identity, "", "")
 
 
-def leadership(console: Console, name: str = "lattice-scheduler") -> Leadership:
-    """The scheduler's Lease judged now; whoever may not read it is told nothing."""
+def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
+    """A daemon's Lease judged now; whoever may not read it is told nothing."""
     try:
-        lease = console.cluster.get(LEASES, name, SYSTEM_NAMESPACE, type=Lease)
+        lease: Lease | None = console.cluster.get(LEASES, f"lattice-{who}", SYSTEM_NAMESPACE, type=Lease)
     except NotFound:
-        return judge_lease(None, console.outside.now())
+        lease = None
     except LatticeError:
         return Leadership("", "", "")
-    return judge_lease(lease, console.outside.now())
+    return judge_lease(lease, console.outside.now(), who, meanwhile)

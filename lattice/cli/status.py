@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lattice.cli import exits
 from lattice.cli.allocation_rows import allocation_details, allocation_table, is_final, phase_of, since, submitted
 from lattice.cli.failures import explain
@@ -122,14 +124,15 @@ def _listed(console: Console) -> int:
     after = None if states and not args.since else oldest_end(args.since, now)
     namespace = "" if args.all_namespaces else console.namespace
     fields = _selector(console)
-    found = keep(console.cluster.list(ALLOCATIONS, namespace, type=Allocation, fields=fields).items, states, args.vcluster or "", after)
+    vcluster = args.vcluster or ""
     if console.is_document:
-        wanted = {one.metadata.uid for one in found}
-        raw = console.cluster.list(ALLOCATIONS, namespace, type=dict[str, Any], fields=fields).items if console.format != "name" else []
-        items = [{"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", **item} for item in raw if item["metadata"]["uid"] in wanted]
-        names = [{"metadata": {"name": one.metadata.name}} for one in found]
-        console.objects("Allocation", names if console.format == "name" else items, one=False)
+        raw = {
+            item["metadata"]["uid"]: item for item in console.cluster.list(ALLOCATIONS, namespace, type=dict[str, Any], fields=fields).items
+        }
+        shown = keep([msgspec.convert(item, Allocation) for item in raw.values()], states, vcluster, after)
+        console.objects("Allocation", [raw[one.metadata.uid] for one in shown], one=False)
         return exits.DONE
+    found = keep(console.cluster.list(ALLOCATIONS, namespace, type=Allocation, fields=fields).items, states, vcluster, after)
     if found:
         console.say(*_table(console, found, users=bool(args.all or args.all_namespaces)))
     else:

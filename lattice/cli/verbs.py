@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -74,19 +75,42 @@ def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def add_global_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that every verb takes."""
+    """The flags that every verb takes, at the verb and at each of its subcommands."""
+    _add_flags(parser, default=None)
+    for below in _subparsers(parser):
+        _add_flags(below, default=argparse.SUPPRESS)  # what stands before a subcommand is kept
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in parser._actions:  # argparse has no other way to ask
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield below
+                yield from _subparsers(below)
+
+
+def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
     flags = parser.add_argument_group("global flags")
-    flags.add_argument("-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{', '.join(FORMATS)} (files for the work: --stdout)")
-    flags.add_argument("-q", "--quiet", action="store_true", help="no notes")
-    flags.add_argument("-v", "--verbose", action="store_true", help="more about errors")
-    flags.add_argument("-t", "--tenant", metavar="TENANT", help="the tenant, and so its namespace")
-    if not any("--vcluster" in action.option_strings for action in parser._actions):  # argparse has no other way to ask
-        flags.add_argument("--vcluster", metavar="VCLUSTER", help="the vcluster")
-    flags.add_argument("--config", metavar="FILE", help="default: ~/.config/lattice/config.yaml")
-    flags.add_argument("--no-color", action="store_true", help="no colours")
-    flags.add_argument("--kubeconfig", metavar="FILE", help="default: KUBECONFIG, or ~/.kube/config")
-    flags.add_argument("--context", metavar="NAME", help="a context of the kubeconfig")
-    flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="default: the tenant's, or the kubeconfig's")
+
+    def add(*names: str, metavar: str, text: str) -> None:
+        flags.add_argument(*names, metavar=metavar, help=text, default=default)
+
+    def switch(*names: str, text: str) -> None:
+        flags.add_argument(*names, action="store_true", help=text, default=False if default is None else default)
+
+    choices = ", ".join(FORMATS)
+    flags.add_argument(
+        "-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{choices} (files of the work: --stdout)", default=default
+    )
+    switch("-q", "--quiet", text="no notes")
+    switch("-v", "--verbose", text="more about errors")
+    add("-t", "--tenant", metavar="TENANT", text="the tenant, and so its namespace")
+    add("--vcluster", metavar="VCLUSTER", text="the vcluster")
+    add("--config", metavar="FILE", text="default: ~/.config/lattice/config.yaml")
+    switch("--no-color", text="no colours")
+    add("--kubeconfig", metavar="FILE", text="default: KUBECONFIG, or ~/.kube/config")
+    add("--context", metavar="NAME", text="a context of the kubeconfig")
+    add("-n", "--namespace", metavar="NAMESPACE", text="default: the tenant's, or the kubeconfig's")
 
 
 def overview() -> str:

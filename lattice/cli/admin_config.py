@@ -1,0 +1,126 @@
+"""`lattice admin config`: the options of the cluster, in the object LatticeConfig `lattice`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.errors import NotFound, Rejected
+from lattice.kube.resources import CONFIGS
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The actions and their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    get = actions.add_parser("get", help="show options, with the defaults in force")
+    get.add_argument("key", nargs="?", default="", metavar="KEY", help="for example scheduling.cycleInterval, or scheduling")
+    change = actions.add_parser("set", help="set options")
+    change.add_argument("pairs", nargs="+", metavar="KEY=VALUE")
+
+
+def run(console: Console) -> int:
+    """Show or set."""
+    return _get(console) if console.args.action == "get" else _set(console)
+
+
+def defaults() -> dict[str, Any]:
+    """Every option that is served, with its default."""
+    from lattice.models.config import LatticeConfigSpec
+
+    return LatticeConfigSpec().model_dump(by_alias=True, mode="json")
+
+
+def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`section.option` and value, in order; an empty map is a value."""
+    for key, value in options.items():
+        if isinstance(value, Mapping) and value and "Mapping" not in key:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `above` sets, part by part."""
+    merged = dict(base)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = overlay(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else value
+    return merged
+
+
+def camel(key: str) -> str:
+    """The option's path as the object has it: the book's snake_case is taken too."""
+    parts = []
+    for part in key.split("."):
+        head, *rest = part.split("_")
+        parts.append(head + "".join(word[:1].upper() + word[1:] for word in rest))
+    return ".".join(parts)
+
+
+def _get(console: Console) -> int:
+    try:
+        spec = console.cluster.get(CONFIGS, "lattice", type=dict[str, Any]).get("spec") or {}
+    except NotFound:
+        spec = {}
+    options = dict(flat(overlay(defaults(), spec)))
+    wanted = camel(console.args.key)
+    found = {key: value for key, value in options.items() if not wanted or key == wanted or key.startswith(wanted + ".")}
+    if not found:
+        raise NotFound(f"no option {console.args.key!r}. Options: {', '.join(options)}", reason="OptionUnknown")
+    if console.format in ("json", "yaml"):
+        console.document(found)
+    elif len(found) == 1 and wanted in found:
+        console.say(_shown(found[wanted]))
+    else:
+        console.say(*(f"{key}={_shown(value)}" for key, value in found.items()))
+    return exits.DONE
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of spec that the pairs set; Rejected names the options that there are."""
+    import yaml
+
+    spec: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        path = camel(key)
+        parent = next((option for option in known if path == option or path.startswith(option + ".")), None)
+        if not equals or parent is None:
+            raise Rejected(f"{pair!r}: write KEY=VALUE with an option of {', '.join(known)}", reason="BadInput")
+        is_text = isinstance(known[parent], str)
+        value = text if is_text else yaml.safe_load(text)
+        at = spec
+        *above, last = path.split(".")
+        for part in above:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return spec
+
+
+def _set(console: Console) -> int:
+    from lattice.admission.strict import parse_strict
+
+    change = parse_pairs(console.args.pairs, dict(flat(defaults())))
+    problems = parse_strict("LatticeConfig", {"kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": change})
+    if problems:
+        raise Rejected("; ".join(problems), reason="BadInput")
+    try:
+        made = console.cluster.patch(CONFIGS, "lattice", {"spec": change}, type=dict[str, Any])
+    except NotFound:
+        made = console.cluster.create(CONFIGS, {"metadata": {"name": "lattice"}, "spec": change}, type=dict[str, Any])
+    if console.is_document:
+        console.objects("LatticeConfig", [made], one=True)
+    else:
+        console.say(*(f"Set {key}={_shown(value)}" for key, value in flat(change)))
+    return exits.DONE

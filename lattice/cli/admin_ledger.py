@@ -1,0 +1,126 @@
+"""`lattice admin ledger`: show it, verify it independently, and recover it after a restore of etcd."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.render import Column, fields, plural, table
+from lattice.errors import NotFound
+from lattice.kube.resources import LEDGERS, NODE_INDEXES
+from lattice.units import format_time, parse_duration
+from lattice.views import Ledger, LedgerStatus, NodeIndex
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+RECOVER = "lattice.dev/recover"
+_PAUSE = 1.0
+_COLUMNS = (
+    Column("TENANT"),
+    Column("NODES", right=True),
+    Column("MAX", right=True),
+    Column("ALLOCATIONS", right=True),
+    Column("MAX", right=True),
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The actions and their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("show", help="epoch, sequence number, limits and use")
+    actions.add_parser("verify", help="check what etcd really holds: no node twice, sums, names; 1 when something is wrong")
+    recover = actions.add_parser("recover", help="after etcd was restored: adopt what really runs, then go on")
+    recover.add_argument("--yes", action="store_true", help="do not ask")
+    recover.add_argument("--timeout", default="10m", metavar="TIME", help="how long to wait for the scheduler")
+
+
+def run(console: Console) -> int:
+    """Do one of them."""
+    return {"show": _show, "verify": _verify, "recover": _recover}[console.args.action](console)
+
+
+def _status(console: Console) -> LedgerStatus:
+    status = console.cluster.get(LEDGERS, "lattice", type=Ledger).status
+    if status is None:
+        raise NotFound("the ledger is empty: the scheduler has not written it yet", reason="LedgerEmpty")
+    return status
+
+
+def _show(console: Console) -> int:
+    if console.is_document:
+        console.objects("Ledger", [console.cluster.get(LEDGERS, "lattice", type=dict[str, Any])], one=True)
+        return exits.DONE
+    status = _status(console)
+    used = sum(account.used_nodes for account in status.tenants.values())
+    lines = fields(
+        [
+            ("Epoch", str(status.epoch)),
+            ("Sequence", str(status.seq)),
+            ("Next number", str(status.next_number)),
+            ("Recoveries", str(status.recoveries)),
+            ("Nodes", f"{used} of {status.total_nodes} held"),
+            ("Size", f"{sum(map(len, status.shards))} bytes in {plural(len(status.shards), 'shard')}"),
+        ]
+    )
+    rows = [
+        [name, str(one.used_nodes), _limit(one.max_nodes), str(one.used_allocations), _limit(one.max_allocations)]
+        for name, one in sorted(status.tenants.items())
+    ]
+    console.say(*lines, *(["", *table(_COLUMNS, rows)] if rows else []))
+    return exits.DONE
+
+
+def _limit(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)
+
+
+def names_of(names: Mapping[str, str]) -> dict[int, str]:
+    """Node names by index; free indices left out."""
+    return {int(index): name for index, name in names.items() if name}
+
+
+def _verify(console: Console) -> int:
+    from lattice.ledger.verify import verify
+
+    status = _status(console)
+    index = console.cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
+    faults = verify(status, names_of(index.spec.names))
+    if console.format in ("json", "yaml"):
+        console.document({"schema": "lattice.dev/verification/v1", "epoch": status.epoch, "seq": status.seq, "faults": faults})
+    elif faults:
+        console.say(*faults)
+    else:
+        console.say(f"The ledger is sound: epoch {status.epoch}, seq {status.seq}, {plural(status.total_nodes, 'node')}")
+    if faults:
+        console.complain(
+            f"Error: {plural(len(faults), 'fault')} in the ledger", "  Hint: stop the scheduler, and keep a copy of the object"
+        )
+        return exits.FAILED
+    return exits.DONE
+
+
+def _recover(console: Console) -> int:
+    """Ask by annotation; the scheduler answers by one more recovery."""
+    before = _status(console).recoveries
+    question = "Recover the ledger? Do this only after etcd was restored from a snapshot; work that nodes report is adopted."
+    if not console.confirm(question):
+        console.note("Nothing was changed")
+        return exits.FAILED
+    now = console.outside.now
+    console.cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {RECOVER: format_time(now())}}}, type=dict[str, Any])
+    console.note("Asked the scheduler; it waits for every node that is not Down")
+    deadline = now() + parse_duration(console.args.timeout)
+    while now() < deadline:
+        status = _status(console)
+        if status.recoveries > before:
+            console.say(f"Recovered: epoch {status.epoch}, seq {status.seq}, next number {status.next_number}")
+            return exits.DONE
+        console.outside.sleep(_PAUSE)
+    console.complain(
+        f"Error: the ledger is not recovered after {console.args.timeout}",
+        "  Hint: `lattice nodes --state=unknown,degraded` shows which nodes it waits for; the wish stands",
+    )
+    return exits.NOT_YET

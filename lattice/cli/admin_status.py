@@ -1,0 +1,95 @@
+"""`lattice admin status`: whether Lattice works, in one look."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.allocation_rows import phase_of
+from lattice.cli.render import fields
+from lattice.cli.scheduler import Leadership, leadership
+from lattice.errors import Denied, NotFound
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES
+from lattice.views import Allocation, Ledger, Node
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+SCHEMA = "lattice.dev/status/v1"
+
+
+def arguments(_parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(console: Console) -> int:
+    """0 when a scheduler and an operator lead, else 1."""
+    scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
+    nodes = console.cluster.list(NODES, type=Node).items
+    allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
+    answer = summary(scheduler, operator, nodes, allocations, _ledger(console))
+    if console.format in ("json", "yaml"):
+        console.document(answer)
+    else:
+        console.say(*_sentences(answer))
+    return exits.FAILED if scheduler.sentence or operator.sentence else exits.DONE
+
+
+def _ledger(console: Console) -> Ledger | None:
+    try:
+        return console.cluster.get(LEDGERS, "lattice", type=Ledger)
+    except (NotFound, Denied):
+        return None
+
+
+def summary(
+    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None
+) -> dict[str, Any]:
+    """The answer for programs; its fields are part of the interface."""
+    status = ledger.status if ledger is not None else None
+    return {
+        "schema": SCHEMA,
+        "scheduler": _leader(scheduler),
+        "operator": _leader(operator),
+        "nodes": dict(sorted(Counter(node.status.state for node in nodes).items())),
+        "allocations": dict(sorted(Counter(phase_of(one) for one in allocations).items())),
+        "ledger": None
+        if status is None
+        else {
+            "epoch": status.epoch,
+            "seq": status.seq,
+            "nextNumber": status.next_number,
+            "recoveries": status.recoveries,
+            "usedNodes": sum(account.used_nodes for account in status.tenants.values()),
+            "totalNodes": status.total_nodes,
+            "bytes": sum(map(len, status.shards)),
+        },
+    }
+
+
+def _leader(leader: Leadership) -> dict[str, Any]:
+    return {"holder": leader.holder or None, "silentSince": leader.silent_since or None, "message": leader.sentence or None}
+
+
+def _sentences(answer: dict[str, Any]) -> list[str]:
+    ledger = answer["ledger"]
+    book = "not readable, or not there"
+    if ledger is not None:
+        held = f"{ledger['usedNodes']} of {ledger['totalNodes']} nodes held"
+        book = f"epoch {ledger['epoch']}, seq {ledger['seq']}, {held}, {ledger['bytes']} bytes"
+    return fields(
+        [
+            ("Scheduler", answer["scheduler"]["message"] or f"leads: {answer['scheduler']['holder'] or 'may not be looked at'}"),
+            ("Operator", answer["operator"]["message"] or f"leads: {answer['operator']['holder'] or 'may not be looked at'}"),
+            ("Nodes", _counts(answer["nodes"]) or "none"),
+            ("Allocations", _counts(answer["allocations"]) or "none"),
+            ("Ledger", book),
+        ]
+    )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items())

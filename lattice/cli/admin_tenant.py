@@ -1,0 +1,143 @@
+"""`lattice admin tenant`: create, list and change tenants."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.render import Column, table
+from lattice.errors import Rejected
+from lattice.kube.resources import TENANTS
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+_COLUMNS = (
+    Column("TENANT"),
+    Column("NODES", right=True),
+    Column("MAX", right=True),
+    Column("ALLOCATIONS", right=True),
+    Column("MAX", right=True),
+    Column("ON EXCEEDED"),
+    Column("VCLUSTER"),
+    Column("READY"),
+    Column("NAMESPACES"),
+    Column("MESSAGE"),
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The actions and their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in (("create", "make a tenant"), ("update", "change a tenant"), ("set-quota", "change a tenant's hard quota")):
+        one = actions.add_parser(name, help=text)
+        one.add_argument("positional", nargs="?", metavar="NAME")
+        one.add_argument("--name", metavar="NAME", help="the book's spelling of NAME")
+        one.add_argument("--max-nodes", metavar="N|none", help="nodes held at a time; 0 pauses, none is unlimited")
+        one.add_argument("--max-allocations", metavar="N|none", help="allocations that hold nodes at a time")
+        one.add_argument("--max-preemption-class", metavar="0-10|none", help="highest class that may be asked for")
+        one.add_argument("--on-exceeded", choices=("reject", "queue"), help="at submission, when the quota is full")
+        if name != "set-quota":
+            one.add_argument("--for-namespace", action="append", metavar="NAMESPACE", help="its namespaces (default: its name)")
+            one.add_argument("--default-vcluster", metavar="VCLUSTER", help="where its work goes that names none")
+            one.add_argument("--retention", metavar="TIME", help="how long ended allocations stay")
+            for role in ("user", "group", "admin"):
+                one.add_argument(f"--{role}", action="append", metavar=role.upper(), help=f"its {role}s; all of them, repeatable")
+    actions.add_parser("list", help="list tenants with limits and use")
+
+
+def run(console: Console) -> int:
+    """Make, change or list."""
+    args = console.args
+    if args.action == "list":
+        return _list(console)
+    name = args.name or args.positional
+    if not name or (args.name and args.positional and args.name != args.positional):
+        raise Rejected("give one name of a tenant", reason="BadInput")
+    spec = spec_of(args)
+    if args.action == "create":
+        made = console.cluster.create(TENANTS, {"metadata": {"name": name}, "spec": _without_nothing(spec)}, type=dict[str, Any])
+        word = "Created"
+    else:
+        if not spec:
+            raise Rejected("nothing to change: `lattice admin tenant update --help` lists what can be", reason="BadInput")
+        made = console.cluster.patch(TENANTS, name, {"spec": spec}, type=dict[str, Any])
+        word = "Updated"
+    if console.is_document:
+        console.objects("Tenant", [made], one=True)
+    else:
+        console.say(f"{word} tenant {name}")
+    return exits.DONE
+
+
+def spec_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The parts of spec that were named; None removes a limit."""
+    quota: dict[str, Any] = {}
+    for flag, key in (
+        ("max_nodes", "maxNodes"),
+        ("max_allocations", "maxConcurrentAllocations"),
+        ("max_preemption_class", "maxPreemptionClass"),
+    ):
+        text = getattr(args, flag)
+        if text is not None:
+            quota[key] = limit_of(flag.replace("_", "-"), text)
+    if args.on_exceeded:
+        quota["onExceeded"] = args.on_exceeded.capitalize()
+    spec: dict[str, Any] = {"quota": quota} if quota else {}
+    if args.action == "set-quota":
+        return spec
+    access = {
+        key: getattr(args, role) for role, key in (("user", "users"), ("group", "groups"), ("admin", "admins")) if getattr(args, role)
+    }
+    others = {
+        "namespaces": args.for_namespace,
+        "defaultVCluster": args.default_vcluster,
+        "finishedRetention": args.retention,
+        "access": access,
+    }
+    return spec | {key: value for key, value in others.items() if value}
+
+
+def limit_of(flag: str, text: str) -> int | None:
+    """A limit; `none` is unlimited."""
+    if text.lower() in ("none", "unlimited"):
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise Rejected(f"--{flag}={text}: not a number, and not none", reason="BadInput")
+    return int(text)
+
+
+def _without_nothing(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in spec.items() if value is not None}
+
+
+def _list(console: Console) -> int:
+    items = console.cluster.list(TENANTS, type=dict[str, Any]).items
+    if console.is_document:
+        console.objects("Tenant", items, one=False)
+        return exits.DONE
+    rows = [_row(item, console.format == "wide") for item in sorted(items, key=lambda item: str(item["metadata"]["name"]))]
+    if rows:
+        console.say(*table(_COLUMNS, rows, width=console.outside.columns))
+    else:
+        console.note("No tenants")
+    return exits.DONE
+
+
+def _row(item: dict[str, Any], wide: bool) -> list[str]:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    quota, use = spec.get("quota") or {}, status.get("use") or {}
+    ready: dict[str, Any] = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), {})
+    return [
+        item["metadata"]["name"],
+        str(use.get("usedNodes", "")),
+        str(quota.get("maxNodes", "unlimited")),
+        str(use.get("usedAllocations", "")),
+        str(quota.get("maxConcurrentAllocations", "unlimited")),
+        str(quota.get("onExceeded", "Reject")),
+        str(spec.get("defaultVCluster", "")),
+        str(ready.get("status", "")),
+        ",".join(spec.get("namespaces") or ()) if wide else "",
+        str(ready.get("message", "")) if wide else "",
+    ]

@@ -1,0 +1,165 @@
+"""`lattice node`: the wishes of operators about nodes, with reason, who and since when."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.failures import explain
+from lattice.cli.render import plural
+from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.kube.resources import NODES
+from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
+from lattice.views import Node
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = False
+ASK_ABOVE_SHARE = 0.1
+FORGET = "lattice.dev/forget"
+_PAUSE = 0.5
+_VERBS = {
+    "drain": "nothing new is placed there; what runs goes on",
+    "undrain": "take a drained node back, or cancel a drain",
+    "disable": "take it out at once; what runs there is requeued or fails",
+    "enable": "take a disabled node back",
+    "forget": "remove it for good, and free its index",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The verbs of `node` and their flags."""
+    verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in _VERBS.items():
+        one = verbs.add_parser(name, help=text, description=f"{name}: {text}")
+        one.add_argument("nodes", nargs="*", metavar="NODES", help="names or node sets such as nid[001-064]")
+        one.add_argument("--group", metavar="GROUP", help="every node of this group")
+        one.add_argument("--yes", action="store_true", help="do not ask")
+        if name in ("drain", "disable"):
+            one.add_argument("--reason", required=True, metavar="TEXT", help="why, for those who read it later")
+        if name == "disable":
+            one.add_argument("--fenced", action="store_true", help="vouch that nothing runs there any more: its rows are released")
+        if name == "forget":
+            one.add_argument("--timeout", default="30s", metavar="TIME", help="how long to wait for the scheduler")
+
+
+def run(console: Console) -> int:
+    """Say to each node what is wished; confirmed first where that is much."""
+    action = console.args.action
+    nodes = console.cluster.list(NODES, type=Node).items
+    chosen = choose(nodes, console.args.nodes, console.args.group)
+    question = question_of(action, chosen, len(nodes), fenced=getattr(console.args, "fenced", False))
+    if question and not console.confirm(question):
+        console.note("Nothing was changed")
+        return exits.FAILED
+    change = _change(console, action)
+    codes, done = [], []
+    for node in chosen:
+        code = _one(console, node, change)
+        codes.append(code)
+        if code == exits.DONE:
+            done.append(node.metadata.name)
+    if action == "forget":
+        return _await_forgotten(console, done, codes)
+    if done:
+        console.say(*_said(console, action, done))
+    return exits.of_several(codes)
+
+
+def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> list[Node]:
+    """The nodes that are meant; NotFound names every one that does not exist, and nothing is done then."""
+    if bool(texts) == bool(group):
+        raise Rejected("name nodes, or a group with --group: one of the two", reason="BadInput")
+    if group:
+        found = [node for node in nodes if node.spec.group == group]
+        if not found:
+            known = ", ".join(sorted({node.spec.group for node in nodes if node.spec.group})) or "none"
+            raise NotFound(f'no node is in group "{group}". Groups: {known}', reason="GroupNotFound")
+        return found
+    by_name = {node.metadata.name: node for node in nodes}
+    names = list(dict.fromkeys(name for text in texts for name in expand_nodes(text)))
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise NotFound(f"no node {fold_nodes(missing)}. Hint: `lattice nodes` lists them", reason="NodeNotFound")
+    return [by_name[name] for name in names]
+
+
+def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool) -> str:
+    """What is asked before much is changed; empty when nothing need be asked."""
+    shown = fold_nodes([node.metadata.name for node in chosen])
+    shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+    if fenced:
+        return f"Vouch that nothing runs on {shown} any more? Work that still runs there would run twice."
+    if action == "disable":
+        return f"Disable {shown}? What runs there is requeued or fails."
+    if action == "forget":
+        return f"Forget {shown} for good?"
+    if action == "drain" and len(chosen) > ASK_ABOVE_SHARE * total and len(chosen) > 1:
+        return f"{action.capitalize()} {len(chosen)} of {plural(total, 'node')} ({shown})?"
+    return ""
+
+
+def _change(console: Console, action: str) -> dict[str, Any]:
+    if action == "undrain":
+        return {"spec": {"drain": None}}
+    if action == "enable":
+        return {"spec": {"disable": None}}
+    if action == "forget":
+        return {"metadata": {"annotations": {FORGET: "true"}}}
+    wish: dict[str, Any] = {"reason": console.args.reason, "by": console.user, "since": format_time(console.outside.now())}
+    if action == "disable":
+        wish["fenced"] = console.args.fenced
+    return {"spec": {action: wish}}
+
+
+def _one(console: Console, node: Node, change: dict[str, Any]) -> int:
+    try:
+        console.cluster.patch(NODES, node.metadata.name, change, type=dict[str, Any])
+    except LatticeError as error:
+        console.complain(f"{node.metadata.name}:", *explain(error))
+        return exits.of_error(error)
+    return exits.DONE
+
+
+def _said(console: Console, action: str, names: Sequence[str]) -> list[str]:
+    if console.format == "name":
+        return [f"latticenode.lattice.dev/{name}" for name in names]
+    word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled"}[action]
+    return [f"{word} {fold_nodes(names)} ({plural(len(names), 'node')})"]
+
+
+def _await_forgotten(console: Console, names: list[str], codes: list[int]) -> int:
+    """The scheduler frees the index and deletes the LatticeNode when no holder names it; wait for that, and report."""
+    deadline = console.outside.now() + parse_duration(console.args.timeout)
+    left = wait_until_gone(names, lambda name: _exists(console, name), console.outside.now, console.outside.sleep, deadline)
+    gone = [name for name in names if name not in left]
+    if gone:
+        console.say(f"Forgotten {fold_nodes(gone)} ({plural(len(gone), 'node')})")
+    if left:
+        console.complain(
+            f"Error: {fold_nodes(left)} still there after {console.args.timeout}: the scheduler forgets a node when no allocation holds it",
+            "  Hint: `lattice nodes` shows its state; the wish stands, and is carried out later",
+        )
+    return exits.of_several(codes + [exits.NOT_YET] * bool(left))
+
+
+def wait_until_gone(
+    names: Sequence[str], exists: Callable[[str], bool], now: Callable[[], float], sleep: Callable[[float], None], deadline: float
+) -> list[str]:
+    """Those of the names that still exist at the deadline."""
+    left = [name for name in names if exists(name)]
+    while left and now() < deadline:
+        sleep(_PAUSE)
+        left = [name for name in left if exists(name)]
+    return left
+
+
+def _exists(console: Console, name: str) -> bool:
+    try:
+        console.cluster.get(NODES, name, type=Node)
+    except NotFound:
+        return False
+    return True
