@@ -116,6 +116,6 @@ async def serve(listen: str, files: Files, service: AgentService) -> None:
     await server.start()
     event(log, "Listening", address=listen)
     try:
-        await server.wait_for_termination()
+        await asyncio.Event().wait()  # wait_for_termination, once cancelled, makes stop() return before the calls have ended
     finally:
         await server.stop(STOP_SECONDS)
