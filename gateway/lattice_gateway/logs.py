@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
-from lattice.errors import Denied, LatticeError, NotFound
+from lattice.errors import Denied, LatticeError, NotFound, Retry
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
@@ -67,14 +67,10 @@ class NodeReader:
         heard = self._clock.monotonic()
         while True:
             position = lines.position
-            try:
-                ended = await self._connection(self._request(uid, attempt, lines), lines, attempt)
-                if ended or not self._query.follow:
-                    await self._sink(lines.finish())
-                    return
-                failure: LatticeError = NotFound(f"the output of node {node} stopped without its end", reason="NoEnd")
-            except LatticeError as error:
-                failure = error
+            failure = await self._connection(self._request(uid, attempt, lines), lines, attempt)
+            if failure is None:
+                await self._sink(lines.finish())
+                return
             if lines.position != position:
                 heard, pause = self._clock.monotonic(), FIRST_PAUSE
             if self._given_up(failure, node, attempt, self._clock.monotonic() - heard):
@@ -105,15 +101,14 @@ class NodeReader:
         state = self._agents.state(node)
         return not state or state in OUT_OF_SERVICE
 
-    async def _connection(self, request: pb.ReadLogsRequest, lines: Lines, attempt: int) -> bool:
-        """One call to the agent, until it ends; whether it said that nothing follows."""
+    async def _connection(self, request: pb.ReadLogsRequest, lines: Lines, attempt: int) -> LatticeError | None:
+        """One call to the agent, until it ends; why the output is not complete then, if it is not."""
         chunks: asyncio.Queue[pb.LogChunk | LatticeError | None] = asyncio.Queue(maxsize=4)
         async with asyncio.TaskGroup() as group:
             pump = group.create_task(self._pump(lines.node, request, chunks))
-            try:
-                return await self._consume(chunks, lines, attempt)
-            finally:
-                pump.cancel()
+            failure = await self._consume(chunks, lines, attempt)
+            pump.cancel()
+        return failure
 
     async def _pump(self, node: str, request: pb.ReadLogsRequest, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None]) -> None:
         try:
@@ -124,33 +119,37 @@ class NodeReader:
         except LatticeError as error:
             await chunks.put(error)
 
-    async def _consume(self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: Lines, attempt: int) -> bool:
+    async def _consume(self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: Lines, attempt: int) -> LatticeError | None:
         while True:
             try:
                 async with asyncio.timeout(PART_SECONDS if lines.unfinished else CHECK_SECONDS):
                     chunk = await chunks.get()
             except TimeoutError:
-                await self._sink(lines.flush())
-                self._check(lines.node, attempt)
+                parts = lines.flush()
+                await self._sink(parts)
+                silence = None if parts else self._explained(lines.node, attempt)
+                if silence is not None:
+                    return silence
                 continue
             if isinstance(chunk, LatticeError):
-                raise chunk
+                return chunk
             if chunk is None:
-                return False
-            records = lines.feed(chunk)
-            if records:
-                await self._sink(records)
+                return NotFound(f"the output of node {lines.node} stopped without its end", reason="NoEnd") if self._query.follow else None
+            await self._sink(lines.feed(chunk))
             if chunk.end:
-                return True
+                return None
 
-    def _check(self, node: str, attempt: int) -> None:
-        """NotFound when nothing more can come from a stream that is silent."""
+    def _explained(self, node: str, attempt: int) -> LatticeError | None:
+        """Why nothing more can come from a stream that is silent; None when something still can."""
         if self._out_of_service(node):
             state = self._agents.state(node) or "gone"
-            raise NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
+            return NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
+        if not self._query.follow:
+            return Retry(f"the agent of node {node} has said nothing for {CHECK_SECONDS:g} s", reason="AgentSilent")
         allocation = self._level.allocation
         if allocation is None or allocation.status.attempt > attempt:
-            raise NotFound(f"node {node} is silent, and attempt {attempt} is over: the rest of its output is not known", reason="NoEnd")
+            return NotFound(f"node {node} is silent, and attempt {attempt} is over: the rest of its output is not known", reason="NoEnd")
+        return None
 
 
 class LogStream:

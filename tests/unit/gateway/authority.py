@@ -21,6 +21,10 @@ class Pair:
     certificate: str
     key: str
 
+    def contents(self) -> tuple[bytes, bytes]:
+        """Key and certificate, as grpc takes them."""
+        return Path(self.key).read_bytes(), Path(self.certificate).read_bytes()
+
 
 class Authority:
     """Signs certificates into a directory."""
