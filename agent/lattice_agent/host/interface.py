@@ -142,27 +142,33 @@ class Host(Protocol):
 
     def on_exit(self, callback: OnExit) -> None:
         """Registers the one callback; ends that came before are delivered at once, in order."""
+        ...
 
     async def prepare(self, work: Work) -> None:
         """Checks user, directories and files, writes the journal, makes the scope; twice does no more than once.
 
         Raises Rejected (UserUnknown, UserRefused, StartFailed); Stale when this key was started here already.
         """
+        ...
 
     async def start(self, work: Work) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer.
 
         Raises Rejected(StartFailed) with the command and the kernel's word; `on_exit` is then not called.
         """
+        ...
 
     async def terminate(self, key: Key) -> None:
         """TERM to every process of the work; what was never started ends at once, with an empty record."""
+        ...
 
     async def kill(self, key: Key) -> None:
         """KILL to every process of the work until none is left; `on_exit` follows."""
+        ...
 
     async def remaining(self, key: Key) -> int:
         """Processes of the work that are left, the shim not counted."""
+        ...
 
     async def attempts(self) -> list[Known]:
         """All that this node knows of, from journals and scopes; those that live are watched from now on.
@@ -170,18 +176,24 @@ class Host(Protocol):
         What is neither alive nor populated has ended, and no `on_exit` follows. What is populated without a shim
         has lost its exit code: the rest is killed, and `on_exit` follows. A stray scope is left alone until `kill`.
         """
+        ...
 
     async def forget(self, key: Key) -> None:
         """Settled: the scope goes at once, exit record and logs after 7 days. Raises Retry while processes are left."""
+        ...
 
     def facts(self) -> Facts:
         """What the machine is."""
+        ...
 
     def instance(self) -> str:
         """The state directory's random id."""
+        ...
 
     def seen_seq(self) -> int:
         """The highest plan seq that this node has seen, 0 at first."""
+        ...
 
     async def remember_seq(self, seq: int) -> None:
         """Keeps a higher seq durably; a lower one changes nothing."""
+        ...

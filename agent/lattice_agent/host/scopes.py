@@ -39,33 +39,43 @@ class Scopes(Protocol):
 
     def make(self, key: Key) -> None:
         """Makes the scope; twice does no more than once."""
+        ...
 
     def entrances(self, key: Key) -> Entrances:
         """Where shim and tasks join."""
+        ...
 
     def work(self, key: Key) -> list[int]:
         """The processes of the work."""
+        ...
 
     def populated(self, key: Key) -> bool:
         """Whether any process is left, shim included."""
+        ...
 
     def shim_pid(self, key: Key) -> int:
         """The shim, where the scope itself knows it; else 0."""
+        ...
 
     def terminate(self, key: Key) -> int:
         """TERM to the work; how many."""
+        ...
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
         """KILL to the work, or to all of the scope."""
+        ...
 
     def remove(self, key: Key) -> bool:
         """Removes an empty scope; False while it is not empty."""
+        ...
 
     def standing(self) -> list[Key]:
         """All scopes that stand there."""
+        ...
 
     def close(self) -> None:
         """Removes what this object made and nobody uses."""
+        ...
 
 
 class CgroupScopes:
