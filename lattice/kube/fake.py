@@ -113,6 +113,10 @@ class FakeCluster:
         """Have the next matching request be carried out, and its answer be lost."""
         return self.fail(UnknownOutcome("no answer came", reason="NoAnswer"), verb=verb, resource=resource, name=name, after=True)
 
+    def heal(self) -> None:
+        """End every fault."""
+        self._faults.clear()
+
     def end_watches(self, error: LatticeError | None = None) -> None:
         """End every open watch, cleanly or with an error."""
         for watcher in self._watchers:

@@ -144,6 +144,7 @@ class Informer(Generic[T]):
             return reading.result()
         idle = self._clock.monotonic() - self._heard_at >= self._inactivity_seconds
         self._must_list = True
+        self._lost = self._lost or idle
         return Retry(f"watch {self.resource.name}: silent for {self._inactivity_seconds:g} s", reason="WatchSilent") if idle else None
 
     async def _watch_idleness(self, reading: asyncio.Task[LatticeError | None]) -> None:
@@ -162,18 +163,19 @@ class Informer(Generic[T]):
                 await self._list()
                 await self._follow(self.version)
         except Expired as error:
-            self._must_list = True
+            self._must_list = self._lost = True
             return error
         except Rejected as error:
             if self._streams_lists and not self.version and not self._must_list:
                 self._streams_lists = False  # this server has no watch with initial events
-                return None
+                return await self._read()
             return error
         except LatticeError as error:
             self._lost = True
             self._must_list = self._must_list or not self._heard
             return error
-        self._must_list = self._must_list or not self._heard
+        if not self._heard:
+            self._must_list = self._lost = True
         return None
 
     async def _list(self) -> None:
