@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from lattice import errors
-from lattice_dev import logs
+from lattice_dev import demo, logs
 from lattice_dev.instance import Instance
 from lattice_dev.people import ROLES
 from lattice_dev.progress import Lines, terminal
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     user.add_argument("--role", choices=ROLES, default="user")
     certs = _verb(verbs, "certs", "`certs renew`: issue every certificate anew", _certs)
     certs.add_argument("what", choices=["renew"])
+    _verb(verbs, "demo", "apply the first examples as alice and follow them to their ends", _demo)
+    _verb(verbs, "build", "build the control plane's programs, if they are not in the cache", _build)
     _verb(verbs, "kubeconfig", "print the path of a kubeconfig", _kubeconfig).add_argument("user", nargs="?", default="admin")
     return parser
 
@@ -126,6 +128,17 @@ def _certs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 def _kubeconfig(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     print(instance.kubeconfig(chosen.user))
+    return 0
+
+
+def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    right = demo.run(instance, print)
+    lines.total("every example came to its right end" if right else "not every example came to its right end")
+    return 0 if right else EXIT_FAILED
+
+
+def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    print(instance.build())
     return 0
 
 

@@ -100,6 +100,10 @@ class Instance:
         with contextlib.suppress(OSError):
             self.where.home.rmdir()  # only when no other instance is left
 
+    def build(self) -> Path:
+        """Builds the control plane's programs where they are not cached; the folder they are in."""
+        return self._programs(self._options or Options()).directory
+
     def status(self) -> list[ComponentStatus]:
         """Every component with what is missing of it; raises NotFound when there is no instance."""
         here, recorded = self._existing()

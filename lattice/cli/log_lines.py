@@ -33,7 +33,7 @@ Shown = Printed | Remark | End
 
 @dataclass
 class Weaver:
-    """Joins the pieces of a line that came apart; `prefix`: name the node, `timestamps`: the time in front."""
+    """Joins the parts of a line (records marked `partial`); `prefix`: name the node, `timestamps`: the time in front."""
 
     prefix: bool
     timestamps: bool
@@ -53,7 +53,8 @@ class Weaver:
         elif "error" in record:
             yield Remark(f"{'node ' + node + ': ' if node else ''}{record['error']}")
         elif "text" in record:
-            yield from self._text(node, str(record.get("stream", "")), record.get("time"), str(record["text"]))
+            text = str(record["text"]) + ("" if record.get("partial") else "\n")
+            yield from self._text(node, str(record.get("stream", "")), record.get("time"), text)
 
     def flush(self) -> Iterator[Shown]:
         """The lines that never ended."""

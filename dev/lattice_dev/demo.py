@@ -1,0 +1,121 @@
+"""The main job, shown to a person: the first examples applied with kubectl as alice, followed to their right ends."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lattice.errors import NotFound, Rejected
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import ALLOCATIONS
+from lattice_dev.instance import Instance
+
+USER = "alice"
+WITHIN_SECONDS = 60.0
+POLL_SECONDS = 0.1
+FINAL = ("Completed", "Failed", "Cancelled")
+SOURCES = (Path(__file__).parent / "share" / "examples", Path(__file__).resolve().parents[2] / "examples")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A file of `examples/`, the end that it must come to, and whether it is cancelled once it runs."""
+
+    file: str
+    what: str
+    phase: str
+    reason: str
+    code: int | None
+    cancel: bool = False
+
+
+EXAMPLES = (
+    Example("01-first-allocation.yaml", "one node", "Completed", "Completed", 0),
+    Example("02-four-nodes.yaml", "four nodes", "Completed", "Completed", 0),
+    Example("03-failing.yaml", "a failing one", "Failed", "TaskFailed", 3),
+    Example("04-walltime.yaml", "longer than its walltime", "Failed", "WalltimeExceeded", None),
+    Example("05-cancelled.yaml", "cancelled while it runs", "Cancelled", "Cancelled", None, cancel=True),
+)
+
+
+def run(instance: Instance, say: Callable[[str], None]) -> bool:
+    """Apply the examples and follow them; True when each came to its right end."""
+    with_cluster = instance.cluster(USER)
+    try:
+        return _follow(instance, with_cluster, say)
+    finally:
+        with_cluster.close()
+
+
+def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], None]) -> bool:
+    kubectl = instance.site().programs.path("kubectl")
+    open_: dict[Example, tuple[str, str]] = {}
+    for example in EXAMPLES:
+        manifest = _manifest(example.file)
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        _remove(cluster, namespace, name)
+        command = [kubectl, "--kubeconfig", str(instance.kubeconfig(USER)), "apply", "-f", str(_path(example.file))]
+        applied = subprocess.run(command, capture_output=True, text=True, check=False)
+        if applied.returncode:
+            raise Rejected(f"kubectl apply -f examples/{example.file}: {applied.stderr.strip()}", reason="ExampleRefused")
+        say(f"$ kubectl apply -f examples/{example.file:<28} # {example.what}")
+        open_[example] = (namespace, name)
+    say(f"\n{'EXAMPLE':<24} {'PHASE':<10} {'REASON':<18} {'EXIT':>4}  {'SECONDS':>7}  NODES")
+    return _ends(cluster, open_, say)
+
+
+def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: Callable[[str], None]) -> bool:
+    began, right = time.monotonic(), True
+    while open_ and time.monotonic() - began < WITHIN_SECONDS:
+        for example, (namespace, name) in list(open_.items()):
+            found = cluster.get(ALLOCATIONS, name, namespace)
+            status = found.get("status", {})
+            if example.cancel and status.get("phase") == "Running" and "cancel" not in found["spec"]:
+                cluster.patch(ALLOCATIONS, name, {"spec": {"cancel": {"reason": "shown in the demo"}}}, namespace)
+            if status.get("phase") in FINAL:
+                del open_[example]
+                right &= _show(example, name, status, time.monotonic() - began, say)
+        time.sleep(POLL_SECONDS)
+    for _, name in open_.values():
+        say(f"{name:<24} has not ended within {WITHIN_SECONDS:.0f} s: `lattice why {name}` says more")
+    return right and not open_
+
+
+def _show(example: Example, name: str, status: dict[str, Any], seconds: float, say: Callable[[str], None]) -> bool:
+    reason = next((entry["reason"] for entry in status["conditions"] if entry["type"] == "Finished"), "")
+    code = status.get("exit", {}).get("code")
+    right = (status["phase"], reason) == (example.phase, example.reason) and example.code in (None, code)
+    shown = "-" if code is None else str(code)
+    line = f"{name:<24} {status['phase']:<10} {reason:<18} {shown:>4}  {seconds:>7.1f}  {status.get('nodes', '')}"
+    say(line if right else f"{line}   WRONG: {example.phase}, {example.reason}, exit {example.code} was due")
+    return right
+
+
+def _path(file: str) -> Path:
+    for source in SOURCES:
+        if (source / file).is_file():
+            return source / file
+    raise NotFound(f"examples/{file} is not there", reason="ExampleMissing")
+
+
+def _manifest(file: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = yaml.safe_load(_path(file).read_text(encoding="utf-8"))
+    return manifest
+
+
+def _remove(cluster: BlockingCluster, namespace: str, name: str) -> None:
+    """Take away what an earlier run left: a final allocation goes at once."""
+    began = time.monotonic()
+    try:
+        cluster.delete(ALLOCATIONS, name, namespace)
+        while time.monotonic() - began < WITHIN_SECONDS:
+            cluster.get(ALLOCATIONS, name, namespace)
+            time.sleep(POLL_SECONDS)
+    except NotFound:
+        pass  # nothing was left, or it is gone now
