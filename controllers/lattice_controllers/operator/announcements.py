@@ -40,7 +40,7 @@ class Announcer:
         body = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"generateName": f"{metadata.name}.", "namespace": namespace},
+            "metadata": {"generateName": f"{metadata.name[:200]}-", "namespace": namespace},
             "eventTime": format_time(self.clock.now(), micro=True),
             "reportingController": CONTROLLER,
             "reportingInstance": self.identity[:128],

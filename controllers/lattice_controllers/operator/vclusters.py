@@ -114,6 +114,7 @@ class VClusters:
     async def _write(self, vcluster: VCluster, conditions: tuple[Condition, ...]) -> None:
         home, before = at_home(vcluster, self._nodes.values()), vcluster.status
         former = {"observedGeneration": before.observed_generation, "nodes": before.nodes, "ready": before.ready}
+        former = former if before.observed_generation else {}  # the first write says zero, too
         ready = sum(node.status.state == READY for node in home)
         latter = {"observedGeneration": vcluster.metadata.generation, "nodes": len(home), "ready": ready}
         await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))

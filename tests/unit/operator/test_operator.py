@@ -139,7 +139,8 @@ class World:
         }  # fmt: skip
         if "lattice" not in self.cluster.snapshot(LEDGERS):
             await self.add(LEDGERS, "lattice")
-        await self.cluster.patch(LEDGERS, "lattice", {"status": status}, subresource="status")
+        standing = self.cluster.snapshot(LEDGERS)["lattice"]
+        await self.cluster.replace(LEDGERS, "lattice", {**standing, "status": status}, subresource="status")
 
 
 def row(*nodes: int, tenant: str = "physics", vcluster: str = "hpc") -> Row:
@@ -291,8 +292,8 @@ async def test_disable_is_at_once_and_enable_needs_a_heartbeat(world: World) -> 
 async def test_a_state_patch_that_meets_a_change_is_decided_again(world: World) -> None:
     async with world.running():
         await world.ready_nodes("n1")
-        world.cluster.lose_answer("patch", NODES, "n1")
         await world.cluster.patch(NODES, "n1", {"spec": {"drain": {"reason": "fan"}}})
+        world.cluster.lose_answer("patch", NODES, "n1")
         await world.live(10, "n1")
         assert world.state("n1") == "Drained"
 

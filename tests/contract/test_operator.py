@@ -1,0 +1,144 @@
+"""The operator's program on a real API server, with the rights of its own role and nothing more, and with kopf."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
+from tests import servers
+from tests.contract.test_policies import GROUP, LEASES, Person, agent, collection, manifests
+from tests.servers import ApiServer
+
+PATHS = ("", "controllers", "dev")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    if servers.programs() is None:
+        pytest.skip("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
+    with servers.running(tmp_path_factory.mktemp("operator")) as running:
+        running.install_all()
+        for manifest in manifests(running):
+            assert running.request("POST", collection(manifest), manifest, query={"fieldValidation": "Strict"}).ok
+        yield running
+
+
+@pytest.fixture
+def operator(server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
+    kubeconfig = server.kubeconfig_for("lattice:operator")
+    paths = os.pathsep.join(str(servers.ROOT / path) for path in PATHS)
+    log = server.directory / "operator.log"
+    command = [sys.executable, "-m", "lattice_controllers.operator", f"--kubeconfig={kubeconfig}", "--lease-seconds=3", "--log-level=info"]
+    with log.open("ab") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env={**os.environ, "PYTHONPATH": paths})
+    yield process
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(15)
+    text = log.read_text()
+    assert code == 0, text[-4000:]
+    assert "forbidden" not in text, text[-8000:]
+    assert "NotWritten" not in text, text[-8000:]
+    assert "Traceback" not in text, text[-8000:]
+
+
+def status(server: ApiServer, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = (server.request("GET", f"{GROUP}/{path}").body or {}).get("status") or {}
+    return found
+
+
+def ready(server: ApiServer, path: str) -> str:
+    return next((entry["reason"] for entry in status(server, path).get("conditions", []) if entry["type"] == "Ready"), "")
+
+
+def kind(name: str, kind_name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": kind_name, "metadata": {"name": name}, "spec": spec}
+
+
+def test_the_operators_rights_are_enough_for_all_it_does(server: ApiServer, operator: subprocess.Popen[bytes]) -> None:
+    put = server.request
+    access = {"users": ["alice"], "groups": ["phys"], "admins": ["carol"]}
+    assert put("POST", f"{GROUP}/tenants", kind("physics", "Tenant", {"access": access})).ok
+    assert put("POST", f"{GROUP}/vclusters", kind("hpc", "VCluster", {"nodes": {"selector": {"group": ["g0"]}}})).ok
+    assert put("POST", f"{GROUP}/latticeconfigs", kind("lattice", "LatticeConfig", {})).ok
+    for path in ("tenants/physics", "vclusters/hpc", "latticeconfigs/lattice"):
+        servers.until(
+            lambda path=path: ready(server, path) == "InForce", f"{path} is in force ({server.directory}/operator.log)", within=20
+        )
+    alice, carol = Person(server, "alice"), Person(server, "carol")
+    allocations = f"{GROUP}/namespaces/physics/allocations"
+    servers.until(lambda: alice("GET", allocations).ok and alice("GET", f"{GROUP}/tenants/physics").ok, "alice is a member", within=10)
+    assert alice("GET", "/api/v1/namespaces/physics").ok
+    spec = {"user": "alice", "tenant": "physics", "vcluster": "hpc", "entrypoint": "true", "lifecycle": {"walltime": "1m"}}
+    made = alice("POST", allocations, kind("a", "Allocation", spec))
+    assert made.ok, made.message
+    servers.until(lambda: carol("PATCH", f"{allocations}/a", {"spec": {"hold": True}}).ok, "carol manages the tenant", within=10)
+    in_use = lambda path: any(c["type"] == "InUse" and c["status"] == "True" for c in status(server, path).get("conditions", []))  # noqa: E731
+    servers.until(lambda: in_use("tenants/physics") and in_use("vclusters/hpc"), "both are in use", within=10)
+    assert "is in use" in put("DELETE", f"{GROUP}/tenants/physics").message
+    _node_becomes_ready_and_drains(server)
+    assert alice("DELETE", f"{allocations}/a").ok
+    servers.until(lambda: not in_use("tenants/physics") and not in_use("vclusters/hpc"), "neither is in use", within=10)
+    for path in ("tenants/physics", "vclusters/hpc"):
+        assert put("DELETE", f"{GROUP}/{path}").ok
+        servers.until(lambda path=path: put("GET", f"{GROUP}/{path}").status == 404, f"{path} is gone", within=10)
+    servers.until(lambda: alice("GET", allocations).status == 403, "alice is no member any more", within=10)
+
+
+def _node_becomes_ready_and_drains(server: ApiServer) -> None:
+    n1, scheduler = agent(server, "n1"), Person(server, "lattice:scheduler")
+    assert n1("POST", f"{GROUP}/latticenodes", kind("n1", "LatticeNode", {"group": "g0"})).ok
+    assert n1("PATCH", f"{GROUP}/latticenodes/n1/status", {"status": {"health": "Healthy", "fingerprint": "6.1"}}).ok
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}}
+    assert n1("POST", LEASES, lease).ok
+    assert scheduler("PATCH", f"{GROUP}/latticenodes/n1/status", {"status": {"index": 0}}).ok
+    report = {"metadata": {"annotations": {ANNOTATION: format_report(NodeReport(2, 0, "b", "i"))}}}
+    assert n1("PATCH", f"{LEASES}/n1", report).ok
+    servers.until(lambda: status(server, "latticenodes/n1").get("state") == "Ready", "n1 is Ready", within=10)
+    servers.until(lambda: status(server, "vclusters/hpc").get("ready") == 1, "hpc counts it", within=10)
+    olga = Person(server, "olga", ("lattice:operator", "system:authenticated"))
+    assert olga("PATCH", f"{GROUP}/latticenodes/n1", {"spec": {"drain": {"reason": "fan", "by": "olga"}}}).ok
+    servers.until(lambda: status(server, "latticenodes/n1").get("state") == "Drained", "n1 is Drained", within=10)
+    told = {"HeartbeatFresh", "DrainRequested", "DrainComplete"}
+    servers.until(lambda: told <= _told(server), "the transitions are told as events", within=10)
+
+
+def _told(server: ApiServer) -> set[str]:
+    return {event["reason"] for event in server.request("GET", "/apis/events.k8s.io/v1/namespaces/default/events").body["items"]}
+
+
+def test_a_killed_operator_is_replaced_by_the_next(server: ApiServer) -> None:
+    kubeconfig = server.kubeconfig_for("lattice:operator")
+    paths = os.pathsep.join(str(servers.ROOT / path) for path in PATHS)
+    command = [sys.executable, "-m", "lattice_controllers.operator", f"--kubeconfig={kubeconfig}", "--lease-seconds=2"]
+    names = iter(("first", "second"))
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in names:
+            with (server.directory / f"operator-{name}.log").open("wb") as log:
+                arguments = [*command, f"--identity={name}"]
+                processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": paths}))
+            if name == "first":
+                servers.until(lambda: _holder(server) == "first", "the first one leads", within=15)
+        processes[0].kill()
+        began = time.monotonic()
+        servers.until(lambda: _holder(server) == "second", "the second one leads", within=15)
+        assert time.monotonic() - began < 12
+        assert server.request("POST", f"{GROUP}/tenants", kind("after", "Tenant", {})).ok
+        servers.until(lambda: ready(server, "tenants/after") == "InForce", "the second one works", within=15)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _holder(server: ApiServer) -> str:
+    body = server.request("GET", "/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/lattice-operator").body
+    return str((body.get("spec") or {}).get("holderIdentity", ""))
