@@ -83,11 +83,11 @@ class Head:
         self.walltime_seconds = walltime_seconds
 
     def hear(self, member: Member) -> bool:
-        """Takes a node's whole state; False when the node is not of this attempt."""
+        """Takes a node's whole state, the first final one for good; False when the node is not of this attempt."""
         if member.key != self.key or member.node not in self.nodes:
             return False
         before = self.members.get(member.node)
-        if before is None or before.phase not in FINAL or member.phase in FINAL:
+        if before is None or before.phase not in FINAL:
             self.members[member.node] = member
         self.started = self.started or self._may_start()
         return True
