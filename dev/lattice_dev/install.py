@@ -39,6 +39,11 @@ HOLLOW_ROLES: tuple[dict[str, Any], ...] = (
         "kind": "ClusterRole",
         "metadata": {"name": "lattice-dev-hollow"},
         "rules": [
+            {
+                "apiGroups": ["lattice.dev"],
+                "resources": ["nodegroupplans", "latticeconfigs", "latticenodes"],
+                "verbs": ["get", "list", "watch"],
+            },
             {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]},
             {"apiGroups": [""], "resources": ["groups"], "resourceNames": ["lattice:agents"], "verbs": ["impersonate"]},
         ],
