@@ -26,7 +26,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the fields."""
+    """One JSON object a line: time, level, logger, then `event` and its fields, or the `message` of a library."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -36,7 +36,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry.update(getattr(record, _FIELDS, {}))
+        fields = getattr(record, _FIELDS, None)
+        if fields is not None:  # a field may be called message as well
+            entry["event"] = entry.pop("message")
+            entry.update(fields)
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str, ensure_ascii=False)

@@ -1,0 +1,190 @@
+"""The keyed queue: one worker a key, nothing added is forgotten, a failing key waits alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.daemon.clock import ManualClock
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import Corrupt, Retry, Stale
+
+Reconcile = Callable[[str], Awaitable[float | None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(reconcile: Reconcile, workers: int = 3) -> AsyncIterator[tuple[KeyedQueue, ManualClock]]:
+    clock = ManualClock()
+    queue = KeyedQueue(reconcile, clock, workers=workers, name="test")
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        await clock.settle()
+        yield queue, clock
+        task.cancel()
+
+
+async def test_a_key_added_many_times_before_its_turn_is_reconciled_once() -> None:
+    seen: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        seen.append(key)
+
+    async with serving(reconcile) as (queue, clock):
+        for _ in range(5):
+            queue.add("a")
+        queue.add("b")
+        await clock.settle()
+        assert seen == ["a", "b"]
+
+
+async def test_a_key_added_while_it_is_reconciled_is_reconciled_again_and_never_twice_at_once() -> None:
+    running: Counter[str] = Counter()
+    done: list[str] = []
+    clock = ManualClock()
+
+    async def reconcile(key: str) -> None:
+        running[key] += 1
+        assert running[key] == 1
+        await clock.sleep(1)
+        running[key] -= 1
+        done.append(key)
+
+    queue = KeyedQueue(reconcile, clock, workers=4)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        queue.add("a")
+        await clock.settle()
+        queue.add("a")
+        queue.add("a")
+        await clock.run_for(3)
+        assert done == ["a", "a"]
+        task.cancel()
+
+
+async def test_a_delayed_key_waits_and_an_earlier_wish_wins() -> None:
+    seen: list[tuple[str, float]] = []
+    clock = ManualClock()
+
+    async def reconcile(key: str) -> None:
+        seen.append((key, clock.monotonic()))
+
+    queue = KeyedQueue(reconcile, clock)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        queue.add("a", after=10)
+        queue.add("a", after=4)
+        queue.add("a", after=20)
+        queue.add("b", after=6)
+        await clock.run_for(30)
+        assert seen == [("a", 4.0), ("b", 6.0)]
+        task.cancel()
+
+
+async def test_the_seconds_that_reconcile_returns_are_when_it_looks_again() -> None:
+    count = 0
+
+    async def reconcile(_: str) -> float | None:
+        nonlocal count
+        count += 1
+        return 5.0 if count < 3 else None
+
+    async with serving(reconcile) as (queue, clock):
+        queue.add("a")
+        await clock.run_for(4)
+        assert count == 1
+        await clock.run_for(100)
+        assert count == 3
+
+
+async def test_a_failing_key_backs_off_and_the_others_do_not() -> None:
+    tries: Counter[str] = Counter()
+
+    async def reconcile(key: str) -> None:
+        tries[key] += 1
+        if key == "bad":
+            raise ValueError(key)
+
+    async with serving(reconcile) as (queue, clock):
+        queue.add("bad")
+        for _ in range(100):
+            queue.add("good")
+            await clock.run_for(1)
+        assert tries["good"] == 100
+        assert 5 <= tries["bad"] <= 10
+        assert queue.failures("bad") == tries["bad"]
+
+
+async def test_retry_waits_at_least_as_long_as_it_says() -> None:
+    tries: list[float] = []
+    clock = ManualClock()
+
+    async def reconcile(_: str) -> None:
+        tries.append(clock.monotonic())
+        raise Retry("later", after_seconds=30)
+
+    queue = KeyedQueue(reconcile, clock)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        queue.add("a")
+        await clock.run_for(31)
+        assert tries == [0.0, 30.0]
+        task.cancel()
+
+
+async def test_a_stale_key_is_looked_at_again_at_once() -> None:
+    tries = 0
+
+    async def reconcile(_: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise Stale("changed")
+
+    async with serving(reconcile) as (queue, clock):
+        queue.add("a")
+        await clock.settle()
+        assert (tries, queue.failures("a")) == (2, 0)
+
+
+async def test_corrupt_ends_the_queue() -> None:
+    async def reconcile(_: str) -> None:
+        raise Corrupt("not ours")
+
+    queue = KeyedQueue(reconcile, ManualClock())
+    queue.add("a")
+    with pytest.raises(ExceptionGroup) as ended:
+        await queue.run()
+    assert ended.group_contains(Corrupt)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 5), st.floats(0, 3)), max_size=40), st.integers(1, 4))
+def test_after_the_last_add_of_a_key_it_is_always_reconciled_once_more(adds: list[tuple[str, float, float]], workers: int) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        began: dict[str, float] = {}
+        wanted: dict[str, float] = {}
+
+        async def reconcile(key: str) -> None:
+            began[key] = clock.monotonic()
+            await clock.sleep(0.7)
+
+        queue = KeyedQueue(reconcile, clock, workers=workers)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(queue.run())
+            for key, after, pause in adds:
+                queue.add(key, after)
+                wanted[key] = clock.monotonic()
+                await clock.run_for(pause)
+            await clock.run_for(60)
+            assert all(began[key] >= moment for key, moment in wanted.items())
+            assert queue.idle
+            task.cancel()
+
+    asyncio.run(scenario())
