@@ -1,0 +1,83 @@
+"""What a person does in an end-to-end test: kubectl and lattice as programs, with that person's kubeconfig."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lattice_dev.instance import Instance
+from tests.e2e.waiting import Seen, until
+
+FINAL = ("Completed", "Failed", "Cancelled")
+
+
+@dataclass
+class Person:
+    """Someone with a kubeconfig and a namespace."""
+
+    kubeconfig: Path
+    kubectl_path: str
+    namespace: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def kubectl(self, *words: str, stdin: str = "", ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; fails the test on another exit code than 0 unless `ok` is False."""
+        return self._run([self.kubectl_path, *words], stdin, ok, cwd=None)
+
+    def lattice(self, *words: str, stdin: str = "", ok: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run lattice, likewise."""
+        return self._run([str(Path(sys.executable).with_name("lattice")), *words], stdin, ok, cwd)
+
+    def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environ, cwd=cwd)
+        assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def apply(
+        self, name: str, *, nodes: int | str = 1, walltime: str = "5m", ok: bool = True, **spec: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """kubectl apply of an Allocation of this namespace."""
+        lifecycle = {"walltime": walltime, "gracePeriod": "2s", **spec.pop("lifecycle", {})}
+        resources = {"nodes": nodes, **spec.pop("resources", {})}
+        body = {
+            "apiVersion": "lattice.dev/v1alpha1",
+            "kind": "Allocation",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"resources": resources, "lifecycle": lifecycle, **spec},
+        }
+        return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body), ok=ok)
+
+    def get(self, name: str) -> dict[str, Any]:
+        """The object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", "alloc", name, "-n", self.namespace, "-o", "json").stdout)
+        return found
+
+    def ended(self, name: str, *, within: float = 30) -> dict[str, Any]:
+        """Its status once it is final."""
+        seen = Seen(lambda: self.get(name).get("status", {}), lambda status: status.get("phase") in FINAL)
+        status: dict[str, Any] = until(seen, within=within, every=0.2, what=f"the end of {name}")
+        return status
+
+    def phase(self, name: str, phase: str, *, within: float = 30) -> dict[str, Any]:
+        """Its status once it shows this phase."""
+        seen = Seen(lambda: self.get(name).get("status", {}), lambda status: status.get("phase") == phase)
+        status: dict[str, Any] = until(seen, within=within, every=0.1, what=f"{name} {phase}")
+        return status
+
+
+def person(instance: Instance, user: str, namespace: str) -> Person:
+    """A user of the instance, at work in this namespace."""
+    return Person(instance.kubeconfig(user), instance.site().programs.path("kubectl"), namespace)
+
+
+def reason(status: dict[str, Any], kind: str = "Finished") -> str:
+    """The reason of a condition."""
+    return next((str(entry["reason"]) for entry in status.get("conditions", []) if entry["type"] == kind), "")
