@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def head(*members: Member, on_head_only: bool = False) -> Head:
     return made
 
 
-def gone(node: str, *exits: TaskEnd, **fields: object) -> Member:
+def gone(node: str, *exits: TaskEnd, **fields: Any) -> Member:
     return member(node, Phase.GONE, *(exits or (OK,)), started=10.0, **fields)
 
 

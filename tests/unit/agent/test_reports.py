@@ -8,7 +8,7 @@ import pytest
 from lattice.ledger.reports import STATES, ReportRow, parse_report
 from lattice.views.work import Work as Allocation
 from lattice_agent import reports, status
-from lattice_agent.head import Begun, Failure, Open, Over
+from lattice_agent.head import Begun, Failure, Open, Over, Verdict
 from lattice_agent.members import TaskEnd
 from tests.build import uid
 from tests.unit.agent.rows import key
@@ -46,7 +46,7 @@ def condition(kind: str, reason: str = "Because") -> dict[str, str]:
     return {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
-def decide(found: Allocation, verdict: status.Verdict) -> status.Outcome:
+def decide(found: Allocation, verdict: Verdict) -> status.Outcome:
     return status.decide(found, key(), "n1", verdict, now=1020.0)
 
 
