@@ -11,17 +11,17 @@ from lattice.units import format_clock, parse_duration, parse_time
 from lattice.views import Allocation, Attempt, Condition, Exit
 
 _COLUMNS = (
-    Column("NAMESPACE"),
+    Column("NAMESPACE", shrink_to=8),
     Column("ID", right=True),
     Column("NAME", shrink_to=12),
     Column("USER", shrink_to=6),
     Column("STATE"),
     Column("NODES", right=True),
-    Column("WALLTIME", right=True),
-    Column("ELAPSED", right=True),
-    Column("VCLUSTER", shrink_to=8),
+    Column("WALLTIME", right=True, leave=2),
+    Column("ELAPSED", right=True, leave=3),
+    Column("VCLUSTER", shrink_to=8, leave=1),
     Column("SINCE", right=True),
-    Column("NODELIST(REASON)", shrink_to=16),
+    Column("NODELIST(REASON)", shrink_to=12),
     Column("JOB", shrink_to=8),
     Column("TENANT", shrink_to=8),
     Column("PROJECT", shrink_to=8),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, UnknownOutcome
 
 if TYPE_CHECKING:
     from lattice.views import Allocation
@@ -68,6 +68,8 @@ BAD_INPUT: Final = frozenset(
 
 def of_error(error: LatticeError) -> int:
     """The exit code for an error."""
+    if error.reason == "KubeconfigNotFound":
+        return USAGE
     if isinstance(error, NotFound):
         return NOT_FOUND
     if isinstance(error, Denied):
@@ -76,8 +78,6 @@ def of_error(error: LatticeError) -> int:
         return UNREACHABLE
     if isinstance(error, Rejected) and error.reason in BAD_INPUT:
         return USAGE
-    if isinstance(error, Stale):
-        return FAILED
     return FAILED
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 PAUSE = 1.0
+BETWEEN_WATCHES = 0.1
 PATIENCE = 120.0
 """How long an API server may be away before following gives up."""
 LOOK_AGAIN_SECONDS = 60
@@ -44,6 +45,7 @@ def changes(console: Console, one: Allocation, *, deadline: float | None = None)
             outside.sleep(PAUSE)
         if deadline is not None and outside.now() >= deadline:
             return
+        outside.sleep(BETWEEN_WATCHES)
 
 
 def _look(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:

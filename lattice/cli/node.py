@@ -63,7 +63,7 @@ def run(console: Console) -> int:
         if code == exits.DONE:
             done.append(node.metadata.name)
     if action == "forget":
-        return _await_forgotten(console, done, codes)
+        return _await_forgotten(console, done, [code for code in codes if code != exits.DONE])
     if done:
         console.say(*_said(console, action, done))
     return exits.of_several(codes)
@@ -131,7 +131,7 @@ def _said(console: Console, action: str, names: Sequence[str]) -> list[str]:
     return [f"{word} {fold_nodes(names)} ({plural(len(names), 'node')})"]
 
 
-def _await_forgotten(console: Console, names: list[str], codes: list[int]) -> int:
+def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> int:
     """The scheduler frees the index and deletes the LatticeNode when no holder names it; wait for that, and report."""
     deadline = console.outside.now() + parse_duration(console.args.timeout)
     left = wait_until_gone(names, lambda name: _exists(console, name), console.outside.now, console.outside.sleep, deadline)
@@ -143,7 +143,7 @@ def _await_forgotten(console: Console, names: list[str], codes: list[int]) -> in
             f"Error: {fold_nodes(left)} still there after {console.args.timeout}: the scheduler forgets a node when no allocation holds it",
             "  Hint: `lattice nodes` shows its state; the wish stands, and is carried out later",
         )
-    return exits.of_several(codes + [exits.NOT_YET] * bool(left))
+    return exits.of_several(failed + [exits.DONE] * len(gone) + [exits.NOT_YET] * len(left))
 
 
 def wait_until_gone(

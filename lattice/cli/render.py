@@ -33,20 +33,28 @@ _COLORS: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, whether it is right-aligned, and the least width it may be cut to (0: never cut)."""
+    """A column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
+
+    `leave`: where even that is too wide, columns leave in the order of this number (0: never).
+    """
 
     title: str
     right: bool = False
     shrink_to: int = 0
+    leave: int = 0
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
     """The lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
     kept = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
-    heads = [columns[at] for at in kept]
-    cells = [[row[at] or NOTHING for at in kept] for row in rows]
-    widths = [max([_width(head.title), *(_width(row[at]) for row in cells)]) for at, head in enumerate(heads)]
-    _fit(heads, widths, width)
+    while True:
+        heads = [columns[at] for at in kept]
+        cells = [[row[at] or NOTHING for at in kept] for row in rows]
+        widths = [max([_width(head.title), *(_width(row[at]) for row in cells)]) for at, head in enumerate(heads)]
+        leaving = [at for at in kept if columns[at].leave]
+        if _fit(heads, widths, width) or not leaving:
+            break
+        kept.remove(min(leaving, key=lambda at: columns[at].leave))
     lines = [_line([head.title for head in heads], heads, widths, color=False)]
     return lines + [_line(row, heads, widths, color=color) for row in cells]
 
@@ -121,13 +129,14 @@ def _width(text: str) -> int:
     return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _fit(heads: list[Column], widths: list[int], width: int) -> None:
-    """Narrow the columns that may be cut, the widest first, until the table fits or none can give."""
+def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
+    """Narrow the columns that may be cut, the widest first; whether the table fits then."""
     while width and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         able = [at for at, head in enumerate(heads) if head.shrink_to and widths[at] > head.shrink_to]
         if not able:
-            return
+            return False
         widths[max(able, key=lambda at: widths[at])] -= 1
+    return True
 
 
 def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color: bool) -> str:

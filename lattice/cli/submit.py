@@ -212,7 +212,7 @@ def _judge_offline(console: Console, document: dict[str, Any]) -> None:
     from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit
 
     _refuse_unknown("the allocation", document)
-    user = console.outside.environ.get("USER", "")
+    user = console.outside.environ.get("USER") or console.outside.environ.get("LOGNAME") or "you"
     match admit(Request.creation(document), Facts(requester=Requester(user), now=console.outside.now())):
         case Refused() as refused:
             raise Rejected(refused.message, reason=refused.reason, fields=(refused.field,) if refused.field else ())

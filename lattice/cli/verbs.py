@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """Where a verb's module is, and what it does in one line."""
 
     module: str
@@ -29,7 +27,7 @@ VERBS: Final[dict[str, Verb]] = {
     "wait": Verb("wait", "Wait until allocations have ended, and exit with their code", "Work"),
     "cancel": Verb("cancel", "Cancel allocations", "Work"),
     "hold": Verb("hold", "Keep pending allocations from starting", "Work"),
-    "release": Verb("release", "Let held allocations start", "Work"),
+    "release": Verb("hold", "Let held allocations start", "Work"),
     "update": Verb("update", "Change what may be changed of an allocation", "Work"),
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),

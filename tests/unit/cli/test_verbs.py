@@ -1,0 +1,474 @@
+"""The verbs of `lattice` against an in-memory cluster: what is sent, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lattice.cli.submission import name_of
+from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, CONFIGS, LEASES, LEDGERS, NODE_INDEXES, NODES, TENANTS, VCLUSTERS
+
+from .conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago
+
+# submit
+
+
+def test_submit_waits_for_the_number_and_says_it(bench: Bench) -> None:
+    bench.at(0.1, lambda: bench.report("my-job-x7k2p", {"number": 12345}))
+    result = bench.run("submit", "--name", "My Job", "--nodes=4", "--walltime=24:00:00", "--", "echo", "a b")
+    assert (result.code, result.out) == (0, "Submitted allocation 12345\n")
+    assert result.err == "Note: the command runs once on each of 4 nodes\n"
+    spec = bench.read("my-job-x7k2p")["spec"]
+    assert spec["entrypoint"] == "echo 'a b'"
+    assert spec["tags"] == {"name": "My Job"}
+    assert spec["resources"] == {"nodes": 4}
+    assert spec["lifecycle"] == {"walltime": "1d"}
+    assert spec["environment"] == {"workdir": "/home/alice/run"}
+
+
+def test_submit_without_a_number_in_two_seconds_says_the_name_and_why(bench: Bench) -> None:
+    result = bench.run("submit", "--walltime=1h", "--", "true")
+    assert (result.code, result.out) == (0, "Submitted allocation true-x7k2p\n")
+    assert "no number after 2 s: the scheduler has never run" in result.err
+
+
+def test_parsable_prints_only_the_number(bench: Bench) -> None:
+    bench.at(0, lambda: bench.report("true-x7k2p", {"number": 7}))
+    assert bench.run("submit", "--parsable", "--walltime=1h", "--", "true").out == "7\n"
+
+
+def test_a_script_may_come_from_standard_input(bench: Bench) -> None:
+    bench.at(0, lambda: bench.report("stdin-x7k2p", {"number": 7}))
+    result = bench.run("submit", stdin="#!/bin/sh\n#SBATCH -t 10 --mem=1G\nhostname\n")
+    assert result.code == 0
+    assert result.err == "Warning: #SBATCH --mem=1G ignored (Lattice uses full-node scheduling, memory is not constrainable)\n"
+    assert bench.read("stdin-x7k2p")["spec"]["lifecycle"] == {"walltime": "10m"}
+
+
+def test_flags_are_stronger_than_the_script_and_the_environment(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#LATTICE --vcluster=a --walltime=1h\n#SBATCH --nodes=2\nhostname\n")
+    bench.environ["LATTICE_VCLUSTER"] = "b"
+    bench.at(0, lambda: bench.report("job-sh-x7k2p", {"number": 7}))
+    assert bench.run("submit", str(script), "--nodes=3").code == 0
+    spec = bench.read("job-sh-x7k2p")["spec"]
+    assert (spec["vcluster"], spec["resources"]["nodes"], spec["lifecycle"]["walltime"]) == ("b", 3, "1h")
+
+
+def test_a_request_id_submits_once(bench: Bench) -> None:
+    argv = ("submit", "--request-id=run 42", "--walltime=1h", "--", "true")
+    bench.at(0, lambda: bench.report(name_of("true", "run 42", ""), {"number": 7}))
+    first = bench.run(*argv)
+    bench.random = "zzzzz"
+    second = bench.run(*argv)
+    assert (first.code, second.code) == (0, 0)
+    assert len(bench.cluster.list(ALLOCATIONS, "physics", type=dict[str, Any]).items) == 1
+    other = bench.run("submit", "--request-id=run 42", "--walltime=1h", "--", "false")
+    assert other.code == 1
+    assert "request id 'run 42' was used for something else" in other.err
+
+
+def test_a_lost_answer_is_looked_up_and_nothing_is_submitted_twice(bench: Bench) -> None:
+    bench.cluster.fake.fail(UnknownOutcome("lost"), verb="create", after=True)
+    bench.at(0, lambda: bench.report("true-x7k2p", {"number": 7}))
+    result = bench.run("submit", "--walltime=1h", "--", "true")
+    assert (result.code, result.out) == (0, "Submitted allocation 7\n")
+    assert len(bench.cluster.list(ALLOCATIONS, "physics", type=dict[str, Any]).items) == 1
+
+
+def test_a_refusal_has_the_numbers_and_a_hint(bench: Bench) -> None:
+    sentence = 'allocation rejected: tenant "physics" would exceed max_nodes quota (current: 195, requested: 10, limit: 200)'
+    message = f'create allocations.lattice.dev physics/x: admission webhook "v" denied the request: {sentence}. Hint: cancel something'
+    bench.cluster.fake.fail(Denied(message, reason="QuotaExceeded"), verb="create")
+    result = bench.run("submit", "--walltime=1h", "--", "true")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        'Error: allocation rejected: tenant "physics" would exceed max_nodes quota',
+        "  Current: 195",
+        "  Requested: 10",
+        "  Limit: 200",
+        "  Hint: Cancel something",
+    ]
+
+
+def test_submit_wait_exits_with_the_code_of_the_work(bench: Bench) -> None:
+    bench.at(0.1, lambda: bench.report("true-x7k2p", {"number": 7, **RUNNING}))
+    bench.at(30, lambda: bench.report("true-x7k2p", FAILED))
+    result = bench.run("submit", "--watch", "--walltime=1h", "--", "true")
+    assert result.code == 3
+    assert "7 Running nid001" in result.err
+    assert "7 Failed (TaskFailed, exit 3)" in result.err
+
+
+def test_a_client_dry_run_asks_no_cluster(bench: Bench) -> None:
+    bench.cluster.fake.fail(Retry("away"), times=99)
+    result = bench.run("submit", "--dry-run=client", "-t", "physics", "--vcluster=hpc-batch", "--walltime=1h", "--", "true")
+    assert result.code == 0
+    document = yaml.safe_load(result.out)
+    assert document["metadata"]["namespace"] == "physics"
+    assert document["spec"]["vcluster"] == "hpc-batch"
+    assert "user" not in document["spec"]
+
+
+def test_a_manifest_keeps_its_name_and_unknown_fields_are_refused(bench: Bench, tmp_path: Path) -> None:
+    manifest = tmp_path / "a.yaml"
+    good = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "fixed"}, "spec": {"entrypoint": "true"}}
+    manifest.write_text(yaml.safe_dump(good))
+    bench.at(0, lambda: bench.report("fixed", {"number": 7}))
+    assert bench.run("submit", "-f", str(manifest), "--hold").code == 0
+    assert bench.read("fixed")["spec"]["hold"] is True
+    manifest.write_text(yaml.safe_dump({**good, "spec": {"entrypoint": "true", "ressources": {}}}))
+    wrong = bench.run("submit", "-f", str(manifest))
+    assert wrong.code == 2
+    assert "spec.ressources" in wrong.err
+    assert "resources" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("submit", "/"), "is a directory"),
+        (("submit", "/no/such/file"), "there is no file"),
+        (("submit", "--task-group=0-9", "--", "true"), "task groups are not served"),
+        (("submit", "--walltime=0", "--", "true"), "a walltime of 0"),
+        (("submit", "--nodes=0", "--", "true"), "is not a number of nodes"),
+        (("submit", "--"), "there is no command"),
+        (("submit", "-f", "x", "--nodes=2"), "does not go with -f"),
+        (("status", "--state=sleeping"), "no such state"),
+        (("cancel",), "nothing to cancel"),
+        (("update", "x"), "nothing to update"),
+        (("node", "drain", "--reason=x"), "name nodes, or a group"),
+    ],
+)
+def test_bad_input_is_2_with_a_sentence(bench: Bench, argv: tuple[str, ...], sentence: str) -> None:
+    result = bench.run(*argv)
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+
+
+# status, why
+
+
+def test_status_shows_mine_that_live_and_what_ended_within_the_hour(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    bench.allocation("b", number=2, status=WAITING)
+    bench.allocation("c", number=3, status=FAILED)
+    bench.allocation("d", number=4, status={**COMPLETED, "endTime": ago(7200)})
+    bench.allocation("e", number=5, user="bob", status=RUNNING)
+    bench.cluster.create(
+        LEASES, {"metadata": {"name": "lattice-scheduler"}, "spec": {"holderIdentity": "x", "renewTime": ago(200)}}, "lattice-system",
+        type=dict[str, Any],
+    )  # fmt: skip
+    result = bench.run("status")
+    assert [line.split()[1] for line in result.out.splitlines()[1:]] == ["a", "b", "c"]
+    assert f"Warning: the scheduler is silent since {ago(200)} (200 s): nothing is placed until it is back" in result.err
+    assert [line.split()[1] for line in bench.run("status", "--all", "--state=running").out.splitlines()[1:]] == ["a", "e"]
+    assert [line.split()[1] for line in bench.run("status", "--since=1d").out.splitlines()[1:]] == ["a", "b", "c", "d"]
+
+
+def test_documents_are_lists_or_the_one_that_was_named(bench: Bench) -> None:
+    uid = bench.allocation("a", number=1, status=RUNNING)
+    bench.allocation("b", number=2, status=RUNNING)
+    listed = json.loads(bench.run("status", "-o", "json").out)
+    assert (listed["apiVersion"], listed["kind"], len(listed["items"])) == ("lattice.dev/v1alpha1", "AllocationList", 2)
+    assert json.loads(bench.run("status", "1", "-o", "json").out)["metadata"]["uid"] == uid
+    assert bench.run("-o", "name", "status").out == "allocation.lattice.dev/a\nallocation.lattice.dev/b\n"
+
+
+@pytest.mark.parametrize("reference", ["a", "1", "physics/a", "UID"])
+def test_an_allocation_goes_by_name_number_uid_prefix_and_namespace(bench: Bench, reference: str) -> None:
+    uid = bench.allocation("a", number=1, status=RUNNING)
+    bench.allocation("b", number=2, status=RUNNING)
+    assert "physics/a" in bench.run("status", uid[:36] if reference == "UID" else reference).out
+
+
+def test_what_is_ambiguous_lists_the_candidates_and_what_is_not_there_says_so(bench: Bench) -> None:
+    bench.allocation("7", number=1)
+    bench.allocation("b", number=7)
+    result = bench.run("status", "7")
+    assert result.code == 2
+    assert "'7' is ambiguous: it may be 7 (1, uid" in result.err
+    assert bench.run("status", "nothing").code == 4
+    assert bench.run("status", "7", "b").code == 7
+
+
+def test_why_says_the_reason_the_numbers_and_the_next_step(bench: Bench) -> None:
+    bench.allocation("b", number=2, status=WAITING)
+    result = bench.run("why", "2")
+    assert result.out.splitlines()[:3] == [
+        f"Allocation 2 (physics/b) is Pending since {ago(300)} (5m)",
+        "  WaitingForNodes: 4 nodes fit, 2 are free",
+        "  Next: wait, or ask for fewer nodes",
+    ]
+    answer = json.loads(bench.run("why", "2", "-o", "json").out)
+    assert (answer["schema"], answer["reason"], answer["since"]) == ("lattice.dev/why/v1", "WaitingForNodes", ago(300))
+
+
+# wait, cancel, hold, update
+
+
+def test_wait_exits_with_the_works_own_code(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=FAILED)
+    bench.allocation("b", number=2, status=COMPLETED)
+    bench.allocation("c", number=3, status={"phase": "Cancelled"})
+    bench.allocation("d", number=4, status=RUNNING)
+    assert bench.run("wait", "1").code == 3
+    assert bench.run("wait", "2").code == 0
+    assert bench.run("wait", "3").code == 125
+    assert bench.run("wait", "1", "2").code == 7
+    assert bench.run("wait", "4", "--timeout=10s").code == 3
+    assert bench.run("wait", "4", "--for=started").code == 0
+
+
+def test_waiting_survives_an_api_server_that_is_away_for_a_while(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    fault = bench.cluster.fake.fail(Retry("away"), verb="get", times=40)
+    fault.times = 0
+    bench.at(1, lambda: setattr(fault, "times", 40))
+    bench.at(60, lambda: bench.report("a", COMPLETED))
+    assert bench.run("wait", "a").code == 0
+
+
+def test_cancel_sets_the_wish_once_and_leaves_ended_ones_alone(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    bench.allocation("b", number=2, status=COMPLETED)
+    result = bench.run("cancel", "1", "2", "--reason", "wrong input")
+    assert (result.code, result.out) == (0, "Cancelled allocation 1\n")
+    assert bench.read("a")["spec"]["cancel"] == {"reason": "wrong input"}
+    assert "cancel" not in bench.read("b")["spec"]
+
+
+def test_cancel_asks_above_ten(bench: Bench) -> None:
+    for number in range(1, 13):
+        bench.allocation(f"a{number}", number=number, status=WAITING)
+    assert bench.run("cancel", "--all-mine").code == 2
+    bench.columns = 80
+    refused = bench.run("cancel", "--all-mine", stdin="n\n")
+    assert (refused.code, refused.out) == (1, "")
+    assert len(bench.run("cancel", "--all-mine", "--state=pending", "--yes").out.splitlines()) == 12
+
+
+def test_hold_and_release_are_for_pending_ones(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    bench.allocation("b", number=2, status=RUNNING)
+    assert bench.run("hold", "1").out == "Held allocation 1\n"
+    assert bench.read("a")["spec"]["hold"] is True
+    assert bench.run("release", "1").out == "Released allocation 1\n"
+    assert bench.read("a")["spec"]["hold"] is False
+    assert bench.run("hold", "2").code == 1
+
+
+def test_update_sends_only_what_was_named(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    assert bench.run("update", "1", "--walltime=2:00:00", "--preemption-class=7", "--tag=x=1").code == 0
+    spec = bench.read("a")["spec"]
+    assert spec["lifecycle"] == {"walltime": "2h", "preemptionClass": 7}
+    assert spec["tags"] == {"x": "1"}
+
+
+# logs
+
+
+def test_logs_prefix_nodes_join_lines_and_say_what_is_missing(bench: Bench) -> None:
+    bench.cluster.create(
+        CONFIG_MAPS, {"metadata": {"name": "lattice-public"}, "data": {"gateway": "https://g"}}, "lattice-system", type=dict[str, Any]
+    )
+    bench.allocation("a", number=1, status={**RUNNING, "nodes": "n[1-2]", "nodeCount": 2})
+    records: list[dict[str, Any]] = [
+        {"node": "n1", "stream": "stdout", "time": NOW, "text": "hel", "partial": True},
+        {"node": "n2", "stream": "stdout", "time": NOW, "text": "world"},
+        {"node": "n1", "stream": "stdout", "time": NOW, "text": "lo"},
+        {"node": "n1", "stream": "stdout", "time": NOW, "text": "last", "partial": True},
+        {"node": "n2", "dropped": 100},
+        {"node": "n2", "gone": True},
+        {"end": True},
+    ]
+    bench.records = [json.dumps(record).encode() + b"\n" for record in records]
+    result = bench.run("logs", "-f", "1", "--tail=5", "--stderr", "--since=10m")
+    assert result.code == 0
+    assert result.out == "n2: world\nn1: hello\nn1: last\n"
+    assert "node n2: 100 bytes were dropped" in result.err
+    assert "node n2 is gone" in result.err
+    assert bench.paths == ["/v1/namespaces/physics/allocations/a/logs?follow=true&stream=stderr&tail=5&since=2026-09-21T14%3A03%3A20Z"]
+
+
+def test_logs_of_what_has_not_started_say_so(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    result = bench.run("logs", "1")
+    assert result.code == 3
+    assert "has not started: Pending (WaitingForNodes)" in result.err
+
+
+def test_a_stream_that_ends_before_the_work_is_no_success(bench: Bench) -> None:
+    bench.environ["LATTICE_GATEWAY"] = "https://g"
+    bench.allocation("a", number=1, status=RUNNING)
+    assert bench.run("logs", "-f", "1").code == 6
+
+
+# nodes
+
+
+def three_nodes(bench: Bench) -> None:
+    for index in (1, 2, 3):
+        node = {"metadata": {"name": f"n{index}"}, "spec": {"group": "g0"}}
+        bench.cluster.create(NODES, node, type=dict[str, Any])
+        bench.cluster.patch(NODES, f"n{index}", {"status": {"state": "Ready", "index": index}}, subresource="status", type=dict[str, Any])
+
+
+def test_nodes_are_shown_by_state_and_name(bench: Bench) -> None:
+    three_nodes(bench)
+    assert [line.split()[0] for line in bench.run("nodes", "--state=ready").out.splitlines()] == ["NODE", "n1", "n2", "n3"]
+    assert "State:" in bench.run("nodes", "n2").out
+    assert bench.run("nodes", "n9").code == 4
+    assert json.loads(bench.run("nodes", "-o", "json").out)["kind"] == "LatticeNodeList"
+
+
+def test_drain_says_who_why_and_since_when_and_asks_for_many(bench: Bench) -> None:
+    three_nodes(bench)
+    assert bench.run("node", "drain", "n1", "--reason", "new firmware").out == "Draining n1 (1 node)\n"
+    wish = bench.cluster.get(NODES, "n1", type=dict[str, Any])["spec"]["drain"]
+    assert wish == {"reason": "new firmware", "by": "alice", "since": ago(0)}
+    many = bench.run("node", "drain", "--group", "g0", "--reason", "x")
+    assert many.code == 2
+    assert "Drain 3 of 3 nodes (n[1-3])?" in many.err
+    assert bench.run("node", "drain", "n[1-9]", "--reason", "x", "--yes").code == 4
+    assert bench.run("node", "undrain", "n1").code == 0
+    assert "drain" not in bench.cluster.get(NODES, "n1", type=dict[str, Any])["spec"]
+    assert bench.run("node", "drain", "n1").code == 2
+
+
+def test_disable_fenced_must_be_vouched_for(bench: Bench) -> None:
+    three_nodes(bench)
+    assert bench.run("node", "disable", "n1", "--reason=dead", "--fenced").code == 2
+    assert bench.run("node", "disable", "n1", "--reason=dead", "--fenced", "--yes").code == 0
+    assert bench.cluster.get(NODES, "n1", type=dict[str, Any])["spec"]["disable"]["fenced"] is True
+
+
+def test_forget_waits_for_the_scheduler_and_reports(bench: Bench) -> None:
+    three_nodes(bench)
+    bench.at(1, lambda: bench.cluster.delete(NODES, "n1"))
+    assert bench.run("node", "forget", "n1", "--yes").out == "Forgotten n1 (1 node)\n"
+    waited = bench.run("node", "forget", "n2", "--yes", "--timeout=2s")
+    assert waited.code == 3
+    assert bench.cluster.get(NODES, "n2", type=dict[str, Any])["metadata"]["annotations"] == {"lattice.dev/forget": "true"}
+
+
+# admin
+
+
+def test_tenants_and_vclusters_are_made_and_listed(bench: Bench) -> None:
+    assert bench.run("admin", "tenant", "create", "--name=physics", "--max-nodes=200").code == 0
+    assert bench.run("admin", "tenant", "set-quota", "--name=physics", "--max-nodes=none", "--on-exceeded=queue").code == 0
+    assert bench.cluster.get(TENANTS, "physics", type=dict[str, Any])["spec"]["quota"] == {"onExceeded": "Queue"}
+    assert bench.run("admin", "vcluster", "create", "hpc-batch", "--group=g0", "--max-walltime=7-0", "--partition=normal").code == 0
+    spec = bench.cluster.get(VCLUSTERS, "hpc-batch", type=dict[str, Any])["spec"]
+    assert spec == {"nodes": {"selector": {"group": ["g0"]}}, "partitionNames": ["normal"], "limits": {"maxWalltime": "7d"}}
+    assert "hpc-batch" in bench.run("admin", "vcluster", "list").out
+    assert json.loads(bench.run("admin", "tenant", "list", "-o", "json").out)["kind"] == "TenantList"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "groups:\n  top: {s0: 'n[1-2]', s1: n3}\n",
+        "# slurm\nSwitchName=s0 Nodes=n[1-2]\nSwitchName=s1 Nodes=n3,n9\nSwitchName=top Switches=s[0-1]\nSwitchName=root Switches=top\n",
+    ],
+    ids=["ours", "slurm"],
+)
+def test_a_topology_is_applied_from_both_forms(bench: Bench, tmp_path: Path, text: str) -> None:
+    three_nodes(bench)
+    file = tmp_path / "topology"
+    file.write_text(text)
+    assert bench.run("admin", "topology", "apply", str(file)).out == "Placed 3 nodes; 0 unchanged\n"
+    assert bench.cluster.get(NODES, "n3", type=dict[str, Any])["spec"] == {"group": "top", "switch": "s1"}
+    assert bench.run("admin", "topology", "apply", str(file)).out == "Placed 0 nodes; 3 unchanged\n"
+
+
+def test_options_are_shown_with_their_defaults_and_set_strictly(bench: Bench) -> None:
+    assert bench.run("admin", "config", "get", "scheduling.cycle_interval").out == "1s\n"
+    assert bench.run("admin", "config", "set", "scheduling.cycleInterval=2s", "compat.set_slurm_env=true").code == 0
+    spec = bench.cluster.get(CONFIGS, "lattice", type=dict[str, Any])["spec"]
+    assert spec == {"scheduling": {"cycleInterval": "2s"}, "compat": {"setSlurmEnv": True}}
+    assert bench.run("admin", "config", "get", "scheduling.cycleInterval").out == "2s\n"
+    assert bench.run("admin", "config", "set", "accounting.enabled=true").code == 2
+    assert bench.run("admin", "config", "set", "compat.setSlurmEnv=maybe").code == 2
+
+
+def ledger(bench: Bench, shard: str = "1||", **changes: Any) -> None:
+    status = {
+        "epoch": 1, "term": "t", "seq": 5, "commit": "c", "nextNumber": 10, "recoveries": 0, "totalNodes": 2,
+        "sensitive": {"max": 0, "used": 0}, "tenants": {}, "shards": [shard] + ["1||"] * 63, **changes,
+    }  # fmt: skip
+    bench.cluster.create(LEDGERS, {"metadata": {"name": "lattice"}}, type=dict[str, Any])
+    bench.cluster.patch(LEDGERS, "lattice", {"status": status}, subresource="status", type=dict[str, Any])
+    bench.cluster.create(NODE_INDEXES, {"metadata": {"name": "lattice"}, "spec": {"names": {"0": "n1", "1": "n2"}}}, type=dict[str, Any])
+
+
+def test_the_ledger_is_verified_by_a_parser_of_its_own(bench: Bench) -> None:
+    ledger(bench)
+    assert bench.run("admin", "ledger", "verify").out == "The ledger is sound: epoch 1, seq 5, 2 nodes\n"
+
+
+def test_a_faulty_ledger_is_1_with_each_fault(bench: Bench) -> None:
+    ledger(bench, shard="9|x")
+    result = bench.run("admin", "ledger", "verify")
+    assert result.code == 1
+    assert "shard 0" in result.out
+
+
+def test_recover_asks_by_annotation_and_waits(bench: Bench) -> None:
+    ledger(bench)
+    bench.at(3, lambda: bench.cluster.patch(LEDGERS, "lattice", {"status": {"recoveries": 1}}, subresource="status", type=dict[str, Any]))
+    result = bench.run("admin", "ledger", "recover", "--yes")
+    assert result.code == 0
+    assert result.out.startswith("Recovered: epoch 1")
+    assert bench.cluster.get(LEDGERS, "lattice", type=dict[str, Any])["metadata"]["annotations"] == {"lattice.dev/recover": ago(0)}
+
+
+def test_admin_status_is_1_when_nobody_leads(bench: Bench) -> None:
+    three_nodes(bench)
+    bench.allocation("a", number=1, status=RUNNING)
+    result = bench.run("admin", "status", "-o", "json")
+    answer = json.loads(result.out)
+    assert result.code == 1
+    assert (answer["schema"], answer["nodes"], answer["allocations"]) == ("lattice.dev/status/v1", {"Ready": 3}, {"Running": 1})
+
+
+# errors and exit codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Denied("get x: forbidden"), 5),
+        (Retry("no connection", reason="NoConnection"), 6),
+        (Rejected("bad", reason="Invalid"), 1),
+    ],
+)
+def test_errors_of_the_server_have_their_exit_codes(bench: Bench, error: Exception, code: int) -> None:
+    bench.cluster.fake.fail(error, times=9)  # type: ignore[arg-type]
+    result = bench.run("why", "a")
+    assert result.code == code
+    assert result.err.startswith("Error: ")
+
+
+def test_the_configuration_gives_defaults_and_refuses_what_it_does_not_know(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("output_format: name\n")
+    bench.allocation("a", number=1, status=RUNNING)
+    assert bench.run("--config", str(file), "status").out == "allocation.lattice.dev/a\n"
+    file.write_text("colour: true\n")
+    result = bench.run("status", "--config", str(file))
+    assert result.code == 2
+    assert "'colour' is no option" in result.err
+
+
+def test_the_tenants_namespace_is_used(bench: Bench) -> None:
+    bench.cluster.create(TENANTS, {"metadata": {"name": "ml"}, "spec": {"namespaces": ["ml-a", "ml-b"]}}, type=dict[str, Any])
+    assert "namespace ml-a" in bench.run("status", "-t", "ml").err
+    assert bench.run("status", "-t", "nobody").code == 4
