@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,16 +81,27 @@ def test_the_operators_rights_are_enough_for_all_it_does(server: ApiServer, oper
     made = alice("POST", allocations, kind("a", "Allocation", spec))
     assert made.ok, made.message
     servers.until(lambda: carol("PATCH", f"{allocations}/a", {"spec": {"hold": True}}).ok, "carol manages the tenant", within=10)
-    in_use = lambda path: any(c["type"] == "InUse" and c["status"] == "True" for c in status(server, path).get("conditions", []))  # noqa: E731
-    servers.until(lambda: in_use("tenants/physics") and in_use("vclusters/hpc"), "both are in use", within=10)
+    servers.until(lambda: _in_use(server, "tenants/physics") and _in_use(server, "vclusters/hpc"), "both are in use", within=10)
     assert "is in use" in put("DELETE", f"{GROUP}/tenants/physics").message
     _node_becomes_ready_and_drains(server)
     assert alice("DELETE", f"{allocations}/a").ok
-    servers.until(lambda: not in_use("tenants/physics") and not in_use("vclusters/hpc"), "neither is in use", within=10)
+    servers.until(lambda: not _in_use(server, "tenants/physics") and not _in_use(server, "vclusters/hpc"), "neither is in use", within=10)
     for path in ("tenants/physics", "vclusters/hpc"):
         assert put("DELETE", f"{GROUP}/{path}").ok
-        servers.until(lambda path=path: put("GET", f"{GROUP}/{path}").status == 404, f"{path} is gone", within=10)
+        servers.until(partial(_gone, server, path), f"{path} is gone", within=10)
     servers.until(lambda: alice("GET", allocations).status == 403, "alice is no member any more", within=10)
+
+
+def _in_force(server: ApiServer, path: str) -> bool:
+    return ready(server, path) == "InForce"
+
+
+def _gone(server: ApiServer, path: str) -> bool:
+    return server.request("GET", f"{GROUP}/{path}").status == 404
+
+
+def _in_use(server: ApiServer, path: str) -> bool:
+    return any(entry["type"] == "InUse" and entry["status"] == "True" for entry in status(server, path).get("conditions", []))
 
 
 def _node_becomes_ready_and_drains(server: ApiServer) -> None:

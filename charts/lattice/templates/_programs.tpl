@@ -1,0 +1,110 @@
+{{/* What every program has: labels, image, a pod that may do nothing it need not. */}}
+{{- define "lattice.labels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/part-of: lattice
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "lattice.image" -}}
+{{ required "image.repository: name an image with lattice-hpc installed" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* A Deployment: name, replicas, resources, args, metrics port, and a list of secrets to mount under /certificates. */}}
+{{- define "lattice.deployment" -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "lattice.labels" . | nindent 4 }}
+spec:
+  replicas: {{ .replicas }}
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ .name }}}
+  template:
+    metadata:
+      labels: {{- include "lattice.labels" . | nindent 8 }}
+      annotations: {prometheus.io/scrape: "true", prometheus.io/port: {{ .metrics | quote }}}
+    spec:
+      serviceAccountName: {{ .name }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        seccompProfile: {type: RuntimeDefault}
+      {{- with .root.Values.nodeSelector }}
+      nodeSelector: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.tolerations }}
+      tolerations: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      topologySpreadConstraints:
+        - maxSkew: 1
+          topologyKey: kubernetes.io/hostname
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector:
+            matchLabels: {app.kubernetes.io/name: {{ .name }}}
+      containers:
+        - name: {{ .name }}
+          image: {{ include "lattice.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          command: [{{ .name }}]
+          args:
+            - --metrics-address=:{{ .metrics }}
+            - --log-format=json
+            - --log-level={{ .root.Values.logLevel }}
+            {{- range .args }}
+            - {{ . | quote }}
+            {{- end }}
+          ports:
+            - {name: metrics, containerPort: {{ .metrics }}}
+            {{- with .port }}
+            - {name: https, containerPort: {{ . }}}
+            {{- end }}
+          livenessProbe:
+            httpGet: {path: /healthz, port: metrics}
+          readinessProbe:
+            httpGet: {path: /readyz, port: metrics}
+          resources: {{- toYaml .resources | nindent 12 }}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: {drop: [ALL]}
+          {{- if .secrets }}
+          volumeMounts:
+            {{- range $folder, $secret := .secrets }}
+            - {name: {{ $folder }}, mountPath: /certificates/{{ $folder }}, readOnly: true}
+            {{- end }}
+          {{- end }}
+      {{- if .secrets }}
+      volumes:
+        {{- range $folder, $secret := .secrets }}
+        - name: {{ $folder }}
+          secret: {secretName: {{ $secret }}}
+        {{- end }}
+      {{- end }}
+{{- end }}
+
+{{/* A Service on port 443, and a budget that keeps one replica. */}}
+{{- define "lattice.service" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "lattice.labels" . | nindent 4 }}
+spec:
+  selector: {app.kubernetes.io/name: {{ .name }}}
+  ports:
+    - {name: https, port: 443, targetPort: https}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "lattice.labels" . | nindent 4 }}
+spec:
+  minAvailable: 1
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ .name }}}
+{{- end }}
