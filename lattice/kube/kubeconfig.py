@@ -210,7 +210,7 @@ def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
             read(os.pathsep.join(map(str, files)), context, client_configuration=configuration, persist_config=False)
         except (ConfigException, OSError, ValueError, KeyError) as error:
             raise Denied(f"the auth plugin of context {context} failed: {error}", reason="PluginFailed") from error
-        authorization = str(configuration.get_api_key_with_prefix("authorization") or "")
+        authorization = str(configuration.get_api_key_with_prefix("BearerToken", "authorization") or "")
         return PluginCredentials(authorization, str(configuration.cert_file or ""), str(configuration.key_file or ""))
 
     return credentials
