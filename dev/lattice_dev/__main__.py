@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--nodes", type=int, help="agents that run work (4)")
     up.add_argument("--hollow", type=int, help="nodes that only wait, for scale (0)")
     up.add_argument("--plain", action=argparse.BooleanOptionalAction, help="agents without a network of their own")
+    up.add_argument("--kubeconfig", help="use this cluster (kind, a real one) as its administrator, in place of one made here")
     up.add_argument("--without", help="components that shall not run, comma-separated, `agents` for all of them; '' for none")
     up.add_argument("--unsafe-no-fsync", action=argparse.BooleanOptionalAction, help="etcd does not wait for the disk: quick tests only")
     up.add_argument("--compaction", action=argparse.BooleanOptionalAction, help="off: etcd keeps every revision, for the history of a test")
@@ -68,6 +69,7 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
         "nodes": chosen.nodes,
         "hollow": chosen.hollow,
         "plain": chosen.plain,
+        "kubeconfig": chosen.kubeconfig and os.path.abspath(chosen.kubeconfig),
         "compaction": chosen.compaction,
         "fsync": None if chosen.unsafe_no_fsync is None else not chosen.unsafe_no_fsync,
         "without": None if chosen.without is None else tuple(part for part in chosen.without.split(",") if part),

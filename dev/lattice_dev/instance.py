@@ -263,6 +263,11 @@ class Instance:
         return self._site(recorded, programs)
 
     def _is_plain(self, options: Options) -> bool:
+        if options.kubeconfig:
+            self._progress.note(
+                "an outside cluster: agents are plain processes of this machine, the webhook is not registered "
+                "(the cluster cannot call this machine's loopback), and what is installed there stays there at `down`"
+            )
         if options.plain or options.kubeconfig:
             return True
         if why := network.can_make():
@@ -288,10 +293,6 @@ class Instance:
             directory.mkdir(mode=0o755, exist_ok=True)
         etcd = self.where.directory / "etcd"
         etcd.mkdir(mode=0o700, exist_ok=True)
-        if here.options.kubeconfig:
-            raise errors.Rejected(
-                "an outside cluster cannot be used by this release: its identities are not issued by lattice-dev", reason="NotServed"
-            )
         site.certify(here, self._clock.now())
         pki.service_account_key(self.where.pki)
         audit.write_policy(self.where.directory / "audit-policy.yaml")
@@ -305,11 +306,24 @@ class Instance:
         people.write_logins(self.where, recorded.users, people.host_table(here))
 
     def _write_kubeconfigs(self, here: Site) -> None:
+        if here.options.kubeconfig:
+            self._write_outside_kubeconfigs(here)
+            return
         users = {name: (here.server, name) for name in ("admin", "kube-controller-manager", "hollow", *DAEMONS)}
         users |= {f"agent-{node}": (here.node_server, f"agent-{node}") for node in here.nodes}
         for name, (server, file) in users.items():
             config = kubeconfigs.by_files(server, here.authority("ca"), here.pair("ca", file), name)
             kubeconfigs.write(self.where.kubeconfig(name), config)
+
+    def _write_outside_kubeconfigs(self, here: Site) -> None:
+        outside = kubeconfigs.read_outside(Path(here.options.kubeconfig))
+        for name in ("admin", "hollow"):  # the hollow process impersonates its nodes itself
+            kubeconfigs.write(self.where.kubeconfig(name), outside)
+        for daemon in DAEMONS:
+            kubeconfigs.write(self.where.kubeconfig(daemon), kubeconfigs.impersonating(outside, f"lattice:{daemon}", ()))
+        for node in here.nodes:
+            agent = kubeconfigs.impersonating(outside, f"lattice:agent:{node}", ("lattice:agents",))
+            kubeconfigs.write(self.where.kubeconfig(f"agent-{node}"), agent)
 
     def _remove_surplus(self, here: Site, recorded: State) -> None:
         wanted = {component.name for component in components(here)}
@@ -329,7 +343,7 @@ class Instance:
 
     def _install(self, here: Site) -> None:
         with self._progress.step("CRDs, roles, policies, webhooks"), self.cluster() as cluster:
-            webhook = here.webhook if here.runs("webhook") else ""
+            webhook = here.webhook if here.runs("webhook") and not here.options.kubeconfig else ""
             hollow = bool(here.options.hollow)
             install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow)
             install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lattice import errors
 from lattice_dev.pki import Pair
 
 
@@ -31,6 +33,27 @@ def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) 
     )
 
 
+def read_outside(path: Path) -> dict[str, Any]:
+    """The kubeconfig of a cluster that is not ours, reduced to its current context, file names made absolute.
+
+    Raises Rejected when it cannot be read or names no current context.
+    """
+    try:
+        given = yaml.safe_load(path.read_text())
+        contexts, clusters, users = ({entry["name"]: entry for entry in given[part]} for part in ("contexts", "clusters", "users"))
+        context = contexts[given["current-context"]]["context"]
+        cluster, user = clusters[context["cluster"]]["cluster"], users[context["user"]]["user"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise errors.Rejected(f"--kubeconfig {path} cannot be used: {type(error).__name__}: {error}", reason="BadKubeconfig") from error
+    return _config(_rooted(cluster, path.parent), _rooted(user, path.parent), context["user"])
+
+
+def impersonating(outside: dict[str, Any], user: str, groups: Sequence[str], namespace: str = "") -> dict[str, Any]:
+    """The same cluster and credentials, acting as `user`: identities of a cluster whose authority is not ours."""
+    credentials = {**outside["users"][0]["user"], "as": user, **({"as-groups": list(groups)} if groups else {})}
+    return _config(outside["clusters"][0]["cluster"], credentials, user, namespace)
+
+
 def write(path: Path, config: dict[str, Any]) -> bool:
     """Writes it where it differs from what stands there; readable by the owner only."""
     text = yaml.safe_dump(config, sort_keys=False)
@@ -45,7 +68,12 @@ def write(path: Path, config: dict[str, Any]) -> bool:
     return True
 
 
-def _config(cluster: dict[str, str], credentials: dict[str, str], user: str, namespace: str = "") -> dict[str, Any]:
+def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:
+    names = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+    return {key: str((directory / value).absolute()) if key in names else value for key, value in part.items()}
+
+
+def _config(cluster: dict[str, Any], credentials: dict[str, Any], user: str, namespace: str = "") -> dict[str, Any]:
     context = {"cluster": "lattice", "user": user, **({"namespace": namespace} if namespace else {})}
     return {
         "apiVersion": "v1",

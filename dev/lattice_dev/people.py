@@ -79,10 +79,14 @@ def make_home(where: Layout, name: str, user: User) -> Path:
 
 
 def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bool = False) -> Path:
-    """The user's kubeconfig with a client certificate inside; the role becomes the certificate's group."""
+    """The user's kubeconfig with a client certificate inside (acting as the user on an outside cluster); the role becomes a group."""
     groups = (f"lattice:{user.role}",) if user.role in ("operator", "system-admin") else ()
-    pair, _ = Authority(site.where.pki, "ca", now).issue(f"user-{name}", Identity(name, groups), force=force)
     path = site.where.kubeconfig(name)
+    if site.options.kubeconfig:
+        outside = kubeconfigs.read_outside(Path(site.options.kubeconfig))
+        kubeconfigs.write(path, kubeconfigs.impersonating(outside, name, groups, user.tenant))
+        return path
+    pair, _ = Authority(site.where.pki, "ca", now).issue(f"user-{name}", Identity(name, groups), force=force)
     kubeconfigs.write(path, kubeconfigs.inline(site.server, site.authority("ca"), pair, name, user.tenant))
     return path
 

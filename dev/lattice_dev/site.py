@@ -86,6 +86,8 @@ class Site:
     def runs(self, component: str) -> bool:
         """Whether the options leave this component running; `agents` leaves out every agent."""
         without = self.options.without
+        if component == "webhook" and self.options.kubeconfig:
+            return False  # an outside cluster cannot call this machine's loopback
         return component not in without and not (component.startswith("agent-") and "agents" in without)
 
 
