@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from lattice.cli import admin_config, admin_ledger, admin_status, admin_tenant, admin_topology, admin_vcluster
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = False
 _SUBJECTS = {
-    "status": "the scheduler, the operator, nodes, work and the ledger in one look",
-    "tenant": "create, list and change tenants",
-    "vcluster": "create and list vclusters",
-    "topology": "apply a file of groups and switches",
-    "config": "get and set options",
-    "ledger": "show, verify and recover the ledger",
+    "status": (admin_status, "the scheduler, the operator, nodes, work and the ledger in one look"),
+    "tenant": (admin_tenant, "create, list and change tenants"),
+    "vcluster": (admin_vcluster, "create and list vclusters"),
+    "topology": (admin_topology, "apply a file of groups and switches"),
+    "config": (admin_config, "get and set options"),
+    "ledger": (admin_ledger, "show, verify and recover the ledger"),
 }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The subjects; only the one that is asked for is loaded."""
+    """The subjects and their flags."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
-    for name, text in _SUBJECTS.items():
-        one = subjects.add_parser(name, help=text, description=text.capitalize())
-        module = import_module(f"lattice.cli.admin_{name}")
-        module.arguments(one)
+    for name, (module, text) in _SUBJECTS.items():
+        module.arguments(subjects.add_parser(name, help=text, description=text.capitalize()))
 
 
 def run(console: Console) -> int:
     """Ask the subject's module."""
-    act: Callable[[Console], int] = import_module(f"lattice.cli.admin_{console.args.subject}").run
-    return act(console)
+    return _SUBJECTS[console.args.subject][0].run(console)
