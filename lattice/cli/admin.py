@@ -30,4 +30,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(console: Console) -> int:
     """Ask the subject's module."""
-    return _SUBJECTS[console.args.subject][0].run(console)
+    code: int = _SUBJECTS[console.args.subject][0].run(console)
+    return code

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+from lattice.cli.cluster import Blocking
 from lattice.cli.configuration import Configuration
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
-    from lattice.cli.cluster import Blocking
     from lattice.cli.gateway import Stream
     from lattice.kube.kubeconfig import ClusterConfig
 
