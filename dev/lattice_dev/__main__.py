@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from lattice import errors
 from lattice_dev import demo, logs
@@ -69,7 +70,7 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
         "nodes": chosen.nodes,
         "hollow": chosen.hollow,
         "plain": chosen.plain,
-        "kubeconfig": chosen.kubeconfig and os.path.abspath(chosen.kubeconfig),
+        "kubeconfig": chosen.kubeconfig and str(Path(chosen.kubeconfig).absolute()),
         "compaction": chosen.compaction,
         "fsync": None if chosen.unsafe_no_fsync is None else not chosen.unsafe_no_fsync,
         "without": None if chosen.without is None else tuple(part for part in chosen.without.split(",") if part),

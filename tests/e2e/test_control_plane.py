@@ -220,6 +220,24 @@ def test_ports_that_a_stranger_took_are_left_to_it_and_said() -> None:
         instance.down()
 
 
+def test_an_outside_cluster_is_used_as_it_is_with_every_identity_acting_through_the_given_one(bare: Instance) -> None:
+    told = Remembered()
+    options = Options(nodes=1, kubeconfig=str(bare.kubeconfig()), without=("scheduler", "operator", "agents"))
+    outside = Instance(f"outside-{os.getpid()}", options, progress=told)
+    try:
+        outside.up()
+        assert {shown.name: shown.missing for shown in outside.status()} == {"gateway": ""}
+        with outside.cluster("alice") as cluster, pytest.raises(errors.Denied, match='User "alice"'):
+            cluster.list(resources.LEDGERS)
+        with outside.cluster("agent-nid001") as cluster:
+            assert cluster.list(resources.PLANS).items == []
+        assert any("outside cluster" in note for note in told.notes)
+    finally:
+        outside.down()
+    assert leftovers(outside.where) == NOTHING
+    assert not any(shown.missing for shown in bare.status())
+
+
 def test_two_instances_stand_side_by_side_and_down_of_one_leaves_the_other(bare: Instance) -> None:
     other = new_instance("other", BARE)
     other.up()
