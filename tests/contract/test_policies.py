@@ -402,6 +402,11 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     ):
         refused(by_operator("PATCH", f"{path}/status", {"status": {field: fact}}), "by its agent alone")
     refused(by_operator("PATCH", f"{path}/status", {"status": {"index": 5}}), "scheduler alone")
+    conflict = {**condition, "type": "NameConflict", "reason": "NameTaken"}
+    refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [condition, conflict]}}), "NameConflict")
+    passed(by_agent("PATCH", f"{path}/status", {"status": {"conditions": [condition, conflict]}}))
+    refused(by_agent("PATCH", f"{path}/status", {"status": {"conditions": [conflict]}}), "operator alone")
+    passed(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [{**condition, "status": "False"}, conflict]}}))
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{path}/status", {"status": {"state": "Ready"}}), "lattice node drain")
 
 
