@@ -162,10 +162,12 @@ class Head:
         failure = _first(members)
         stopped = self.awaited is not None and (any(member.ordered for member in members) or len(members) < len(self.nodes))
         if stopped or any(member.ordered for member in members):
-            return Over("Stopped", f"ended as ordered, no process is left on {_count(self.nodes)}", begun, start, end, failure)
+            message = f"ended as ordered, no process is left on {_count(self.nodes)}"
+            return Over("Stopped", message, begun, start, end, failure, exit_known=any(member.exits for member in members))
         refused = next((member for member in members if member.phase is Phase.START_FAILED), None)
         if refused is not None:
-            return Over(refused.reason or "StartFailed", f"node {refused.node}: {refused.message}", begun, start, end, failure)
+            message = refused.message if refused.node in refused.message else f"node {refused.node}: {refused.message}"
+            return Over(refused.reason or "StartFailed", message, begun, start, end, failure, exit_known=failure is not None)
         lost = [member for member in members if member.phase is Phase.LOST]
         if lost:
             message = f"{fold_nodes([member.node for member in lost])} lost it: {lost[0].message}"
