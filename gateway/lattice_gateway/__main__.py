@@ -8,15 +8,13 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
 from lattice import __version__
-from lattice.daemon import logs, metrics, process
+from lattice.daemon import https, logs, metrics, process
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.settings import CommonSettings, load
-from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.errors import LatticeError, NotFound
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
@@ -99,22 +97,13 @@ class Gateway:
             event(log, "ClientCaUnread", logging.WARNING, reason=error.reason, message=error.message)
 
     async def _serve(self) -> None:
-        host, port = metrics.split_address(self._settings.listen)
         await self._nodes.synced.wait()
-        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, host or None, port, ssl_context=self._certificate.context)
-            try:
-                await site.start()
-            except OSError as error:
-                raise Rejected(
-                    f"cannot listen on {self._settings.listen}: {error.strerror or error}", reason="AddressUnavailable"
-                ) from error
-            self.listening.set_result(runner.addresses[0][:2])
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        app, context = self._server.application(), self._certificate.context
+        await https.serve(app, self._settings.listen, context, on_listen=self._listens, cancel_abandoned=True)
+
+    def _listens(self, host: str, port: int) -> None:
+        event(log, "Listening", address=f"{host}:{port}")
+        self.listening.set_result((host, port))
 
 
 def build(settings: Settings, outside: Outside) -> Gateway:

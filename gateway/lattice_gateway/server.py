@@ -113,12 +113,12 @@ class Server:
         return response
 
     async def _cut(self, response: web.StreamResponse, allocation: Allocation, errors: BaseExceptionGroup[LatticeError]) -> None:
-        """End a stream that had begun with the reason as its last record."""
+        """Break a stream that had begun off, with the reason as its last record and no `end`."""
         cause = first_cause(errors)
         if not isinstance(cause, LatticeError):
             return
         event(log, "LogsCut", logging.WARNING, allocation=allocation.metadata.key, reason=cause.reason, message=cause.message)
-        record = {"end": True, "reason": cause.reason, "message": cause.message}
+        record = {"error": cause.message, "reason": cause.reason}
         with contextlib.suppress(ClientConnectionError):  # the reader has left
             await response.write(msgspec.json.encode(record) + b"\n")
             await response.write_eof()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
 from lattice import __version__
-from lattice.daemon import logs, metrics, process
+from lattice.daemon import https, logs, metrics, process
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
+from lattice.daemon.logs import event
 from lattice.daemon.settings import CommonSettings, load
-from lattice.errors import Rejected
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice_webhooks.facts import Caches, Gatherer
@@ -22,6 +21,8 @@ from lattice_webhooks.metrics import Metrics
 from lattice_webhooks.server import Server
 
 PROGRAM = "lattice-webhook"
+
+log = logging.getLogger("lattice_webhooks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +64,11 @@ class Webhook:
             group.create_task(self._serve())
 
     async def _serve(self) -> None:
-        host, port = metrics.split_address(self._settings.listen)
-        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=3.0)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, host or None, port, ssl_context=self._certificate.context)
-            try:
-                await site.start()
-            except OSError as error:
-                raise Rejected(
-                    f"cannot listen on {self._settings.listen}: {error.strerror or error}", reason="AddressUnavailable"
-                ) from error
-            self.listening.set_result(runner.addresses[0][:2])
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self._listens)
+
+    def _listens(self, host: str, port: int) -> None:
+        event(log, "Listening", address=f"{host}:{port}")
+        self.listening.set_result((host, port))
 
 
 def build(settings: Settings, outside: Outside) -> Webhook:
