@@ -86,9 +86,9 @@ class Console:
     def document(self, obj: Any) -> None:
         """An object as `-o json` or `-o yaml` asks."""
         if self.format == "yaml":
-            import yaml
+            from lattice.cli.yaml_text import dump
 
-            self.outside.stdout.write(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, width=120))
+            self.outside.stdout.write(dump([obj]))
             return
         import json
 

@@ -199,9 +199,9 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
     if console.format in ("table", "wide"):
         console.args.output = "yaml"
     if len(shown) > 1 and console.format == "yaml":
-        import yaml
+        from lattice.cli.yaml_text import dump
 
-        console.outside.stdout.write(yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True, width=120))
+        console.outside.stdout.write(dump(shown))
     else:
         console.objects("Allocation", shown, one=True)
     return exits.DONE

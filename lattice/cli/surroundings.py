@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -29,14 +27,28 @@ def outside() -> Outside:
         stderr=sys.stderr,
         environ=os.environ,
         directory=_directory(),
-        columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else 0,
+        columns=_columns(),
         now=time.time,
         sleep=time.sleep,
         configure=_configure,
         connect=_connect,
         stream=_stream,
-        random=lambda: "".join(secrets.choice(_LETTERS) for _ in range(5)),
+        random=_random,
     )
+
+
+def _columns() -> int:
+    """Width of the terminal; 0 where there is none."""
+    if not sys.stdout.isatty():
+        return 0
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdigit() and int(given) else os.get_terminal_size(sys.stdout.fileno()).columns or 80
+
+
+def _random() -> str:
+    import secrets
+
+    return "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 def _directory() -> str:
