@@ -10,9 +10,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since the epoch; may jump."""
+        ...
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never back. Durations are differences of this."""
+        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds; other tasks run in any case, also for 0."""
+        ...

@@ -68,16 +68,19 @@ class Cluster(Protocol):
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
         """Read one object, consistently."""
+        ...
 
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
         """Read all objects that match the selectors, consistently and in one page."""
+        ...
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
         """Create an object; AlreadyExists when its name is taken."""
+        ...
 
     async def replace(
         self,
@@ -90,6 +93,7 @@ class Cluster(Protocol):
         type: type[T] = OBJECT,
     ) -> T:
         """Replace an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest."""
+        ...
 
     async def patch(
         self,
@@ -105,6 +109,7 @@ class Cluster(Protocol):
         force: bool = False,
     ) -> T:
         """Change a part of an object; Stale when the patch names a `metadata.resourceVersion` that is not the newest."""
+        ...
 
     async def delete(
         self,
@@ -117,6 +122,7 @@ class Cluster(Protocol):
         propagation: str = "Background",
     ) -> None:
         """Ask for the end of an object; with `uid` or `resource_version` only of exactly that one (else Stale)."""
+        ...
 
     def watch(
         self,
@@ -134,3 +140,4 @@ class Cluster(Protocol):
         With `initial_events` (and no version) the objects that exist come first, as ADDED, ended by a
         bookmark with `initial_end`; Rejected where the server does not serve that. Close it with `aclosing`.
         """
+        ...

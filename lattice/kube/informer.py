@@ -240,14 +240,23 @@ class Informer(Generic[T]):
         self.lists += 1
         if self._freeze and not self.synced.is_set():
             gc.freeze()
-        for count, change in enumerate(_differences(former, fresh), start=1):
-            self._tell(change)
-            if count % _YIELD_EVERY == 0:
-                await self._clock.sleep(0)
+        await self._tell_all(_differences(former, fresh))
         self.synced.set()
         if self._lost:
             self.continuous_since = self._clock.monotonic()
             self._lost = False
+
+    async def _tell_all(self, changes: Iterator[Change[T]]) -> None:
+        """Tell every change, letting others run in between; whoever interrupts does not lose the rest."""
+        try:
+            for count, change in enumerate(changes, start=1):
+                self._tell(change)
+                if count % _YIELD_EVERY == 0:
+                    await self._clock.sleep(0)
+        except asyncio.CancelledError:
+            for change in changes:
+                self._tell(change)
+            raise
 
     def _apply(self, event: WatchEvent[T]) -> None:
         """One event of a live watch."""

@@ -234,3 +234,18 @@ async def test_what_repeating_cannot_cure_ends_the_informer(error: Corrupt | Rej
     async with asyncio.timeout(5):
         with pytest.raises(type(error)):
             await scene.informer.run()
+
+
+async def test_a_forced_list_in_the_middle_of_another_loses_no_change() -> None:
+    scene = Scene()
+    for number in range(1200):
+        await scene.cluster.create(ALLOCATIONS, {"metadata": {"name": f"a{number:04d}"}}, NS)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(scene.informer.run())
+        while not scene.told:
+            await asyncio.sleep(0)
+        assert len(scene.told) < 1200
+        await scene.informer.relist()
+        assert len(scene.told) == 1200
+        task.cancel()
+    scene.validate()
