@@ -190,7 +190,7 @@ def others(where: Layout) -> list[State]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory against every other command; it is made where it is missing and may be gone at the end."""
+    """Holds the directory against every other command; made where it is missing, removed at the end where it is empty."""
     while True:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
@@ -200,7 +200,11 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _same(descriptor, directory):
-                yield
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):
+                        directory.rmdir()  # succeeds only when a refused command left it empty
                 return
         finally:
             os.close(descriptor)

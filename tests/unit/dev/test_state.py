@@ -84,6 +84,12 @@ def test_the_lock_follows_a_directory_that_was_removed_while_waiting(tmp_path: P
     assert (directory / "mine").exists()
 
 
+def test_a_command_that_was_refused_leaves_no_empty_directory(tmp_path: Path) -> None:
+    with pytest.raises(errors.Rejected), state.locked(tmp_path / "instance"):
+        raise errors.Rejected("no")
+    assert not (tmp_path / "instance").exists()
+
+
 def test_a_uid_once_given_stays_and_no_two_people_share_one() -> None:
     users: dict[str, User] = {}
     for name in ("alice", "bob", "carol"):
