@@ -242,7 +242,7 @@ async def test_a_forced_list_in_the_middle_of_another_loses_no_change() -> None:
         await scene.cluster.create(ALLOCATIONS, {"metadata": {"name": f"a{number:04d}"}}, NS)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(scene.informer.run())
-        while not scene.told:
+        while not scene.told:  # noqa: ASYNC110 - the moment inside the list matters
             await asyncio.sleep(0)
         assert len(scene.told) < 1200
         await scene.informer.relist()
