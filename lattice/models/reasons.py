@@ -103,7 +103,9 @@ ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("InForce", "the spec is carried out", ""),
     Reason("NamespaceTaken", "a namespace stands there that is not this tenant's", "label it lattice.dev/tenant, or name another one"),
     Reason("NameTaken", "a role or binding of that name stands there that is not Lattice's", "delete or rename it"),
-    Reason("OptionsRefused", "options contradict each other; the last good ones stay in force", "change the options that the message names"),
+    Reason(
+        "OptionsRefused", "options contradict each other; the last good ones stay in force", "change the options that the message names"
+    ),
     Reason("NodesShared", "a group is at home in more than one vcluster", "give each group to one vcluster"),
     Reason("AllocationsNotFinal", "allocations of it are pending or running, or still hold nodes", "cancel them, or wait for their end"),
     Reason("NotInUse", "no allocation of it is pending or running", ""),

@@ -46,9 +46,9 @@ def running(*more: Any, **fields: Any) -> Allocation:
     return allocation(1, *given, *more, **{**base, **fields})
 
 
-def facts(subject: Allocation | None, *rows: Row, now: float = 1.8e9, **standings: Standing) -> Facts:
+def facts(subject: Allocation | None, *rows: Row, **standings: Standing) -> Facts:
     known = {(1, index): standings.get(name, Standing(name, state="r")) for index, name in NAMES.items()}
-    return Facts(subject, rows, now, known, NAMES)
+    return Facts(subject, rows, 1.8e9, known, NAMES)
 
 
 HELD = row(1, (0, 1))
