@@ -27,9 +27,11 @@ class Agents(Protocol):
 
     def state(self, node: str) -> str:
         """The node's state, empty when there is no such node."""
+        raise NotImplementedError
 
     def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
         """The chunks that the node's agent sends; Retry, NotFound or Denied when it does not."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

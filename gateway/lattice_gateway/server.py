@@ -61,16 +61,20 @@ class Server:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         begun = self._clock.monotonic()
-        response: web.StreamResponse | None = None
+        status = "499"  # the reader has left
         try:
-            response = await self._answer_logs(request)
-        except LatticeError as error:
-            response = error_response(error)
+            response = await self._answered(request)
+            status = str(response.status)
+            return response
         finally:
-            status = str(response.status) if response is not None else "499"
             self._metrics.requests.labels("GET logs", status).inc()
             self._metrics.seconds.labels("GET logs").observe(max(0.0, self._clock.monotonic() - begun))
-        return response
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer_logs(request)
+        except LatticeError as error:
+            return error_response(error)
 
     async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
         identity = await self._identify(request)
