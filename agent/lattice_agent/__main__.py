@@ -34,6 +34,7 @@ from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
 from lattice_agent.peers.tls import AGENT, Files
+from lattice_agent.reading import SharedReads
 from lattice_agent.registration import Registration, Self
 
 PROGRAM = "lattice-agent"
@@ -182,7 +183,7 @@ async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) ->
 @asynccontextmanager
 async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
     """Many nodes that only wait; each writes under its own name."""
-    timers, peers = HollowTimers(clock), LocalPeers(clock)
+    timers, peers, reads = HollowTimers(clock), LocalPeers(clock), SharedReads()
     machine = gather()
     boot = f"hollow-{secrets.token_hex(8)}"
     facts = Facts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
@@ -193,7 +194,7 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         host = HollowHost(node, clock=clock, timers=timers, facts=facts, instance=f"{instance}-{number}")
         own = cluster.impersonate(AGENT + node, (GROUP,))
         me = Self(node, facts, host.instance(), "", settings.group, settings.features, hollow=True)
-        places.append(Place(me, Outside(own, clock, host, peers)))
+        places.append(Place(me, Outside(own, clock, host, peers, reads)))
 
     def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
         for node, agent in agents.items():

@@ -27,6 +27,7 @@ from lattice_agent.lifecycle import OVER, Directed, Event, Exited, Lifecycle, Pl
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.peers.interface import Peers
+from lattice_agent.reading import OwnReads, Reads
 from lattice_agent.registration import Registration
 from lattice_agent.reporter import Reporter
 
@@ -44,6 +45,7 @@ class Outside:
     clock: Clock
     host: Host
     peers: Peers
+    reads: Reads = field(default_factory=OwnReads)
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class Agent:
             host=host,
             clock=clock,
             config=config,
+            reads=outside.reads,
             row_of=self._row_of,
             post=self.post,
             on_read=self.reporter.describe,

@@ -10,7 +10,6 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Rejected, Stale
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.plans import PlanRow
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Work as Allocation
@@ -18,6 +17,7 @@ from lattice_agent import assignment
 from lattice_agent import lifecycle as machine
 from lattice_agent.host.interface import Host, Key, Running, Work
 from lattice_agent.lifecycle import Event, Instruction
+from lattice_agent.reading import Reads
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class Effects:
         host: Host,
         clock: Clock,
         config: Callable[[], ConfigSpec],
+        reads: Reads,
         row_of: Callable[[Key], PlanRow | None],
         post: Callable[[Event], None],
         on_read: Callable[[Key, Allocation], None],
@@ -47,6 +48,7 @@ class Effects:
         self._host = host
         self._clock = clock
         self._config = config
+        self._reads = reads
         self._row_of = row_of
         self._post = post
         self._on_read = on_read
@@ -97,7 +99,7 @@ class Effects:
         if row is None:
             return None  # no plan names it now; the next one that does asks again
         try:
-            found = await self._cluster.get(ALLOCATIONS, row.name, row.namespace, type=Allocation)
+            found = await self._reads.get(self._cluster, row)
             if found.metadata.uid != key.uid:
                 raise NotFound(f"allocation {row.namespace}/{row.name} is another object now")
             terms = assignment.terms_of(found, self.node, row.head)

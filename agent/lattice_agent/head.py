@@ -89,7 +89,7 @@ class Head:
         before = self.members.get(member.node)
         if before is None or before.phase not in FINAL:
             self.members[member.node] = member
-        self.started = self.started or self._may_start()
+        self.started = self.started or self._may_start(member)
         return True
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
@@ -123,12 +123,11 @@ class Head:
     def _present(self) -> list[Member]:
         return [self.members[node] for node in self.nodes if node in self.members]
 
-    def _may_start(self) -> bool:
-        """Every node is ready, or one has started already: then an earlier reporter had said START."""
-        members = self._present()
-        if any(member.phase is Phase.RUNNING or member.started for member in members):
+    def _may_start(self, member: Member) -> bool:
+        """Every node is ready, or this one has started already: then an earlier reporter had said START."""
+        if member.phase is Phase.RUNNING or member.started:
             return True
-        return len(members) == len(self.nodes) and all(member.phase is Phase.READY for member in members)
+        return len(self.members) == len(self.nodes) and all(each.phase is Phase.READY for each in self.members.values())
 
     def _all_over(self) -> bool:
         if not self.nodes:

@@ -22,6 +22,7 @@ from lattice_agent.heartbeat import NAMESPACE
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
 from lattice_agent.peers.local import LocalPeers
+from lattice_agent.reading import SharedReads
 from lattice_agent.registration import Self
 from tests.build import uid
 
@@ -38,6 +39,7 @@ class Site:
         self.nodes = list(nodes)
         self.agents: dict[str, Agent] = {}
         self.peers = LocalPeers(self.clock)
+        self.reads = SharedReads()
         self.seq = 0
         self.scheduled = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
@@ -49,7 +51,7 @@ class Site:
     def place(self, node: str, instance: str) -> Place:
         host = HollowHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
         me = Self(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
-        return Place(me, Outside(self.cluster, self.clock, host, self.peers))
+        return Place(me, Outside(self.cluster, self.clock, host, self.peers, self.reads))
 
     def boot(self, instance: str = "first") -> asyncio.Task[None]:
         """Starts the agents' process."""
