@@ -38,7 +38,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36,
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Failure(Exception):  # noqa: N818 - a sentence for people, not a defect
+class Failure(Exception):
     """The work cannot be started; the text is the sentence for people."""
 
 

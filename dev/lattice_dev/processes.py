@@ -83,7 +83,8 @@ def _read_mark(pid: int) -> tuple[str, Marked] | None:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return None  # gone meanwhile, or another user's
-    values = dict(entry.decode(errors="replace").partition("=")[::2] for entry in environment if entry.startswith(b"LATTICE_DEV_"))
+    marks = (entry.decode(errors="replace").partition("=") for entry in environment if entry.startswith(b"LATTICE_DEV_"))
+    values = {name: value for name, _, value in marks}
     found = identify(pid)
     if found is None or MARK not in values:
         return None

@@ -19,12 +19,15 @@ class Blocking(Protocol):
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:
         """Read one object."""
+        ...
 
     def list(self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = "") -> Listing[T]:
         """Read all objects that match."""
+        ...
 
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
         """Create an object."""
+        ...
 
     def patch(
         self,
@@ -40,9 +43,11 @@ class Blocking(Protocol):
         force: bool = False,
     ) -> T:
         """Change a part of an object."""
+        ...
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
         """Ask for the end of an object."""
+        ...
 
     def watch(
         self,
@@ -56,6 +61,8 @@ class Blocking(Protocol):
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
         """Follow changes until the server ends the stream."""
+        ...
 
     def version(self) -> dict[str, str]:
         """What the server says of itself."""
+        ...

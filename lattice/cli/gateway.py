@@ -24,9 +24,11 @@ class Stream(Protocol):
 
     def lines(self) -> Iterator[bytes]:
         """Its lines, as they come."""
+        ...
 
     def close(self) -> None:
         """Give it up."""
+        ...
 
 
 def find_gateway(console: Console) -> tuple[str, str]:

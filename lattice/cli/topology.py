@@ -52,7 +52,7 @@ def read_slurm_topology(text: str) -> dict[str, Place]:
         content = line.partition("#")[0].strip()
         if not content:
             continue
-        fields = {key.lower(): value for key, value in _PAIR.findall(content)}
+        fields: dict[str, str] = {str(key).lower(): str(value) for key, value in _PAIR.findall(content)}
         name = fields.get("switchname", "")
         if not name or bool(fields.get("nodes")) == bool(fields.get("switches")):
             raise Rejected(f"line {number}: {content}: write SwitchName=NAME with Nodes=… or Switches=…", reason="BadDocument")

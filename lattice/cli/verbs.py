@@ -51,9 +51,11 @@ class VerbModule(Protocol):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the verb's own flags."""
+        ...
 
     def run(self, console: Console) -> int:
         """Do it, and return the exit code."""
+        ...
 
 
 def verb_module(verb: str) -> VerbModule:

@@ -68,7 +68,7 @@ def parse_report(text: str) -> NodeReport:
     number, *columns = text.split(" ")
     if number != str(FORMAT):
         raise Corrupt(f"node report of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
-    fields = dict(column.partition("=")[::2] for column in columns)
+    fields: dict[str, str] = {name: value for name, _, value in (column.partition("=") for column in columns)}
     try:
         rows = tuple(_parse_row(item) for item in fields["rows"].split(",")) if fields["rows"] else ()
         return NodeReport(int(fields["hb"]), int(fields["seq"]), fields["boot"], fields["inst"], rows, fields.get("more") == "1")

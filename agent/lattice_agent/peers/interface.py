@@ -19,9 +19,11 @@ class Seat(Protocol):
 
     def member(self) -> Member | None:
         """The node's whole state of the attempt; None: it has forgotten it, nothing follows."""
+        ...
 
     def directed(self, direction: Direction) -> None:
         """The reporter's whole answer."""
+        ...
 
 
 class Desk(Protocol):
@@ -29,12 +31,15 @@ class Desk(Protocol):
 
     async def find(self, key: Key) -> Bell | None:
         """The bell that is rung when the attempt's direction changes; waits a moment for its plan row; None: not here."""
+        ...
 
     def hear(self, member: Member) -> bool:
         """Takes a node's whole state; False: this agent does not report for it, or the node is not of the attempt."""
+        ...
 
     def direction(self, key: Key) -> Direction | None:
         """What the nodes of the attempt are told; None: this agent no longer reports for it."""
+        ...
 
 
 class Logs(Protocol):
@@ -42,12 +47,15 @@ class Logs(Protocol):
 
     def newest(self, uid: str) -> int:
         """The newest attempt of the Allocation that this node has; 0: none."""
+        ...
 
     def directory(self, key: Key) -> Path | None:
         """Where its segments are; None: this node has nothing of it."""
+        ...
 
     def ended(self, key: Key) -> bool:
         """Whether nothing more will be printed."""
+        ...
 
 
 class Peers(Protocol):
@@ -55,3 +63,4 @@ class Peers(Protocol):
 
     async def follow(self, reporter: str, address: str, seat: Seat) -> None:
         """Talks for the seat until it is forgotten, and connects again for ever when it is cut off; back-off at most 1 s."""
+        ...

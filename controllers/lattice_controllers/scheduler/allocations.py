@@ -53,6 +53,7 @@ class Committing(Protocol):
 
     def propose(self, proposal: Proposal) -> Any:
         """A future of the verdict."""
+        ...
 
 
 class Allocations:
@@ -281,12 +282,15 @@ class Numbering(Protocol):
 
     def give(self, uid: str) -> int:
         """The number of this allocation, the same each time."""
+        ...
 
     def forget(self, uid: str) -> None:
         """It is gone."""
+        ...
 
     async def ready(self) -> None:
         """Wait until a number can be given."""
+        ...
 
 
 def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:
