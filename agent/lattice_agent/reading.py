@@ -19,6 +19,7 @@ class Reads(Protocol):
 
     async def get(self, cluster: Cluster, row: PlanRow) -> Allocation:
         """The object at the row's generation, or a newer one."""
+        ...
 
 
 class OwnReads:

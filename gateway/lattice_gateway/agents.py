@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import grpc
-from grpc import aio
+import grpc.aio as aio
 
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 from lattice.rpc.v1 import agent_pb2 as pb

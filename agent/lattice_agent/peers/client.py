@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import grpc
-from grpc import aio
+import grpc.aio as aio
 
 from lattice.daemon.logs import event
 from lattice.errors import Rejected

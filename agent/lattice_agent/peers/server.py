@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import grpc
-from grpc import aio
+import grpc.aio as aio
 
 from lattice.daemon.logs import event
 from lattice.errors import Rejected

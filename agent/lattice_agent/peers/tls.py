@@ -11,7 +11,7 @@ import grpc
 from lattice.errors import Rejected
 
 if TYPE_CHECKING:
-    from grpc import aio
+    import grpc.aio as aio
 
 AGENT = "lattice:agent:"
 GATEWAY = "lattice:gateway"
