@@ -192,11 +192,11 @@ def others(where: Layout) -> list[State]:
 def locked(directory: Path) -> Iterator[None]:
     """Holds the directory against every other command; made where it is missing, removed at the end where it is empty."""
     while True:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # removed between the two calls
+        except (FileNotFoundError, FileExistsError):
+            continue  # removed between two calls
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _same(descriptor, directory):
