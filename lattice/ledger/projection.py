@@ -108,6 +108,14 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     )  # fmt: skip
 
 
+def observed(allocation: Allocation, *, seq: int) -> Patch:
+    """Show that the newest spec was seen; nothing else changes."""
+    return {
+        "metadata": {"resourceVersion": allocation.metadata.resource_version},
+        "status": {"observedGeneration": allocation.metadata.generation, "ledgerSeq": seq},
+    }
+
+
 def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: float, *, decided: bool = False) -> Any:
     return settle(
         conditions,

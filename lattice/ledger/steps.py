@@ -112,6 +112,11 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Observe:
+    """Show that a change of a final object was seen: nothing follows from it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """It waits for nodes: a candidate of the next cycle."""
 
@@ -123,7 +128,7 @@ class Rest:
     seconds: float | None = None
 
 
-Step = Propose | AddFinalizer | RemoveFinalizer | Project | End | Retry | Queue | Rest
+Step = Propose | AddFinalizer | RemoveFinalizer | Project | End | Retry | Observe | Queue | Rest
 
 
 def next_step(facts: Facts) -> Step:
@@ -167,7 +172,7 @@ def _final(facts: Facts, allocation: Allocation) -> Step:
             return Propose(Release(row.key, freed))
     if allocation.metadata.deletion_timestamp and not facts.rows and FINALIZER in allocation.metadata.finalizers:
         return RemoveFinalizer()
-    return Rest()
+    return Observe() if allocation.status.observed_generation < allocation.metadata.generation else Rest()
 
 
 def _old_rows(facts: Facts, allocation: Allocation) -> Step | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -15,7 +16,7 @@ from typing import Any
 from lattice.daemon import logs, metrics, process, settings
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError, Stale
+from lattice.errors import AlreadyExists, LatticeError, Stale
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
@@ -74,11 +75,11 @@ class Term:
     async def run(self) -> None:
         """Take over and work until deposed (raises Stale)."""
         cluster, clock = self._outside.cluster, self._outside.clock
-        evidence = await _evidence(cluster)
-        book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: evidence)
+        book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
         self._build(cluster, clock, version, book)
         await self.nodes.load()
+        await _ensure_config(cluster)
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
@@ -230,6 +231,13 @@ class Term:
             await self._outside.clock.sleep(CAMPAIGN_AGAIN_SECONDS)
             return True
         return False
+
+
+async def _ensure_config(cluster: Cluster) -> None:
+    """Make the one LatticeConfig, empty: every option at its default, and there to be edited."""
+    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {}}
+    with contextlib.suppress(AlreadyExists):
+        await cluster.create(CONFIGS, body)
 
 
 async def _evidence(cluster: Cluster) -> str:

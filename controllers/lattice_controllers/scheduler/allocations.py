@@ -21,6 +21,7 @@ from lattice.ledger.steps import (
     AddFinalizer,
     End,
     Facts,
+    Observe,
     Project,
     Propose,
     Queue,
@@ -168,6 +169,8 @@ class Allocations:
                 return await self._write(allocation, patch, "placed")
             case End():
                 return await self._write(allocation, projection.ended(allocation, step, **await self._stamp(uid)), "ended")
+            case Observe():
+                return await self._write(allocation, projection.observed(allocation, seq=self._book.head.seq), "observed")
             case Retry():
                 event(log, "Another attempt follows", allocation=allocation.metadata.key, reason=step.reason, message=step.message)
                 return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -199,7 +199,7 @@ def _answer(entry: _Entry, verdict: Verdict) -> None:
         entry.answer.set_result(verdict)
 
 
-async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], str]) -> tuple[Book, str]:
+async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], Awaitable[str]]) -> tuple[Book, str]:
     """Fence older leaders: raise the epoch with a new term; gives the book and its resourceVersion.
 
     `evidence` names work that a plan or a report knows of, or is empty: a ledger that is missing beside such
@@ -210,7 +210,7 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
     except NotFound:
         ledger = None
     if ledger is None or ledger.status is None:
-        if known := evidence():
+        if known := await evidence():
             raise Stale(f"there is no ledger, and {known}: restore etcd, then `lattice admin ledger recover`", reason="LedgerWentBack")
         if ledger is None:
             body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Ledger", "metadata": {"name": NAME}}

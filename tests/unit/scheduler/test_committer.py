@@ -46,10 +46,18 @@ class Leader:
 _ids = itertools.count()
 
 
+async def no_evidence() -> str:
+    return ""
+
+
+async def a_plan() -> str:
+    return "the plan group-0000 names 3 attempts"
+
+
 async def lead(cluster: FakeCluster) -> Leader:
     while True:
         try:
-            book, version = await take_over(cluster, lambda: f"id-{next(_ids)}", evidence=lambda: "")
+            book, version = await take_over(cluster, lambda: f"id-{next(_ids)}", evidence=no_evidence)
             break
         except (Stale, UnknownOutcome):
             await asyncio.sleep(0)  # as the program does: campaign again
@@ -147,7 +155,7 @@ async def test_what_the_server_refuses_is_refused_alone_and_leaves_no_trace() ->
 async def test_without_a_ledger_beside_known_work_none_is_made() -> None:
     cluster = FakeCluster(QuickClock())
     with pytest.raises(Stale) as raised:
-        await take_over(cluster, lambda: "x", evidence=lambda: "the plan group-0000 names 3 attempts")
+        await take_over(cluster, lambda: "x", evidence=a_plan)
     assert raised.value.reason == "LedgerWentBack"
     assert cluster.writes(LEDGERS) == []
 
