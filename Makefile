@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down check unit test faults bench generate
+.PHONY: help setup up down check unit test integration faults bench generate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,11 @@ check: setup ## Lint, format, types, import contracts, drift of generated files,
 unit: setup ## Unit tests only
 	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
 
-test: setup ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
-	$(BIN)/pytest tests/unit tests/contract tests/e2e $(PYTEST_FLAGS)
+test: unit integration ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
+
+integration: setup ## Contract, e2e and short seeded fault tests: what needs the real programs
+	$(BIN)/lattice-dev build
+	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=10 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
 
 faults: setup ## The long fault run: FAULT_KILLS kills from SEED, repeatable
