@@ -111,6 +111,11 @@ class Term:
         )
         self.recovery = Recovery(cluster, clock, self.nodes, self.committer, measured)
         self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
+        committer = self.committer
+
+        def stopped() -> bool:
+            return bool(committer.paused)
+
         numbers = NumberBlocks(book.head.next_number, self.committer.propose)
         self.tenants: Informer[Tenant] = Informer(
             cluster, TENANTS, type=Tenant, clock=clock, on_change=lambda _change: self._tenants_dirty.set()
@@ -121,14 +126,16 @@ class Term:
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=lambda _change: self._configure())
         self.allocations = Allocations(
             cluster, clock, book, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
-            vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"),
+            vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
         )  # fmt: skip
         self.loop = Loop(
             clock, book, self.nodes.machine, measured, propose=self.committer.propose, allocation=self.allocations.get,
             explained=self.allocations.queue.add, placed=self.allocations.queue.add,
         )  # fmt: skip
         self.allocations.loop = self.loop
-        self.plans = Plans(cluster, clock, book, self.nodes, measured, allocation=self.allocations.get, number=self.allocations.number)
+        self.plans = Plans(
+            cluster, clock, book, self.nodes, measured, allocation=self.allocations.get, number=self.allocations.number, stopped=stopped
+        )
         self.nodes.machine.take(book.holders)
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
@@ -151,7 +158,6 @@ class Term:
         self.working = True
 
     def _resumed(self) -> None:
-        self.plans.paused = False
         self._synced()
 
     def _changed(self, changes: Changes) -> None:

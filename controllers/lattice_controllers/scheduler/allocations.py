@@ -63,7 +63,7 @@ class Allocations:
     def __init__(
         self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
-        config: Callable[[], Config | None],
+        config: Callable[[], Config | None], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.objects: dict[str, Allocation] = {}
         self.loop: Loop | None = None
@@ -77,6 +77,7 @@ class Allocations:
         self._numbers = numbers
         self._vcluster = vcluster
         self._config = config
+        self._stopped = stopped
         self._needs: dict[tuple[Any, ...], Need] = {}
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
 
@@ -125,8 +126,8 @@ class Allocations:
 
     async def reconcile(self, uid: str) -> float | None:
         """Carry out steps until there is none left to do now."""
-        if not self.synced:
-            return None
+        if not self.synced or self._stopped():
+            return None  # looked at again once synced, or recovered
         for _ in range(STEPS_AT_ONCE):
             step = next_step(self._facts(uid))
             again = await self._act(uid, step)

@@ -27,10 +27,10 @@ class Plans:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics,
-        *, allocation: Callable[[str], Allocation | None], number: Callable[[str], int],
+        *, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
-        self.paused = False
+        self._stopped = stopped
         self._cluster = cluster
         self._book = book
         self._nodes = nodes
@@ -110,7 +110,7 @@ class Plans:
         )
 
     async def _reconcile(self, group: str) -> float | None:
-        if self.paused:
+        if self._stopped():
             return None
         text, standing = self.text(group), self.plans.get(group)
         if standing is None and not self._keys.get(group) and text == format_plan(()):
