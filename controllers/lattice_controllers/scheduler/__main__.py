@@ -90,7 +90,7 @@ class Term:
                     self.plans.queue.run, self.allocations.queue.run, self.loop.run, self._keep_nodes, self._keep_tenants, self._verify,
                 ):  # fmt: skip
                     group.create_task(later())
-                group.create_task(self.recovery.run(allocations=self.allocations.objects.values, resumed=self._resumed))
+                group.create_task(self.recovery.run(self.allocations.objects.values))
         except* Stale as deposed:
             raise deposed.exceptions[0] from None
 
@@ -130,7 +130,7 @@ class Term:
         )  # fmt: skip
         self.loop = Loop(
             clock, book, self.nodes.machine, measured, propose=self.committer.propose, allocation=self.allocations.get,
-            explained=self.allocations.queue.add, placed=self.allocations.queue.add,
+            explained=self.allocations.queue.add, placed=self.allocations.queue.add, stopped=stopped,
         )  # fmt: skip
         self.allocations.loop = self.loop
         self.plans = Plans(
@@ -156,9 +156,6 @@ class Term:
         self._nodes_dirty.set()
         self._tenants_dirty.set()
         self.working = True
-
-    def _resumed(self) -> None:
-        self._synced()
 
     def _changed(self, changes: Changes) -> None:
         """Rows of a commit that stands: free and taken nodes, plans, allocations."""

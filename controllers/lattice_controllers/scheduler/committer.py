@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -97,9 +97,14 @@ class Committer:
             for entry in self._waiting:
                 _answer(entry, Unknown())
 
-    def resume(self) -> None:
-        """Look at the queue again after `paused` was cleared."""
+    def resume(self, first: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
+        """Commit again after a pause, these proposals before everything that has waited."""
+        waited, self._waiting = self._waiting, []
+        answers = [self.propose(proposal) for proposal in first]
+        self._waiting += waited
+        self.paused = ""
         self._arrived.set()
+        return answers
 
     async def _commit(self, batch: list[_Entry]) -> None:
         """Store a batch; when the server refuses it, split it until the culprit stands alone."""

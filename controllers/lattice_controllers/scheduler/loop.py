@@ -27,7 +27,7 @@ class Loop:
     def __init__(
         self, clock: Clock, book: Book, machine: Machine, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
-        explained: Callable[[str], None], placed: Callable[[str], None],
+        explained: Callable[[str], None], placed: Callable[[str], None], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.interval = 1.0
         self.cycles = 0
@@ -42,6 +42,7 @@ class Loop:
         self._allocation = allocation
         self._explained = explained
         self._placed = placed
+        self._stopped = stopped
         self._wake = asyncio.Event()
         self._shown: dict[str, tuple[str, str, float]] = {}
         self._answers: set[asyncio.Task[None]] = set()
@@ -74,7 +75,7 @@ class Loop:
                 except TimeoutError:
                     pass  # the interval is over
                 self._wake.clear()
-                if self.candidates:
+                if self.candidates and not self._stopped():
                     self._cycle(answers)
 
     def _pause(self) -> float:

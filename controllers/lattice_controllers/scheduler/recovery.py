@@ -15,11 +15,11 @@ from typing import Any
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError
+from lattice.errors import LatticeError, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
-from lattice.ledger.format import HELD
-from lattice.ledger.proposals import Adopt, Claim, Proposal, Recover
+from lattice.ledger.format import HELD, Key
+from lattice.ledger.proposals import Adopt, Claim, Proposal, Recover, Release
 from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeReport
 from lattice.ledger.steps import DOWN
 from lattice.views.allocation import Allocation
@@ -54,7 +54,6 @@ class Recovery:
         self._clock = clock
         self._nodes = nodes
         self._metrics = metrics
-        self._handled = ""
 
     def newer_seen(self, node: str, seq: int) -> None:
         """A node has seen this seq; if the ledger has not come so far, it went back."""
@@ -66,18 +65,20 @@ class Recovery:
         self._metrics.went_back.set(1)
         event(log, "The ledger went back: nothing is committed or projected", node=node, seen=seq, ledger=committer.book.head.seq)
 
-    async def run(self, *, allocations: Callable[[], Iterable[Allocation]], resumed: Callable[[], None]) -> None:
-        """Recover each time that it is needed and asked for."""
+    async def run(self, allocations: Callable[[], Iterable[Allocation]]) -> None:
+        """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger."""
         while True:
             await self._clock.sleep(POLL_SECONDS)
             if not self.committer.paused:
                 continue
             try:
                 asked = await self._asked()
-                if asked and asked != self._handled and not self._missing():
+                if asked and not self._missing():
                     await self._recover(self.committer, allocations())
-                    self._handled = asked
-                    resumed()
+            except Stale as error:
+                if error.reason == "Recovered":
+                    raise
+                event(log, "Recovery has to wait", error=error)
             except LatticeError as error:
                 event(log, "Recovery has to wait", error=error)
 
@@ -105,14 +106,17 @@ class Recovery:
         adopted = list(adoptions(self._nodes.reports, self._nodes.indices, by_uid))
         numbers = max((allocation.status.number or 0 for allocation in by_uid.values()), default=0)
         seqs = max([self.highest, *(allocation.status.ledger_seq for allocation in by_uid.values())])
-        proposals: list[Proposal] = [Recover(seqs + SEQ_MARGIN, numbers + SEQ_MARGIN), *adopted]
-        answers = [committer.propose(proposal) for proposal in proposals]
-        committer.paused = ""
-        committer.resume()
+        proposals: list[Proposal] = [
+            Recover(seqs + SEQ_MARGIN, numbers + SEQ_MARGIN),
+            *displaced(committer.book.holders, adopted),
+            *adopted,
+        ]
+        answers = committer.resume(proposals)
         verdicts = [await answer for answer in answers]
         event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted), verdicts=repr(verdicts[:3]))
         self._metrics.went_back.set(0)
         await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {CONDITION: None, RECOVER: None}}})
+        raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
 
 def adoptions(reports: Mapping[str, NodeReport], indices: Mapping[str, int], allocations: Mapping[str, Allocation]) -> Iterable[Adopt]:
@@ -126,6 +130,20 @@ def adoptions(reports: Mapping[str, NodeReport], indices: Mapping[str, int], all
         allocation = allocations[uid]
         newest = attempt >= max(1, allocation.status.attempt)
         yield Adopt(_claim(allocation, attempt, tuple(sorted(nodes))), HELD if newest else "l")
+
+
+def displaced(holders: Mapping[int, Key], adopted: Iterable[Adopt]) -> list[Release]:
+    """Rows of the old ledger on nodes where something else really runs: they have ended since it was written.
+
+    All other rows stay: their nodes answer with the exit record that they keep, or run them still.
+    """
+    ended = {
+        holders[node]: None
+        for adopt in adopted
+        for node in adopt.claim.nodes
+        if node in holders and holders[node] != adopt.claim.key
+    }  # fmt: skip
+    return [Release(key) for key in ended]
 
 
 def _claim(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:

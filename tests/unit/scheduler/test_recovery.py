@@ -1,0 +1,36 @@
+"""What a recovery enters: what really runs, and nothing that it displaced."""
+
+from __future__ import annotations
+
+from lattice.ledger.commit import Book, apply_all
+from lattice.ledger.proposals import Accepted, Limits, Pool, Recover
+from lattice.ledger.reports import NodeReport, ReportRow
+from lattice_controllers.scheduler.recovery import adoptions, displaced
+from tests.build import allocation, claim, uid
+
+INDICES = {"a": 0, "b": 1, "c": 2}
+
+
+def report(*rows: tuple[int, str]) -> NodeReport:
+    return NodeReport(1, 90, "boot", "inst", tuple(ReportRow(uid(number), 1, state) for number, state in rows))
+
+
+def test_what_runs_is_adopted_and_what_it_displaced_is_released() -> None:
+    book = Book.empty("t", "c")
+    apply_all(book, [Limits("physics", None, None), Pool(3), claim(1, (0, 1)), claim(2, (2,))])
+    reports = {"a": report((3, "r")), "b": report((3, "u")), "c": report((9, "r"), (2, "e0"))}
+    known = {uid(number): allocation(number) for number in (1, 2, 3)}
+    adopted = list(adoptions(reports, INDICES, known))
+    assert [(entry.claim.uid, entry.claim.nodes, entry.state) for entry in adopted] == [(uid(3), (0, 1), "h")]
+    released = displaced(book.holders, adopted)
+    assert [entry.key for entry in released] == [(uid(1), 1)]
+    verdicts, _ = apply_all(book, [Recover(1090, 50), *released, *adopted])
+    assert verdicts == [Accepted()] * 3
+    assert set(book.rows) == {(uid(2), 1), (uid(3), 1)}
+    assert (book.head.seq, book.head.next_number, book.head.recoveries) == (1090, 50, 1)
+    book.validate()
+
+
+def test_an_older_attempt_that_still_runs_is_adopted_as_releasing() -> None:
+    known = {uid(1): allocation(1, status_attempt=2)}
+    assert [entry.state for entry in adoptions({"a": report((1, "r"))}, INDICES, known)] == ["l"]
