@@ -46,7 +46,7 @@ def fill_allocation(obj: Object, facts: Facts) -> Object:
 
 
 def _set_absent(at: Object, key: str, value: str) -> None:
-    if value and at.get(key) in (None, ""):
+    if value and at.get(key) is None:
         at[key] = value
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
-from lattice.models.shape import API_VERSION, Kind, Part
+from lattice.models.shape import API_VERSION, DURATION_PATTERN, Kind, Part
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
@@ -141,10 +141,13 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _sentence(message: str, given: Any) -> str:
+    message = message.removeprefix("Value error, ")
+    if DURATION_PATTERN in message:
+        message = "is no duration: write for example 45s, 30m, 1h30m, 72h or 7d"
     lowered = message[:1].lower() + message[1:]
     if type(given).__name__ in ("datetime", "date"):
         return f"{lowered}; YAML reads it as a time: put it in quotes"
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float) and len(repr(given)) <= 60 else ""
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float) and len(repr(given)) <= 60 and repr(given) not in lowered else ""
     return lowered + shown
 
 

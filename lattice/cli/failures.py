@@ -11,6 +11,11 @@ _VERB = re.compile(r"^(?:get|list|watch|create|replace|patch|delete) [a-z]+(?:\.
 _NUMBERS = re.compile(r" ?\((current: [^()]*)\)", re.IGNORECASE)
 _HINT = re.compile(r"[.;]? Hint: (.*)$", re.DOTALL)
 _INVALID = re.compile(r'^[A-Z][A-Za-z]*\.[a-z.]+ "[^"]*" is invalid: ')
+_UNCHECKED = re.compile(r"(?:, )?<nil>: Invalid value: null: some validation rules were not checked because [^,\]]*")
+"""What the schema adds where its rules were not asked, because a type or a length was wrong before."""
+_SENTENCE = re.compile(r"(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?=spec\.|give )")
+"""In front of our own sentences, which name their field themselves."""
+_NOT_MINE = re.compile(r'cannot [a-z]+ resource "[a-z/]+" in API group "lattice\.dev" in the namespace "([^"]*)"')
 _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
     (
         Retry,
@@ -33,6 +38,7 @@ def explain(error: LatticeError) -> list[str]:
     """The lines for standard error."""
     text, hint = _VERB.sub("", error.message, count=1), ""
     text = _INVALID.sub("", _WEBHOOK.sub("", text, count=1))
+    text = _readable(text)
     found = _HINT.search(text)
     if found is not None:
         text, hint = text[: found.start()], found[1]
@@ -48,7 +54,16 @@ def explain(error: LatticeError) -> list[str]:
     return lines
 
 
+def _readable(text: str) -> str:
+    """The schema's findings without what it adds for programs."""
+    text = _SENTENCE.sub("", _UNCHECKED.sub("", text))
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
 def _hint(error: LatticeError) -> str:
+    not_mine = _NOT_MINE.search(error.message)
+    if not_mine is not None:
+        return f'there is no tenant of namespace "{not_mine[1]}", or you are no member: leave -t and -n out for your own, or ask its admin'
     for kind, reason, hint in _HINTS:
         if isinstance(error, kind) and reason in ("", error.reason):
             return hint

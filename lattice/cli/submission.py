@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REQUEST_ID = "lattice.dev/request-id"
 REQUEST_HASH = "lattice.dev/request-hash"
 """Annotations that make repeating a submission safe: AlreadyExists is success only if the hash is ours."""
+_LONGEST_NAME = 64
+"""Of the job's name where it is made from the command."""
 _LONGEST_MANIFEST = 8 * 1024 * 1024
 
 
@@ -42,7 +44,7 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
             raise Rejected(f"give either a script ({path}) or a command after --, not both", reason="BadInput")
         if not command or not command[0]:
             raise Rejected("there is no command after --", reason="BadInput")
-        return Source(None, shlex.join(command), command[0].rsplit("/", 1)[-1])
+        return Source(None, shlex.join(command), command[0].rsplit("/", 1)[-1][:_LONGEST_NAME])
     if path is None or path == "-":
         return Source(read_script(decode_script(stdin.read(MAX_SCRIPT_BYTES * 16), "standard input")), None, "stdin")
     return Source(read_script(decode_script(read_file(path, MAX_SCRIPT_BYTES * 16), path)), None, Path(path).name)

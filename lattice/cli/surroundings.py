@@ -69,7 +69,7 @@ def _configure(path: str | None, context: str | None) -> ClusterConfig:
 def _connect(config: ClusterConfig) -> Blocking:
     from lattice.kube.blocking import BlockingCluster
 
-    return BlockingCluster(config)
+    return BlockingCluster(config, warn=lambda text: print(f"Warning: {text}", file=sys.stderr))
 
 
 def _stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -149,6 +150,12 @@ class Failure:
         if after is None and details.retry_after_seconds:
             after = float(details.retry_after_seconds)
         return cls(code or status.code, status.message or f"HTTP {code}", status.reason or "", fields, after)
+
+
+def warning_of(header: str) -> str:
+    """The sentence of a `Warning` header (`299 - "text"`), without its quotes and escapes."""
+    _, quote, text = header.partition('"')
+    return re.sub(r"\\(.)", r"\1", text.rpartition('"')[0]) if quote else header
 
 
 def error_of(request: Request, failure: Failure) -> LatticeError:

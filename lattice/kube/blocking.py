@@ -39,12 +39,15 @@ class BlockingCluster:
         timeout_seconds: float = 30.0,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
+        """`warn` is told what the server warns of when something is written."""
         self._credentials = Credentials(config)
         self._headers = {"User-Agent": user_agent, "Accept": requests.JSON, "Accept-Encoding": "identity"}
         self._timeout_seconds = timeout_seconds
         self._sleep = sleep
         self._jitter = jitter
+        self._warn = warn
         self._connection: http.client.HTTPConnection | None = None
         self._identity: Identity | None = None
 
@@ -205,6 +208,9 @@ class BlockingCluster:
             raise
         if response.will_close:
             self.close()
+        if self._warn is not None and not request.safe:
+            for header in response.headers.get_all("Warning") or ():
+                self._warn(answers.warning_of(header))
         if response.status < 300:
             return body
         raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))

@@ -6,11 +6,15 @@ A field's docstring is its description in the CRD. `Kube` carries what JSON Sche
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
+
+from lattice.errors import Rejected
+from lattice.units import parse_node_count, parse_quantity, parse_time
 
 GROUP = "lattice.dev"
 VERSION = "v1alpha1"
@@ -113,6 +117,19 @@ def rules(*entries: Rule) -> dict[str, Any]:
     return {"x-kubernetes-validations": [entry.schema() for entry in entries]}
 
 
+def _read_by(parse: Callable[[Any], object]) -> AfterValidator:
+    """The value as it was given, once `parse` has read it: the strict reading says what the schema's pattern says, as a sentence."""
+
+    def check(value: Any) -> Any:
+        try:
+            parse(value)
+        except Rejected as error:
+            raise ValueError(error.message) from error
+        return value
+
+    return AfterValidator(check)
+
+
 DURATION_PATTERN = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
 """`45s`, `30m`, `1h30m`, `72h`, `7d`: at least one number with its unit."""
@@ -120,12 +137,14 @@ Duration = Annotated[str, Field(pattern=DURATION_PATTERN, min_length=2, max_leng
 QUANTITY_PATTERN = r"^[+]?[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 Quantity = Annotated[
     int | str,
+    _read_by(parse_quantity),
     WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32, "minimum": 0}),
 ]
 """A Kubernetes quantity: `500Gi`, `150m`, `24`."""
 
 NodeCount = Annotated[
     int | str,
+    _read_by(parse_node_count),
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
@@ -141,7 +160,7 @@ NodeCount = Annotated[
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 """A DNS label: the name of a tenant or vcluster."""
 
-Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 35})]
+Time = Annotated[str, _read_by(parse_time), WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 35})]
 """An RFC 3339 time in UTC."""
 
 Untyped = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]

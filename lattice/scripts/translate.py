@@ -76,6 +76,8 @@ def _identity(draft: _Draft) -> dict[str, Any]:
     if vcluster:
         spec["vcluster"] = vcluster
     tags = {"name": draft.value("name")} if draft.value("name") else {}
+    if "name" in draft.asked and not tags:
+        raise draft.asked["name"].rejected("a job name is not empty", "BadOption")
     given = draft.asked.get("tag")
     for pair in filter(None, (draft.value("tag") or "").split(",")):
         key, equals, value = pair.partition("=")

@@ -118,7 +118,7 @@ def judged(review: Review, verdict: Verdict) -> bytes:
 
 def _status(refused: Refused) -> dict[str, Any]:
     forbidden = refused.reason in FORBIDDEN_REASONS
-    cause = {"reason": refused.reason, "message": refused.message, "field": refused.field}
+    cause = {"reason": refused.reason, "message": refused.message.removeprefix(f"{refused.field}: "), "field": refused.field}
     return {
         "status": "Failure",
         "code": 403 if forbidden else 422,

@@ -91,3 +91,9 @@ def test_a_drain_says_who_and_since_when_and_keeps_it() -> None:
     assert filled["spec"]["drain"] == {"reason": "dimm", "by": "olga", "since": "1970-01-01T00:00:00Z"}
     again = fill(Request("LatticeNode", "UPDATE", node, filled), Facts(requester=Requester("otto"), now=9e9)).obj
     assert again == filled
+
+
+def test_an_empty_user_or_tenant_is_left_as_it_was_given() -> None:
+    obj = allocation(user="", tenant="")
+    filled = fill(Request.creation(obj, "physics"), facts()).obj
+    assert (filled["spec"]["user"], filled["spec"]["tenant"]) == ("", "")

@@ -16,6 +16,7 @@ import pytest
 
 from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.aiohttp import AiohttpCluster, connect
+from lattice.kube.answers import warning_of
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.kube.resources import ALLOCATIONS, LEDGERS
@@ -204,3 +205,15 @@ def _ask(cluster: AiohttpCluster, verb: str) -> Awaitable[object]:
 def test_imports_stay_within_their_budget(module: str, absent: list[str]) -> None:
     code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ('299 - "400 nodes are asked for"', "400 nodes are asked for"),
+        ('299 - "tenant \\"physics\\" has no room"', 'tenant "physics" has no room'),
+        ("299 no quotes", "299 no quotes"),
+    ],
+)
+def test_a_warning_of_the_server_is_read_without_quotes_and_escapes(header: str, sentence: str) -> None:
+    assert warning_of(header) == sentence

@@ -1,0 +1,43 @@
+"""Errors as people read them: what the server adds for programs goes, the numbers and the next step stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from lattice.cli.failures import explain
+from lattice.errors import Denied, Rejected
+
+UNCHECKED = (
+    "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        pytest.param(
+            f'Allocation.lattice.dev "x" is invalid: [spec.tags.name: Too long: may not be more than 253 bytes, {UNCHECKED}]',
+            "spec.tags.name: Too long: may not be more than 253 bytes",
+            id="what-was-not-checked-is-left-out",
+        ),
+        pytest.param(
+            'Allocation.lattice.dev "x" is invalid: spec.environment: Invalid value: spec.environment.uenv is not served yet; remove it',
+            "spec.environment.uenv is not served yet; remove it",
+            id="a-sentence-that-names-its-field-stands-alone",
+        ),
+        pytest.param(
+            'Allocation.lattice.dev "x" is invalid: spec.resources.nodes: Invalid value: 0: must be at least 1',
+            "spec.resources.nodes: Invalid value: 0: must be at least 1",
+            id="the-value-stays",
+        ),
+    ],
+)
+def test_what_the_schema_says_is_shown_without_what_is_for_programs(said: str, shown: str) -> None:
+    assert explain(Rejected(f"create allocations physics/x: {said}", reason="Invalid")) == [f"Error: {shown}"]
+
+
+def test_who_is_no_member_of_a_tenant_reads_what_to_do() -> None:
+    said = 'allocations.lattice.dev is forbidden: User "alice" cannot create resource "allocations" in API group "lattice.dev"'
+    lines = explain(Denied(f'{said} in the namespace "nope"', reason="Forbidden"))
+    assert lines[1].startswith('  Hint: There is no tenant of namespace "nope", or you are no member')
