@@ -1,4 +1,4 @@
-"""`docs/reference/*.md` from the models, the reasons and the command line's exit codes."""
+"""`docs/reference/*.md` from the models, the reasons, the command line and the metrics of the programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lattice.admission.reasons import REFUSALS
 from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
@@ -17,7 +18,9 @@ from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REA
 from lattice.models.shape import API_VERSION, DURATION_PATTERN, QUANTITY_PATTERN, Kind, Meta
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
+from lattice_dev.generate.commands import commands_page
 from lattice_dev.generate.crds import Schema, json_schema, resolve
+from lattice_dev.generate.metrics import metrics_page
 
 PAGES: Final[tuple[tuple[str, type[Kind]], ...]] = (
     ("allocation", Allocation),
@@ -38,6 +41,8 @@ def files(folder: Path) -> dict[Path, str]:
     pages = {folder / f"{name}.md": kind_page(kind) for name, kind in PAGES}
     pages[folder / "reasons.md"] = reasons_page()
     pages[folder / "exit-codes.md"] = exits_page()
+    pages[folder / "commands.md"] = HEADER + commands_page()
+    pages[folder / "metrics.md"] = HEADER + metrics_page()
     return pages
 
 
@@ -63,6 +68,7 @@ def reasons_page() -> str:
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
         + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)
+        + _reasons("Why admission refuses", REFUSALS)
     )
 
 
