@@ -121,13 +121,14 @@ class Instance:
 
     # -- one component ------------------------------------------------------------------------------------------------
 
-    def start(self, component: str) -> None:
-        """Starts a component that does not run and waits until it is ready."""
+    def start(self, component: str, *, wait: bool = True) -> None:
+        """Starts a component that does not run, and waits until it is ready unless told not to."""
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             wanted = _named(components(here), component)
             self._supervisor.ensure(recorded, wanted)
-            self._supervisor.wait(recorded, [wanted], READY_SECONDS)
+            if wait:
+                self._supervisor.wait(recorded, [wanted], READY_SECONDS)
 
     def stop(self, component: str) -> None:
         """Ends a component by TERM, KILL after the grace."""
