@@ -89,7 +89,7 @@ def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Findin
 
 def _extension(asked: Submission, facts: Facts, numbers: str) -> Iterator[Finding]:
     tenant = asked.spec.tenant
-    needed = f'a longer walltime {numbers} needs the verb {EXTEND} or {MANAGE} on tenant "{tenant}"'
+    needed = f'a longer spec.lifecycle.walltime {numbers} needs the verb {EXTEND} or {MANAGE} on tenant "{tenant}"'
     if facts.rights is None:
         yield Caution(f"{needed}: the server decides")
     elif not facts.rights & {EXTEND, MANAGE}:

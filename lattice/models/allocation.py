@@ -457,6 +457,7 @@ class Allocation(Kind):
                 " || self.?status.?nodes.orValue('') == ''",
                 "spec.lifecycle.preemptionClass can be changed only while the allocation holds no nodes:"
                 " cancel this allocation and submit a new one",
+                field_path=".spec.lifecycle.preemptionClass",
             ),
         ),
     )

@@ -77,20 +77,34 @@ def bob(control_plane: Instance) -> Path:
     return control_plane.kubeconfig("bob")
 
 
+@contextlib.contextmanager
+def room(admin: BlockingCluster) -> Iterator[Room]:
+    """A tenant that nobody else uses; its work is cancelled and deleted at the end."""
+    made = Room(f"t{os.getpid()}-{next(_numbers)}")
+    for user in ("alice", "bob"):
+        install.grant(admin, made.name, user, admin=False)
+    until(Seen(lambda: admin.get(resources.TENANTS, made.name), _is_ready), within=20, what=f"tenant {made.name}")
+    yield made
+    for item in admin.list(resources.ALLOCATIONS, made.namespace).items:
+        with contextlib.suppress(errors.NotFound):
+            admin.delete(resources.ALLOCATIONS, item["metadata"]["name"], made.namespace)
+    until(lambda: not admin.list(resources.ALLOCATIONS, made.namespace).items, within=30, what=f"the end of the work of {made.name}")
+    with contextlib.suppress(errors.Denied):  # its use is mirrored every few seconds: until then it counts as in use, and stays
+        admin.delete(resources.TENANTS, made.name)
+
+
 @pytest.fixture
 def tenant(admin: BlockingCluster) -> Iterator[Room]:
-    """A tenant of this test alone; its work is cancelled and deleted at the end."""
-    room = Room(f"t{os.getpid()}-{next(_numbers)}")
-    for user in ("alice", "bob"):
-        install.grant(admin, room.name, user, admin=False)
-    until(Seen(lambda: admin.get(resources.TENANTS, room.name), _is_ready), within=20, what=f"tenant {room.name}")
-    yield room
-    for item in admin.list(resources.ALLOCATIONS, room.namespace).items:
-        with contextlib.suppress(errors.NotFound):
-            admin.delete(resources.ALLOCATIONS, item["metadata"]["name"], room.namespace)
-    until(lambda: not admin.list(resources.ALLOCATIONS, room.namespace).items, within=30, what=f"the end of the work of {room.name}")
-    with contextlib.suppress(errors.Denied):  # its use is mirrored every few seconds: until then it counts as in use, and stays
-        admin.delete(resources.TENANTS, room.name)
+    """A tenant of this test alone."""
+    with room(admin) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_tenant(admin: BlockingCluster) -> Iterator[Room]:
+    """A tenant of the tests of one file, for those that leave nothing behind."""
+    with room(admin) as made:
+        yield made
 
 
 def _is_ready(item: dict[str, object]) -> bool:

@@ -1,0 +1,418 @@
+"""Bad input gets a clear answer, on the real server: field, value, limit, next step; and nothing half-done remains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
+from lattice_dev.instance import Instance
+from tests.e2e.conftest import Room
+from tests.e2e.people import Person, person, reason
+from tests.e2e.waiting import until
+
+ABSENT = object()
+SCRIPT = "#!/bin/sh\ntrue\n"
+
+
+@pytest.fixture(scope="module")
+def me(control_plane: Instance, shared_tenant: Room) -> Person:
+    """alice, in the tenant of this file."""
+    return person(control_plane, "alice", shared_tenant.namespace)
+
+
+@pytest.fixture(scope="module")
+def boss(control_plane: Instance, shared_tenant: Room) -> Person:
+    """The administrator, in the same namespace."""
+    return person(control_plane, "admin", shared_tenant.namespace)
+
+
+def manifest(namespace: str, changes: dict[str, Any], name: str = "bad") -> dict[str, Any]:
+    """A good Allocation with some fields of its spec changed; `ABSENT` takes one out."""
+    spec: dict[str, Any] = {"entrypoint": "true", "resources": {"nodes": 1}, "lifecycle": {"walltime": "5m"}, "hold": True}
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        at = spec
+        for part in above:
+            at = at.setdefault(part, {})
+        at[last] = value
+        if value is ABSENT:
+            del at[last]
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": metadata, "spec": spec}
+
+
+def words_missing(words: tuple[str, ...], text: str) -> list[str]:
+    """The words that the answer lacks."""
+    return [word for word in words if word not in text]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "a text for a number of nodes": ({"resources.nodes": "many"}, ("spec.resources.nodes", '"many"', "[1-9]")),
+    "a list for a number of nodes": ({"resources.nodes": [1]}, ("spec.resources.nodes", "integer,string")),
+    "half a node": ({"resources.nodes": 1.5}, ("spec.resources.nodes", "integer,string")),
+    "no nodes": ({"resources.nodes": 0}, ("spec.resources.nodes", "0", "greater than or equal to 1")),
+    "negative nodes": ({"resources.nodes": -3}, ("spec.resources.nodes", "-3", "greater than or equal to 1")),
+    "a range that runs backwards": ({"resources.nodes": "4-2"}, ("spec.resources.nodes", "minimum 4 is above its maximum 2")),
+    "a text for hold": ({"hold": "yes"}, ("spec.hold", "boolean")),
+    "a walltime of zero": ({"lifecycle.walltime": "0s"}, ("spec.lifecycle.walltime", "0s", "above 0", "Hint:")),
+    "a walltime that is none": ({"lifecycle.walltime": "soon"}, ("spec.lifecycle.walltime", '"soon"')),
+    "a number for a walltime": ({"lifecycle.walltime": 30}, ("spec.lifecycle.walltime", "string")),
+    "a walltime above the vcluster's": (
+        {"lifecycle.walltime": "30d"},
+        ("spec.lifecycle.walltime", 'maxWalltime of vCluster "hpc-batch"', "requested: 30d", "limit: 7d", "Hint:"),
+    ),
+    "class 11": ({"lifecycle.preemptionClass": 11}, ("spec.lifecycle.preemptionClass", "11", "less than or equal to 10")),
+    "class -1": ({"lifecycle.preemptionClass": -1}, ("spec.lifecycle.preemptionClass", "-1", "greater than or equal to 0")),
+    "an unknown field": ({"resources.nodez": 3}, ('unknown field "spec.resources.nodez"',)),
+    "an empty tenant": ({"tenant": ""}, ("spec.tenant", '""')),
+    "an empty user": ({"user": ""}, ("spec.user is empty", 'set it to "alice"')),
+    "an unknown tenant": ({"tenant": "chemistry"}, ('spec.tenant is "chemistry"', "belongs to tenant", "set spec.tenant to")),
+    "an unknown vcluster": ({"vcluster": "nope"}, ("spec.vcluster", 'vCluster "nope" not found. Available: hpc-batch')),
+    "another user": ({"user": "bob"}, ('spec.user is "bob"', 'you are "alice"', "runas")),
+    "an empty entrypoint": ({"entrypoint": ""}, ("spec.entrypoint", "at least 1")),
+    "a blank entrypoint": ({"entrypoint": "   "}, ("spec.entrypoint is empty", "Hint: name the command")),
+    "an open quote": ({"entrypoint": "echo 'x"}, ("spec.entrypoint", "no closing quotation", "Hint:")),
+    "a million characters": ({"entrypoint": "x" * 1_000_000}, ("spec.entrypoint", "Too long", "65536")),
+    "entrypoint and script": ({"script": SCRIPT}, ("either spec.entrypoint or spec.script", "exactly one")),
+    "neither entrypoint nor script": ({"entrypoint": ABSENT}, ("either spec.entrypoint or spec.script", "exactly one")),
+    "a script without #!": ({"entrypoint": ABSENT, "script": "echo hi\n"}, ("spec.script", "#!", "'echo hi'", "Hint:")),
+    "a script with CRLF": ({"entrypoint": ABSENT, "script": SCRIPT.replace("\n", "\r\n")}, ("spec.script", "CRLF", "line 1", "dos2unix")),
+    "a script with a NUL": ({"entrypoint": ABSENT, "script": SCRIPT + "a\0b"}, ("spec.script", "a NUL in line 3")),
+    "a script above 64 KiB": ({"entrypoint": ABSENT, "script": SCRIPT + "#" * 70_000}, ("spec.script", "Too long", "65536")),
+    "a NUL in a variable": (
+        {"environment.variables": {"A": "x\0y"}},
+        ("spec.environment.variables['A']", "NUL at character 2", "take it out"),
+    ),
+    "a variable's name with =": ({"environment.variables": {"A=B": "x"}}, ("'A=B'", "choose another name")),
+    "a job name with /": ({"tags": {"name": "a/b"}}, ("spec.tags.name", "'a/b'", "'/'", "use a '-' instead")),
+    "a job name with blanks around": ({"tags": {"name": " a "}}, ("spec.tags.name", "' a '", "blanks", "take them away")),
+    "a relative working directory": ({"environment.workdir": "run"}, ("spec.environment.workdir", "'run'", "absolute")),
+    "an unknown output pattern": ({"environment.output": {"stdout": "x-%q"}}, ("spec.environment.output.stdout", "'%q'", "%j")),
+    "an intent that is none": ({"intent": "Dance"}, ("spec.intent", '"Dance"', '"Train"')),
+    "memory that is none": ({"resources.memory": "lots"}, ("spec.resources.memory", '"lots"')),
+    "a node set that is none": ({"resources.constraints.nodeList": "nid[001"}, ("nodeList", "'nid[001'", "a missing ']' at position 8")),
+    "a node list that is too short": (
+        {"resources.nodes": 3, "resources.constraints.nodeList": "nid[001-002]"},
+        ("nodeList leaves 2 nodes and 3 are asked for", "at least 3"),
+    ),
+    "a deadline that is no time": ({"lifecycle.deadline": "tomorrow"}, ("spec.lifecycle.deadline", '"tomorrow"', "date-time")),
+    "too many requeues": ({"lifecycle.requeue": {"max": 1000}}, ("spec.lifecycle.requeue.max", "1000", "100")),
+    "no task on a node": ({"tasks": {"perNode": 0}}, ("spec.tasks.perNode", "0", "1")),
+    "what is not served yet": ({"data": {"output": "s3://x"}}, ("spec.data is not served yet", "remove the field")),
+    "GPUs of a type": ({"resources.constraints.gpuType": "GH200"}, ("gpuType is not served yet", "remove the field")),
+    "work that scales": ({"lifecycle.type": "Reactive"}, ("Reactive is not served yet", "use Bounded")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_manifest_is_refused_with_field_value_and_limit(me: Person, case: str) -> None:
+    changes, words = REFUSED[case]
+    done = me.kubectl("create", "-f", "-", stdin=json.dumps(manifest(me.namespace, changes)), ok=False)
+    assert done.returncode == 1, done.stdout
+    assert words_missing(words, done.stderr) == [], done.stderr
+
+
+def test_after_all_of_them_nothing_half_done_remains(me: Person) -> None:
+    assert me.kubectl("get", "alloc", "bad", "-n", me.namespace, ok=False).stderr.count("NotFound") == 1
+
+
+@dataclass(frozen=True)
+class Given:
+    """What `lattice submit` is given, its exit code and the words of its answer."""
+
+    words: tuple[str, ...]
+    says: tuple[str, ...]
+    code: int = 2
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def _script(name: str, data: bytes, *says: str) -> Given:
+    return Given((name,), (name, *says), files={name: data})
+
+
+SUBMITTED = {
+    "a script without #!": _script("a.sh", b"echo hi\n", "#!", "for example #!/bin/bash"),
+    "a script with CRLF": _script("a.sh", b"#!/bin/sh\r\ntrue\r\n", "DOS line ends", "dos2unix"),
+    "a binary": _script("a.out", b"\x7fELF\x02\x01\x00\x00\x00", "binary", "lattice submit -- PROGRAM"),
+    "Latin-1": _script("a.sh", "#!/bin/sh\necho größer\n".encode("latin-1"), "not UTF-8", "line 2", "iconv"),
+    "an empty script": _script("a.sh", b"", "is empty"),
+    "a script that is too large": _script("a.sh", b"#!/bin/sh\n" + b"#" * 70_000, "70010 bytes", "65536"),
+    "a directory": Given((".",), ("directory",)),
+    "no such file": Given(("missing.sh",), ("there is no file missing.sh",)),
+    "a dependency": Given(
+        ("a.sh",), ("line 2", "--dependency", "not served"), files={"a.sh": b"#!/bin/sh\n#SBATCH --dependency=afterok:1\n"}
+    ),
+    "a partition that is none": Given(
+        ("a.sh",), ("line 2", '"nope" not found. Available: hpc-batch'), 1, {"a.sh": b"#!/bin/sh\n#SBATCH -p nope\n"}
+    ),
+    "YAML that is none": Given(("-f", "a.yaml"), ("no YAML", "line 1"), files={"a.yaml": b"a: ["}),
+    "another kind": Given(("-f", "a.yaml"), ("holds a Pod", "kubectl apply"), files={"a.yaml": b"kind: Pod\n"}),
+    "a misspelt field": Given(
+        ("-f", "a.yaml"),
+        ("spec.resources.nodez", 'did you mean "nodes"?'),
+        files={"a.yaml": b"kind: Allocation\nspec: {entrypoint: date, resources: {nodez: 3}, lifecycle: {walltime: 5m}}\n"},
+    ),
+    "nodes that are no number": Given(
+        ("-f", "a.yaml"),
+        ("spec.resources.nodes", "'many' is not a number of nodes", "32-128"),
+        files={"a.yaml": b"kind: Allocation\nspec: {entrypoint: date, resources: {nodes: many}, lifecycle: {walltime: 5m}}\n"},
+    ),
+    "no nodes": Given(("--nodes=0", "--", "true"), ("--nodes=0", "32-128")),
+    "a range that runs backwards": Given(("--nodes=4-2", "--", "true"), ("minimum 4 is above its maximum 2",)),
+    "a walltime of zero": Given(("--walltime=0", "--", "true"), ("--walltime=0", "30m")),
+    "a walltime above the limit": Given(
+        ("--walltime=30d", "--", "true"), ("walltime 30d exceeds maxWalltime", "  Requested: 30d", "  Limit: 7d", "  Hint: "), 1
+    ),
+    "class 11": Given(("--preemption-class=11", "--", "true"), ("'11' is not a preemption class from 0 to 10",)),
+    "an unknown vcluster": Given(("--vcluster=nope", "--", "true"), ('vCluster "nope" not found. Available: hpc-batch',), 1),
+    "an unknown tenant": Given(("--tenant=nope", "--", "true"), ('namespace "nope"', "Hint:", "no member"), 5),
+    "a job name with /": Given(("--name=a/b", "--", "true"), ("'a/b'", "use a '-' instead"[4:]), 1),
+    "a blank job name": Given(("--name= ", "--", "true"), ("--name= ", "not empty")),
+    "no command": Given(("--",), ("no command after --",)),
+    "a misspelt flag": Given(("--nodez=3", "--", "true"), ("--nodez=3", "Hint: lattice submit --help")),
+    "a secret": Given(("--export=MY_TOKEN", "--", "true"), ("MY_TOKEN looks like a secret",)),
+    "another user": Given(("--user=bob", "--", "true"), ('spec.user is "bob"', "runas"), 5),
+    "what is not served": Given(("--image=x", "--", "true"), ("spec.environment.image is not served yet", "remove the field"), 1),
+}
+
+
+@pytest.mark.parametrize("case", SUBMITTED)
+def test_a_bad_submission_is_refused_with_the_documented_exit_code(me: Person, tmp_path: Path, case: str) -> None:
+    given = SUBMITTED[case]
+    for name, data in given.files.items():
+        (tmp_path / name).write_bytes(data)
+    done = me.lattice("submit", *given.words, ok=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (given.code, ""), done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert words_missing(given.says, done.stderr) == [], done.stderr
+    assert me.kubectl("get", "alloc", "-n", me.namespace, "-o", "name").stdout == ""
+
+
+def test_more_nodes_than_exist_are_accepted_with_a_warning_and_the_reason(tenant: Room, control_plane: Instance) -> None:
+    me = person(control_plane, "alice", tenant.namespace)
+    done = me.lattice("submit", "--nodes=400", "--name=two words", "--", "true")
+    assert "Warning: 400 nodes are asked for and the cluster has" in done.stderr
+    number = done.stdout.split()[-1]
+    until(lambda: "NeverFits" in me.lattice("why", number).stdout, within=10)
+    assert "two-words-" in me.lattice("status", "-o", "name").stdout
+    me.lattice("cancel", number)
+    done = me.kubectl("create", "-f", "-", stdin=json.dumps(manifest(me.namespace, {"lifecycle.deadline": "2001-01-01T00:00:00Z"}, "late")))
+    assert "Warning: spec.lifecycle.deadline 2001-01-01T00:00:00Z has passed" in done.stderr
+    status = me.ended("late")
+    assert (status["phase"], reason(status), status.get("exit")) == ("Cancelled", "DeadlineMissed", None)
+
+
+FIXED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "nodes": ({"resources": {"nodes": 2}}, ("spec.resources", "cannot be changed")),
+    "entrypoint": ({"entrypoint": "false"}, ("spec.entrypoint", "cannot be changed")),
+    "user": ({"user": "bob"}, ("spec.user", "cannot be changed")),
+    "tenant": ({"tenant": "physics"}, ("spec.tenant", "cannot be changed")),
+    "vcluster": ({"vcluster": "other"}, ("spec.vcluster", "cannot be changed")),
+    "variables": ({"environment": {"variables": {"A": "1"}}}, ("spec.environment", "cannot be changed")),
+    "grace period": ({"lifecycle": {"gracePeriod": "9s"}}, ("spec.lifecycle", "only walltime and preemptionClass")),
+    "type": ({"lifecycle": {"type": "Unbounded"}}, ("spec.lifecycle", "only walltime and preemptionClass")),
+    "a longer walltime": ({"lifecycle": {"walltime": "1h"}}, ("spec.lifecycle.walltime", "current: 5m, requested: 1h", "extend", "Hint:")),
+    "a walltime of zero": ({"lifecycle": {"walltime": "0s"}}, ("spec.lifecycle.walltime", "above 0")),
+    "no walltime": ({"lifecycle": {"walltime": None}}, ("spec.lifecycle.walltime", "current: 5m")),
+    "its class, while it runs": (
+        {"lifecycle": {"preemptionClass": 9}},
+        ("spec.lifecycle.preemptionClass", "holds no nodes", "submit a new one"),
+    ),
+}
+
+
+def test_what_is_fixed_stays_fixed_and_ended_work_stays_ended(tenant: Room, control_plane: Instance) -> None:
+    me = person(control_plane, "alice", tenant.namespace)
+
+    def patch(change: dict[str, Any], *words: str) -> str:
+        done = me.kubectl("patch", "alloc", "fixed", "-n", me.namespace, "--type=merge", "-p", json.dumps(change), *words, ok=False)
+        assert done.returncode == 1, (change, done.stdout)
+        return done.stderr
+
+    me.apply("fixed", entrypoint="sleep 4243.1")
+    me.phase("fixed", "Running")
+    before = me.get("fixed")["spec"]
+    for case, (change, words) in FIXED.items():
+        said = patch({"spec": change})
+        assert words_missing(words, said) == [], (case, said)
+    assert me.get("fixed")["spec"] == before
+    assert 'resource "allocations/status"' in patch({"status": {"phase": "Completed"}}, "--subresource=status")
+    assert "finalizer lattice.dev/release is removed by Lattice" in patch({"metadata": {"finalizers": []}})
+    done = me.lattice("hold", "fixed", ok=False)
+    assert (done.returncode, "only a pending one can be held" in done.stderr) == (1, True)
+    me.lattice("cancel", "fixed", "--reason", "wrong input")
+    me.ended("fixed")
+    assert "cannot be taken back" in patch({"spec": {"cancel": None}})
+    assert "has ended since" in patch({"spec": {"hold": True}})
+    assert "has ended already" in me.lattice("cancel", "fixed").stderr
+
+
+def test_a_request_id_submits_once_and_is_refused_for_other_work(tenant: Room, control_plane: Instance) -> None:
+    me = person(control_plane, "alice", tenant.namespace)
+    numbers = [me.lattice("submit", "--hold", "--request-id=run-1", "--parsable", "--", "true").stdout for _ in range(2)]
+    assert numbers[0] == numbers[1]
+    other = me.lattice("submit", "--hold", "--request-id=run-1", "--", "false", ok=False)
+    assert (other.returncode, "'run-1' was used for something else" in other.stderr) == (1, True), other.stderr
+    assert len(me.lattice("status", "-o", "name").stdout.splitlines()) == 1
+
+
+def test_what_a_node_cannot_start_fails_with_the_node_and_what_is_missing(tenant: Room, control_plane: Instance) -> None:
+    me, boss = (person(control_plane, user, tenant.namespace) for user in ("alice", "admin"))
+    broken = control_plane.where.user_home("alice") / "broken"
+    broken.write_bytes(b"\x01\x02garbage")
+    broken.chmod(0o755)
+    cases: dict[str, tuple[dict[str, Any], str, str]] = {
+        "workdir": ({"entrypoint": "true", "environment": {"workdir": "/no/dir"}}, "StartFailed", "'/no/dir' cannot be entered"),
+        "missing": ({"entrypoint": "no-such-program"}, "StartFailed", "'no-such-program' cannot be executed: No such file"),
+        "format": ({"entrypoint": str(broken)}, "StartFailed", "Exec format error"),
+        "interpreter": ({"script": "#!/no/interpreter\n"}, "StartFailed", "not the interpreter"),
+        "permission": ({"entrypoint": "/etc/passwd"}, "StartFailed", "Permission denied"),
+        "output": (
+            {"entrypoint": "true", "environment": {"output": {"stdout": "/no/dir/x"}}},
+            "StartFailed",
+            "'/no/dir/x' cannot be opened",
+        ),
+    }
+    for name, (spec, _, _) in cases.items():
+        me.apply(name, **spec)
+    cases["unknown"] = ({}, "UserUnknown", "knows no user 'nobody-such'")
+    cases["root"] = ({}, "UserRefused", "its uid is 0")
+    boss.apply("unknown", entrypoint="true", user="nobody-such")
+    boss.apply("root", entrypoint="true", user="root")
+    for name, (_, why, words) in cases.items():
+        status = me.ended(name, within=60)
+        said = next(condition["message"] for condition in status["conditions"] if condition["type"] == "Finished")
+        assert (status["phase"], reason(status), status.get("exit")) == ("Failed", why, None), said
+        assert "node nid0" in said
+        assert words in said
+    assert me.lattice("wait", "workdir", ok=False).returncode == 125
+    assert "'/no/dir' cannot be entered" in me.lattice("why", "workdir").stdout
+
+
+def test_a_user_without_a_home_works_in_the_root_directory_and_is_told(control_plane: Instance, admin: BlockingCluster) -> None:
+    control_plane.add_user("homeless", "nohome")
+    me = person(control_plane, "homeless", "nohome")
+    home = control_plane.where.user_home("homeless")
+    until(lambda: me.kubectl("auth", "can-i", "create", "allocations.lattice.dev", "-n", "nohome", ok=False).stdout == "yes\n", within=20)
+    home.rename(home.with_name("homeless.gone"))
+    try:
+        me.apply("home", entrypoint="pwd")
+        status = me.ended("home")
+    finally:
+        home.with_name("homeless.gone").rename(home)
+    assert status["phase"] == "Completed"
+    said = me.lattice("logs", "home").stdout.splitlines()
+    assert "/" in said
+    assert any(f"the home directory '{home}' cannot be entered" in line and "working in / instead" in line for line in said), said
+    admin.delete(ALLOCATIONS, "home", "nohome")
+
+
+KEPT: dict[str, tuple[tuple[str, ...], str]] = {
+    "the ledger's status": (
+        ("patch", "ledger", "lattice", "--subresource=status", "--type=json", "-p", "PATCH"),
+        "written by the scheduler alone",
+    ),
+    "the ledger": (("annotate", "ledger", "lattice", "by=hand"), "written by the scheduler alone"),
+    "the ledger's existence": (("delete", "ledger", "lattice"), "not deleted"),
+    "the index": (
+        ("patch", "nodeindex", "lattice", "--type=merge", "-p", '{"spec":{"names":{"9000":"x"}}}'),
+        "written by the scheduler alone",
+    ),
+    "an index that is given": (
+        ("patch", "nodeindex", "lattice", "--type=merge", "-p", '{"spec":{"names":{"0":"x"}}}'),
+        "an index keeps its node",
+    ),
+    "the index's existence": (("delete", "nodeindex", "lattice"), "not deleted"),
+    "a plan": (("patch", "nodegroupplan", "group-0000", "--type=merge", "-p", '{"spec":{"text":"1"}}'), "written by the scheduler alone"),
+    "a plan's existence": (("delete", "nodegroupplan", "group-0000"), "not deleted"),
+    "a kind": (("delete", "crd", "allocations.lattice.dev"), "lattice.dev/really-delete"),
+}
+
+
+def test_even_an_administrator_does_not_edit_what_the_scheduler_keeps(boss: Person) -> None:
+    commit = [{"op": "replace", "path": "/status/commit", "value": "by-hand"}]
+    seq = boss.kubectl("get", "ledger", "lattice", "-o", "jsonpath={.status.seq}").stdout
+    commit.append({"op": "replace", "path": "/status/seq", "value": int(seq) + 1})  # type: ignore[dict-item]  # a number, as JSON has it
+    for case, (words, says) in KEPT.items():
+        done = boss.kubectl(*(json.dumps(commit) if word == "PATCH" else word for word in words), ok=False)
+        assert (done.returncode, says in done.stderr) == (1, True), (case, done.stderr)
+
+
+def test_ordinary_people_touch_no_nodes_vclusters_or_tenants(me: Person) -> None:
+    for words in (
+        ("node", "drain", "nid001", "--reason=x"),
+        ("admin", "tenant", "create", "mine"),
+        ("admin", "vcluster", "create", "mine"),
+    ):
+        done = me.lattice(*words, ok=False)
+        assert (done.returncode, "cannot" in done.stderr) == (5, True), (words, done.stderr)
+
+
+def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everything_still_runs(
+    tenant: Room, control_plane: Instance, admin: BlockingCluster
+) -> None:
+    me = person(control_plane, "alice", tenant.namespace)
+    me.apply("before", entrypoint="sleep 4243.2")
+    me.phase("before", "Running")
+    control_plane.stop("webhook")
+    try:
+        done = me.apply("empty", entrypoint="true", ok=False)
+        assert (done.returncode, "spec.user is empty" in done.stderr, "try again" in done.stderr) == (1, True, True), done.stderr
+        done = me.apply("data", entrypoint="true", data={"output": "s3://x"}, ok=False)
+        assert "spec.data is not served yet" in done.stderr
+        me.apply("full", entrypoint="true", user="alice", tenant=tenant.name, vcluster="hpc-batch")
+        assert me.ended("full")["phase"] == "Completed"
+        me.lattice("cancel", "before")
+        assert me.ended("before")["phase"] == "Cancelled"
+        me.kubectl("delete", "alloc", "full", "-n", me.namespace, "--timeout=20s")
+    finally:
+        control_plane.start("webhook")
+    until(lambda: me.apply("after", entrypoint="true", ok=False).returncode == 0, within=20, what="the webhook")
+    assert {item["metadata"]["name"] for item in admin.list(ALLOCATIONS, tenant.namespace).items} == {"before", "after"}
+
+
+def test_renewed_certificates_are_read_again_and_work_goes_on(tenant: Room, control_plane: Instance) -> None:
+    me = person(control_plane, "alice", tenant.namespace)
+    me.apply("through", nodes=4, entrypoint="sh -c 'echo begun; sleep 6; echo ended'")
+    me.phase("through", "Running")
+    pids = {name: control_plane.pid(name) for name in ("webhook", "gateway", "agent-nid001", "agent-nid004")}
+    assert control_plane.renew_certificates()
+    assert me.ended("through")["phase"] == "Completed"
+    until(lambda: me.lattice("logs", "through", ok=False).stdout.count("ended") == 4, within=20, every=0.5, what="the logs of four nodes")
+    assert {name: control_plane.pid(name) for name in pids} == pids
+    me.apply("anew", nodes=4, entrypoint="true")
+    assert me.ended("anew")["phase"] == "Completed"
+
+
+def test_bad_tenants_vclusters_nodes_and_options_are_refused(boss: Person, admin: BlockingCluster) -> None:
+    cases: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...] = (
+        (("admin", "tenant", "create", "Bad_Name"), 1, ("metadata.name", "Bad_Name")),
+        (("admin", "tenant", "create", "x1", "--max-nodes=many"), 2, ("--max-nodes=many", "none")),
+        (("admin", "tenant", "create", "x2", "--for-namespace=kube-system"), 1, ('"kube-system" belongs to the system',)),
+        (("admin", "tenant", "create", "x3", "--for-namespace=physics"), 1, ('"physics" belongs to tenant "physics"',)),
+        (("admin", "tenant", "create", "x4", "--retention=soon"), 1, ("spec.finishedRetention", "soon")),
+        (("admin", "tenant", "create", "physics"), 1, ("already exists",)),
+        (("admin", "tenant", "set-quota", "nope", "--max-nodes=1"), 4, ("not found",)),
+        (("admin", "vcluster", "create", "x5", "--max-nodes=0"), 2, ("--max-nodes=0",)),
+        (("admin", "vcluster", "create", "x6", "--default-walltime=2h", "--max-walltime=1h"), 1, ("default: 2h, limit: 1h",)),
+        (("admin", "vcluster", "create", "x7", "--partition=normal"), 1, ('"normal" already means vCluster "hpc-batch"',)),
+        (("admin", "config", "set", "nodes.heartbeatTimeout=1s"), 1, ("heartbeatTimeout", "1s")),
+        (("admin", "config", "set", "nodes.nope=1"), 2, ("nodes.nope", "nodes.heartbeatInterval")),
+        (("admin", "config", "set", "work.minUid=0"), 2, ("minUid", "0")),
+        (("node", "drain", "nid001"), 2, ("--reason",)),
+        (("node", "drain", "nid999", "--reason=x"), 4, ("no node nid999", "lattice nodes")),
+        (("node", "drain", "nid[9", "--reason=x"), 2, ("nid[9",)),
+        (("node", "disable", "nid001", "--reason=x"), 2, ("--yes",)),
+        (("node", "undrain", "--group=nope"), 4, ('group "nope"',)),
+    )
+    for words, code, says in cases:
+        done = boss.lattice(*words, ok=False)
+        assert (done.returncode, words_missing(says, done.stderr)) == (code, []), (words, done.returncode, done.stderr)
+    assert not any(item["metadata"]["name"].startswith("x") for item in admin.list(VCLUSTERS).items)
+    assert not any((item.get("spec") or {}).get("drain") for item in admin.list(NODES).items)
