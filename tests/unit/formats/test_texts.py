@@ -33,15 +33,15 @@ def golden(name: str) -> str:
 
 
 def test_a_ledger_shard_of_format_1_is_written_and_read_as_it_always_was() -> None:
-    assert encode_shard(ROWS) == golden("ledger-shard.1")
-    assert decode_shard(golden("ledger-shard.1")) == ROWS
+    assert encode_shard(ROWS) == golden("ledger-shard-1")
+    assert decode_shard(golden("ledger-shard-1")) == ROWS
 
 
 def test_a_plan_of_format_1_is_written_and_read_as_it_always_was() -> None:
-    assert format_plan(PLAN) == golden("plan.1")
-    assert parse_plan(golden("plan.1")) == PLAN
+    assert format_plan(PLAN) == golden("plan-1")
+    assert parse_plan(golden("plan-1")) == PLAN
 
 
 def test_a_report_of_format_1_is_written_and_read_as_it_always_was() -> None:
-    assert format_report(REPORT) == golden("report.1")
-    assert set(parse_report(golden("report.1")).rows) == set(REPORT.rows)
+    assert format_report(REPORT) == golden("report-1")
+    assert set(parse_report(golden("report-1")).rows) == set(REPORT.rows)
