@@ -41,7 +41,9 @@ PROGRAM = "lattice-agent"
 GROUP = "lattice:agents"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """What a hollow node says that it has."""
-REGISTERED_AT_ONCE = 16
+HOLLOW_GROUP = 64
+"""Hollow nodes of one topology group, where none is given."""
+REGISTERED_AT_ONCE = 48
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger("lattice_agent")
@@ -193,7 +195,8 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         node = f"{settings.node_prefix}-{number:04d}"
         host = HollowHost(node, clock=clock, timers=timers, facts=facts, instance=f"{instance}-{number}")
         own = cluster.impersonate(AGENT + node, (GROUP,))
-        me = Self(node, facts, host.instance(), "", settings.group, settings.features, hollow=True)
+        group = settings.group or f"{settings.node_prefix}-g{(number - 1) // HOLLOW_GROUP:03d}"
+        me = Self(node, facts, host.instance(), "", group, settings.features, hollow=True)
         places.append(Place(me, Outside(own, clock, host, peers, reads)))
 
     def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:

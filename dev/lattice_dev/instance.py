@@ -27,6 +27,8 @@ from lattice_dev.version import version
 from lattice_dev.waiting import Clock, HostClock, wait_until
 
 READY_SECONDS = 60.0
+HOLLOW_READY_SECONDS = 0.1
+"""Added to it for each hollow node: each costs about ten writes before it is Ready."""
 EXAMPLE_TENANT = "physics"
 EXAMPLE_USERS = ("alice", "bob")
 
@@ -340,7 +342,7 @@ class Instance:
         with self._progress.step(what):
             for component in wanted:
                 self._supervisor.ensure(recorded, component)
-            self._supervisor.wait(recorded, wanted, READY_SECONDS)
+            self._supervisor.wait(recorded, wanted, _patience(recorded.options))
 
     def _install(self, here: Site) -> None:
         with self._progress.step("CRDs, roles, policies, webhooks"), self.cluster() as cluster:
@@ -359,7 +361,7 @@ class Instance:
                     self._add_user(here, recorded, name, EXAMPLE_TENANT, "user")
             for name, user in recorded.users.items():
                 people.write_kubeconfig(here, name, user, self._clock.now())
-            self._wait_objects(here, READY_SECONDS)
+            self._wait_objects(here, _patience(recorded.options))
 
     def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
         user = people.new_user(name, tenant, role, recorded.users, plain=here.network is None)
@@ -377,7 +379,8 @@ class Instance:
         nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
         with self.cluster() as cluster:
             missing = readiness.Objects(cluster, tenants=[EXAMPLE_TENANT], nodes=nodes, hollow=here.options.hollow).missing
-            wait_until(missing, within=within, clock=self._clock, what="the cluster", every=0.1)
+            every = 0.1 + here.options.hollow / 2000  # each look lists every node
+            wait_until(missing, within=within, clock=self._clock, what="the cluster", every=every)
 
     def _networked(self) -> Site:
         here, _ = self._existing()
@@ -412,6 +415,10 @@ class Instance:
         for file in self.where.directory.glob("agents/*/network"):
             if number := network.inode(file):
                 yield number
+
+
+def _patience(options: Options) -> float:
+    return READY_SECONDS + options.hollow * HOLLOW_READY_SECONDS
 
 
 def _check(options: Options) -> Options:

@@ -6,6 +6,7 @@ on a node that still runs work which no plan names.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 LEASE_NAMESPACE = "lattice-node-lease"
 FORGET = "lattice.dev/forget"
 INDEX_NAME = "lattice"
+TOLD_AT_ONCE = 32
+"""Nodes that are told their index at a time."""
 
 
 class Nodes:
@@ -187,11 +190,16 @@ class Nodes:
         verdict: Verdict = await propose(Pool(len(self.names)))
         if not isinstance(verdict, Accepted):
             event(log, "The ledger does not take the number of nodes", verdict=repr(verdict))
-        for name, node in list(self.nodes.items()):
-            if name in self.indices and node.status.index != self.indices[name]:
-                await self._cluster.patch(NODES, name, {"status": {"index": self.indices[name]}}, subresource="status")
+        untold = [name for name, node in self.nodes.items() if name in self.indices and node.status.index != self.indices[name]]
+        for begin in range(0, len(untold), TOLD_AT_ONCE):
+            await asyncio.gather(*(self._tell_index(name) for name in untold[begin : begin + TOLD_AT_ONCE]))
+        for name in list(self.nodes):
             self._refresh(name)
         self._woken()
+
+    async def _tell_index(self, name: str) -> None:
+        with contextlib.suppress(NotFound):  # it has gone meanwhile
+            await self._cluster.patch(NODES, name, {"status": {"index": self.indices[name]}}, subresource="status")
 
     async def _write_index(self, names: dict[str, str]) -> None:
         patch = {"metadata": {"resourceVersion": self._index_version}, "spec": {"names": names}}
