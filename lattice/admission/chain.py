@@ -51,6 +51,8 @@ def fill(request: Request, facts: Facts) -> Accepted:
     """The object with what is absent filled in; nothing is judged, and other kinds come back as they are."""
     if request.kind == "Allocation" and request.operation == "CREATE":
         return Accepted(fill_allocation(request.obj, facts))
+    if request.kind == "VCluster" and request.operation != "DELETE":
+        return Accepted(vclusters.fill(request.obj))
     if request.kind == "LatticeNode" and request.operation != "DELETE":
         return Accepted(nodes.fill(request.obj, request.old, facts))
     return Accepted(request.obj)

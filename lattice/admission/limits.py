@@ -60,7 +60,9 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
     lifecycle = asked.spec.lifecycle
     vcluster = asked.vcluster(facts)
     if lifecycle.walltime is None:
-        if lifecycle.type == "Bounded" and (vcluster is not None or not asked.spec.vcluster):
+        if lifecycle.type == "Bounded" and facts.vclusters is None:
+            yield Caution(f"{WALLTIME} is not set: the vcluster's default is taken, where it has one")
+        elif lifecycle.type == "Bounded" and (vcluster is not None or not asked.spec.vcluster):
             sentence = f'spec.lifecycle.walltime is not set, and vCluster "{asked.spec.vcluster}" has no default'
             yield Refused("WalltimeRequired", sentence, WALLTIME, "set spec.lifecycle.walltime, for example 1h30m")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import msgspec
@@ -11,6 +12,15 @@ from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
 from lattice.units import parse_duration
 from lattice.views import VCluster
+
+
+def fill(obj: Object) -> Object:
+    """A copy that says whether it is open, so that kubectl's table does."""
+    filled = copy.deepcopy(obj)
+    spec = filled.setdefault("spec", {})
+    if isinstance(spec, dict) and spec.get("state") is None:
+        spec["state"] = "Open"
+    return filled
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:

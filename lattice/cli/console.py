@@ -150,8 +150,9 @@ class Console:
         from lattice.kube.resources import TENANTS
         from lattice.views import Tenant
 
+        cluster = self.cluster  # no kubeconfig is no missing tenant
         try:
-            names = self.cluster.get(TENANTS, tenant, type=Tenant).spec.namespaces
+            names = cluster.get(TENANTS, tenant, type=Tenant).spec.namespaces
         except Denied:
             return tenant
         except NotFound as error:

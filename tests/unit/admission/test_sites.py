@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lattice.admission import Facts, Request, Verdict, judge
+from lattice.admission import Facts, Request, Verdict, fill, judge
 from lattice.admission import chain as chain_module
 from lattice.admission.patches import difference
 from lattice.admission.reasons import REFUSAL_WORDS, REFUSALS
@@ -146,3 +146,9 @@ def test_a_difference_is_the_smallest_patch_and_escapes_its_path() -> None:
         {"op": "add", "path": "/spec/b", "value": True},
         {"op": "replace", "path": "/metadata/labels/x~1y", "value": "2"},
     ]
+
+
+@pytest.mark.parametrize(("spec", "state"), [({}, "Open"), ({"state": "Closed"}, "Closed"), ({"state": None}, "Open")])
+def test_a_vcluster_says_whether_it_is_open(spec: dict[str, Any], state: str) -> None:
+    request = Request("VCluster", "CREATE", {"metadata": {"name": "x"}, "spec": spec}, {})
+    assert fill(request, SITE).obj["spec"]["state"] == state
