@@ -1,0 +1,165 @@
+"""The Standard Workload Format: lines in, columns out; a line that is none is refused with its number and its field.
+
+One job a line, 18 numbers, `-1` where a value is not known; lines that start with `;` are the header. The fields'
+meaning is that of the Parallel Workloads Archive (version 2.2). Jobs keep the order of their lines.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lattice.errors import Rejected
+
+FIELDS: Final = (
+    "job number",
+    "submit time",
+    "wait time",
+    "run time",
+    "allocated processors",
+    "average CPU time used",
+    "used memory",
+    "requested processors",
+    "requested time",
+    "requested memory",
+    "status",
+    "user",
+    "group",
+    "executable",
+    "queue",
+    "partition",
+    "preceding job",
+    "think time",
+)
+LARGEST: Final = 10**12
+"""A greater number is none of a log: as seconds it is 31,000 years."""
+PARTIAL: Final = frozenset({2, 3, 4})
+"""The status of a line that is one part of a job which stands above it as a whole."""
+_NUMBER: Final = re.compile(rb"-?\d+(?:\.\d*)?|-?\.\d+")
+_SECONDS: Final = frozenset({1, 2, 3, 8})
+_WHOLE: Final = frozenset({0, 4, 7, 10})
+"""Where a fraction is an error; of times it is cut off, elsewhere nobody reads it."""
+_HEADER: Final = re.compile(rb";\s*(MaxNodes|MaxProcs)\s*:\s*(\d{1,12})\s*$", re.IGNORECASE)
+
+
+def _column() -> array[int]:
+    return array("q")
+
+
+@dataclass
+class Trace:
+    """The columns of a log that a replay needs, one entry a job in the order of the lines."""
+
+    job: array[int] = field(default_factory=_column)
+    submit: array[int] = field(default_factory=_column)
+    run: array[int] = field(default_factory=_column)
+    allocated: array[int] = field(default_factory=_column)
+    requested: array[int] = field(default_factory=_column)
+    """Processors."""
+    estimate: array[int] = field(default_factory=_column)
+    """Requested time in seconds."""
+    line: array[int] = field(default_factory=_column)
+    header: dict[str, int] = field(default_factory=dict)
+    """`maxnodes` and `maxprocs`, where the header says them."""
+    parts: int = 0
+    """Lines left out because they are parts of a job that has a line of its own."""
+    cut: int = 0
+    """Lines with a time that is no whole number of seconds."""
+
+
+def parse(lines: Iterable[bytes]) -> Trace:
+    """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    trace = Trace()
+    numbers = _JobNumbers(trace)
+    for at, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words:
+            continue
+        if words[0][:1] == b";":
+            _read_header(trace, line)
+            continue
+        values = _values(trace, words, at)
+        if numbers.is_part(values[0], values[10], at):
+            trace.parts += 1
+            continue
+        trace.job.append(values[0])
+        trace.submit.append(values[1])
+        trace.run.append(values[3])
+        trace.allocated.append(values[4])
+        trace.requested.append(values[7])
+        trace.estimate.append(values[8])
+        trace.line.append(at)
+    return trace
+
+
+class _JobNumbers:
+    """Finds numbers that come twice; as long as they grow, which is the rule, it remembers only the last."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._last = -LARGEST - 1
+        self._seen: set[int] | None = None
+
+    def is_part(self, number: int, status: int, at: int) -> bool:
+        """Whether the line is a part of a job that was read; Rejected when it is the same job again."""
+        if number > self._last and self._seen is None:
+            self._last = number
+            return False
+        if self._seen is None:
+            self._seen = set(self._trace.job)
+        if number not in self._seen:
+            self._seen.add(number)
+            return False
+        if status in PARTIAL:
+            return True
+        first = self._trace.line[self._trace.job.index(number)]
+        raise Rejected(f"line {at}: job number {number} stands already in line {first}", reason="BadTrace")
+
+
+def _read_header(trace: Trace, line: bytes) -> None:
+    found = _HEADER.match(line.strip())
+    if found:
+        trace.header[found[1].decode().lower()] = int(found[2])
+
+
+def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
+    """The 18 numbers of a line."""
+    if len(words) == len(FIELDS):
+        try:
+            values = list(map(int, words))
+        except ValueError:
+            return _careful(trace, words, at)
+        if max(values) <= LARGEST and min(values) >= -LARGEST and not any(b"_" in word for word in words):
+            return values
+    return _careful(trace, words, at)
+
+
+def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
+    """The numbers of a line that has fractions, or the sentence that says what is wrong with it."""
+    for place, word in enumerate(words[: len(FIELDS)]):
+        if not _NUMBER.fullmatch(word):
+            raise _wrong(at, place, word, "is no number")
+        if abs(float(word)) > LARGEST:
+            raise _wrong(at, place, word, "is above 10^12, which no log means")
+    if len(words) != len(FIELDS):
+        raise Rejected(f"line {at} has {len(words)} fields, a line of SWF has {len(FIELDS)}", reason="BadTrace")
+    broken = [place for place, word in enumerate(words) if b"." in word and float(word) != int(float(word))]
+    for place in broken:
+        if place in _WHOLE:
+            raise _wrong(at, place, words[place], "is no whole number")
+    if _SECONDS.intersection(broken):
+        trace.cut += 1
+    return [_whole(float(word)) if b"." in word else int(word) for word in words]
+
+
+def _whole(value: float) -> int:
+    """Without its fraction; something stays something: half a second is one."""
+    return 1 if 0 < value < 1 else int(value)
+
+
+def _wrong(at: int, place: int, word: bytes, what: str) -> Rejected:
+    shown = word[:40].decode("ascii", errors="backslashreplace") + ("…" if len(word) > 40 else "")
+    return Rejected(f"line {at}: {FIELDS[place]} (field {place + 1}): '{shown}' {what}", reason="BadTrace", fields=(FIELDS[place],))

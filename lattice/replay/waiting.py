@@ -1,0 +1,130 @@
+"""The jobs that wait, in the order in which a backfill pass asks them, in blocks that a pass can skip as a whole.
+
+A job is known by its rank: its place in that order among all jobs of the workload. Each block knows the
+fewest nodes and the shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lattice.errors import Corrupt
+
+BLOCK: Final = 64
+"""Jobs in a new block; at twice as many it is halved."""
+
+
+class WaitingJobs:
+    """Ranks in ascending order; `nodes` and `estimate` are columns by rank."""
+
+    __slots__ = ("_estimate", "_lasts", "_least", "_nodes", "_ranks", "_shortest")
+
+    def __init__(self, nodes: Sequence[int], estimate: Sequence[int]) -> None:
+        self._nodes = nodes
+        self._estimate = estimate
+        self._ranks: list[list[int]] = []
+        self._lasts: list[int] = []
+        self._least: list[int] = []
+        self._shortest: list[int] = []
+
+    def add(self, rank: int) -> None:
+        """A job begins to wait."""
+        if not self._ranks or (rank > self._lasts[-1] and len(self._ranks[-1]) >= BLOCK):
+            self._insert(len(self._ranks), [rank])
+            return
+        at = min(bisect_left(self._lasts, rank), len(self._ranks) - 1)
+        ranks = self._ranks[at]
+        insort(ranks, rank)
+        self._lasts[at] = ranks[-1]
+        if self._nodes[rank] < self._least[at]:
+            self._least[at] = self._nodes[rank]
+        if self._estimate[rank] < self._shortest[at]:
+            self._shortest[at] = self._estimate[rank]
+        if len(ranks) >= 2 * BLOCK:
+            self._drop(at)
+            self._insert(at, ranks[BLOCK:])
+            self._insert(at, ranks[:BLOCK])
+
+    def remove(self, rank: int) -> None:
+        """A job waits no more."""
+        at = bisect_left(self._lasts, rank)
+        ranks = self._ranks[at]
+        del ranks[bisect_left(ranks, rank)]
+        if not ranks:
+            self._drop(at)
+            return
+        self._lasts[at] = ranks[-1]
+        if self._nodes[rank] == self._least[at]:
+            self._least[at] = min(map(self._nodes.__getitem__, ranks))
+        if self._estimate[rank] == self._shortest[at]:
+            self._shortest[at] = min(map(self._estimate.__getitem__, ranks))
+
+    def take(self, free: int, slack: int, extra: int) -> list[int]:
+        """Remove and return the jobs that start now, each asked once and in order.
+
+        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes
+        no more than the `extra` nodes, which it then uses up.
+        """
+        taken: list[int] = []
+        nodes, estimate, at = self._nodes, self._estimate, 0
+        while at < len(self._ranks):
+            least = self._least[at]
+            if least > free or (least > extra and self._shortest[at] > slack):
+                at += 1
+                continue
+            found: list[int] = []
+            for rank in self._ranks[at]:
+                need = nodes[rank]
+                if need <= free:
+                    if estimate[rank] <= slack:
+                        free -= need
+                        found.append(rank)
+                    elif need <= extra:
+                        free -= need
+                        extra -= need
+                        found.append(rank)
+            at = self._without(at, found)
+            taken += found
+            if not free:
+                break
+        return taken
+
+    def _without(self, at: int, found: list[int]) -> int:
+        """Take these out of the block at `at`, and join it with the next when both are small; the place to read next."""
+        if not found:
+            return at + 1
+        gone = set(found)
+        ranks = [rank for rank in self._ranks[at] if rank not in gone]
+        self._drop(at)
+        if not ranks:
+            return at
+        if at < len(self._ranks) and len(ranks) + len(self._ranks[at]) <= BLOCK:
+            ranks += self._ranks[at]
+            self._drop(at)
+            self._insert(at, ranks)
+            return at  # the jobs of the next block are still to be asked; those before them fit no better a second time
+        self._insert(at, ranks)
+        return at + 1
+
+    def _insert(self, at: int, ranks: list[int]) -> None:
+        self._ranks.insert(at, ranks)
+        self._lasts.insert(at, ranks[-1])
+        self._least.insert(at, min(map(self._nodes.__getitem__, ranks)))
+        self._shortest.insert(at, min(map(self._estimate.__getitem__, ranks)))
+
+    def _drop(self, at: int) -> None:
+        del self._ranks[at], self._lasts[at], self._least[at], self._shortest[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return (rank for ranks in self._ranks for rank in ranks)
+
+    def validate(self) -> None:
+        """Rebuild what is kept beside the ranks and compare; Corrupt when it differs."""
+        ranks = list(self)
+        lasts = [block[-1] for block in self._ranks]
+        least = [min(self._nodes[rank] for rank in block) for block in self._ranks]
+        shortest = [min(self._estimate[rank] for rank in block) for block in self._ranks]
+        if ranks != sorted(set(ranks)) or (lasts, least, shortest) != (self._lasts, self._least, self._shortest):
+            raise Corrupt(f"the blocks of {len(ranks)} waiting jobs differ from their summaries")
