@@ -17,7 +17,7 @@ from typing import Any
 from lattice.daemon import logs, metrics, process
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.settings import CommonSettings, load
-from lattice.errors import Rejected, Retry, UnknownOutcome
+from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
@@ -152,11 +152,11 @@ def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
 
 
 async def _registered(registration: Registration, clock: Clock, node: str) -> None:
-    """Registers, and again while the API server does not answer; a name that is taken ends the process."""
+    """Registers, and again while the API server does not answer or has not read its roles; a name that is taken ends the process."""
     while True:
         try:
             await registration.register()
-        except (Retry, UnknownOutcome) as error:
+        except (Retry, UnknownOutcome, Denied) as error:
             logs.event(log, "RegistrationWaits", logging.WARNING, node=node, reason=error.reason, message=error.message)
             await clock.sleep(RETRY_SECONDS)
         else:

@@ -16,7 +16,7 @@ from typing import Any
 from lattice.daemon import logs, metrics, process, settings
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
-from lattice.errors import AlreadyExists, LatticeError, Stale
+from lattice.errors import AlreadyExists, LatticeError
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
@@ -73,7 +73,7 @@ class Term:
         self.working = False
 
     async def run(self) -> None:
-        """Take over and work until deposed (raises Stale)."""
+        """Take over and work until deposed (raises Stale) or until an error ends the term (raises it)."""
         cluster, clock = self._outside.cluster, self._outside.clock
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
@@ -91,8 +91,8 @@ class Term:
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
-        except* Stale as deposed:
-            raise deposed.exceptions[0] from None
+        except* LatticeError as ended:
+            raise process.first_cause(ended) from None
 
     def _build(self, cluster: Cluster, clock: Clock, version: str, book: Book) -> None:
         """Wire the parts; each owns its state, and they speak through the callables given here."""

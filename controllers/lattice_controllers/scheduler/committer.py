@@ -16,7 +16,7 @@ import msgspec
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, Undo, apply_all
@@ -31,6 +31,7 @@ NAME = "lattice"
 BYTES_PER_SECOND = 1 << 20
 BURST_SECONDS = 10.0
 RETRY_SECONDS = 0.2
+DENIED_SECONDS = 1.0
 
 Changes = list[tuple[Row | None, Row | None]]
 
@@ -165,6 +166,9 @@ class Committer:
                     return
             except Retry as error:
                 await self._clock.sleep(error.after_seconds or RETRY_SECONDS)
+            except Denied as error:  # an API server that has just started denies everything until it has read its roles
+                event(log, "The ledger may not be written", error=error)
+                await self._clock.sleep(DENIED_SECONDS)
             except Rejected:
                 self.book.head = before
                 undo()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice.errors import Rejected, Retry, Stale, UnknownOutcome
+from lattice.errors import Denied, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book
@@ -117,6 +117,13 @@ async def test_a_write_that_never_arrived_is_repeated() -> None:
     async with leading(cluster) as leader:
         cluster.fail(UnknownOutcome("no answer"), verb="replace", resource=LEDGERS, times=3)
         cluster.fail(Retry("busy"), verb="replace", resource=LEDGERS, times=2)
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+
+
+async def test_an_api_server_that_denies_everything_while_it_starts_is_waited_for() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        cluster.fail(Denied("it has not read its roles yet"), verb="replace", resource=LEDGERS, times=3)
         assert await leader.committer.propose(claim(1, (0,))) == Accepted()
 
 
