@@ -1,0 +1,182 @@
+"""Contracts and who keeps them: hard quotas, members, deletion; and GitOps tools that apply the same manifests again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import TENANTS
+from lattice_dev.instance import Instance
+from tests.e2e.conftest import Room
+from tests.e2e.people import Person, person, reason
+from tests.e2e.waiting import Seen, until
+
+
+@pytest.fixture
+def me(control_plane: Instance, tenant: Room) -> Person:
+    """alice, in a tenant of this test."""
+    return person(control_plane, "alice", tenant.namespace)
+
+
+@pytest.fixture(scope="module")
+def sam(control_plane: Instance) -> Person:
+    """A system admin."""
+    control_plane.add_user("sam", "operations", "system-admin")
+    return person(control_plane, "sam", "operations")
+
+
+@pytest.fixture(scope="module")
+def boss(control_plane: Instance) -> Person:
+    """The administrator of the cluster."""
+    return person(control_plane, "admin", "default")
+
+
+def use(admin: BlockingCluster, tenant: str, *, within: float = 15, **wanted: Any) -> None:
+    """Wait until the tenant's mirrored use and limits have these values."""
+
+    def mirrored() -> dict[str, Any]:
+        found: dict[str, Any] = (admin.get(TENANTS, tenant).get("status") or {}).get("use") or {}
+        return found
+
+    until(Seen(mirrored, lambda seen: all(seen.get(key, 0) == value for key, value in wanted.items())), within=within, every=0.2)
+
+
+# hard quota
+
+
+def test_a_full_quota_is_refused_with_the_sentence_of_the_book(me: Person, sam: Person, tenant: Room, admin: BlockingCluster) -> None:
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=2")
+    use(admin, tenant.name, maxNodes=2)
+    much = me.apply("much", nodes=3, entrypoint="true", ok=False)
+    sentence = f'allocation rejected: tenant "{tenant.name}" would exceed max_nodes quota'
+    assert f"{sentence} (current: 0, requested: 3, limit: 2)" in much.stderr
+    me.apply("full", nodes=2, entrypoint="sleep 4246.1")
+    me.phase("full", "Running")
+    use(admin, tenant.name, usedNodes=2, usedAllocations=1)
+    more = me.lattice("submit", "--", "true", ok=False)
+    assert more.returncode == 1
+    assert more.stderr.startswith(f"Error: {sentence}\n  Current: 2\n  Requested: 1\n  Limit: 2\n  Hint: ")
+    assert me.lattice("status", "-o", "name").stdout == "allocation.lattice.dev/full\n"
+    listed = next(line for line in sam.lattice("admin", "tenant", "list").stdout.splitlines() if line.startswith(tenant.name))
+    assert listed.split()[1:5] == ["2", "2", "1", "unlimited"]
+
+
+def test_where_the_tenant_says_queue_it_waits_for_headroom_and_starts_when_there_is_room(
+    me: Person, sam: Person, tenant: Room, admin: BlockingCluster
+) -> None:
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=2", "--on-exceeded=queue")
+    use(admin, tenant.name, maxNodes=2)
+    me.apply("full", nodes=2, entrypoint="sleep 4246.2")
+    me.phase("full", "Running")
+    use(admin, tenant.name, usedNodes=2)
+    waiting = me.apply("next", nodes=1, entrypoint="true")
+    assert "no room in its max_nodes quota (current: 2, requested: 1, limit: 2)" in waiting.stderr
+    until(lambda: reason(me.get("next").get("status", {}), "Scheduled") == "WaitingForQuotaHeadroom", within=10)
+    said = me.lattice("why", "next").stdout
+    assert all(word in said for word in ("current: 2", "requested: 1", "limit: 2")), said
+    me.lattice("cancel", "full")
+    assert me.ended("next")["phase"] == "Completed"
+
+
+def test_a_limit_of_zero_pauses_the_tenant_and_lets_what_runs_go_on(me: Person, sam: Person, tenant: Room, admin: BlockingCluster) -> None:
+    me.apply("before", entrypoint="sleep 4246.3")
+    me.phase("before", "Running")
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=0")
+    use(admin, tenant.name, maxNodes=0)
+    paused = me.apply("paused", entrypoint="true", ok=False)
+    assert "limit: 0" in paused.stderr
+    assert "the tenant is paused" in paused.stderr
+    assert me.get("before")["status"]["phase"] == "Running"
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=none", "--max-allocations=1", "--max-preemption-class=3")
+    until(lambda: "maxNodes" not in admin.get(TENANTS, tenant.name)["status"]["use"], within=15)
+    use(admin, tenant.name, maxAllocations=1, usedAllocations=1)
+    assert "max_concurrent_allocations quota (current: 1, requested: 1, limit: 1)" in me.apply("second", entrypoint="true", ok=False).stderr
+    high = me.apply("high", entrypoint="true", lifecycle={"preemptionClass": 5}, ok=False)
+    assert f'highest of tenant "{tenant.name}" (requested: 5, limit: 3)' in high.stderr
+
+
+def test_a_tenant_in_use_stays_and_a_deleted_one_leaves_no_binding(control_plane: Instance, sam: Person, boss: Person) -> None:
+    name = f"brief-{control_plane.pid('scheduler')}"
+    sam.lattice("admin", "tenant", "create", name, "--max-nodes=2", "--user=alice", "--retention=1h")
+    sam.kubectl("wait", "tenant", name, "--for=condition=Ready", "--timeout=20s")
+    me = person(control_plane, "alice", name)
+    until(lambda: me.apply("work", entrypoint="sleep 4246.4", ok=False).returncode == 0, within=20, every=0.5, what="alice's right")
+    me.phase("work", "Running")
+    refused = sam.kubectl("delete", "tenant", name, "--wait=false", ok=False)
+    assert (refused.returncode, "in use" in refused.stderr or "have not ended" in refused.stderr) == (1, True), refused.stderr
+    me.kubectl("delete", "alloc", "work", "-n", name, "--timeout=30s")
+    until(lambda: sam.kubectl("delete", "tenant", name, "--timeout=15s", ok=False).returncode == 0, within=30, every=1.0)
+    assert boss.kubectl("get", "rolebindings", "-n", name, "-o", "name").stdout == ""
+    refused = me.apply("more", entrypoint="true", ok=False)
+    assert refused.returncode == 1
+    boss.kubectl("delete", "namespace", name, "--timeout=30s")
+
+
+# GitOps
+
+
+def manifests(namespace: str, **spec: Any) -> str:
+    """What a GitOps tool applies again and again."""
+    full = {"entrypoint": "true", "resources": {"nodes": 1}, "lifecycle": {"walltime": "5m"}, **spec}
+    metadata = {"name": "declared", "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "argocd"}}
+    return yaml.safe_dump({"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": metadata, "spec": full})
+
+
+def test_the_same_manifest_applied_again_shows_no_difference_and_its_health_can_be_waited_for(me: Person) -> None:
+    text = manifests(me.namespace)
+    apply = ("apply", "--server-side", "--field-manager=argocd", "-f", "-")
+    me.kubectl(*apply, stdin=text)
+    me.kubectl("wait", "alloc", "declared", "-n", me.namespace, "--for=condition=Ready", "--timeout=30s")
+    before = me.get("declared")["metadata"]
+    me.kubectl(*apply, stdin=text)
+    after = me.get("declared")["metadata"]
+    assert (after["resourceVersion"], after["generation"]) == (before["resourceVersion"], before["generation"])
+    diff = me.kubectl("diff", "--server-side", "--field-manager=argocd", "-f", "-", stdin=text, ok=False)
+    assert (diff.returncode, diff.stdout) == (0, ""), diff.stdout + diff.stderr
+    status = me.get("declared")["status"]
+    assert status["observedGeneration"] == after["generation"]
+    assert {condition["type"]: condition["status"] for condition in status["conditions"]}["Ready"] == "True"
+
+
+@pytest.fixture
+def argo(boss: Person, tenant: Room, admin: BlockingCluster, control_plane: Instance, tmp_path: Path) -> Iterator[Person]:
+    """A service account that may submit for others in this tenant."""
+    boss.kubectl("create", "serviceaccount", "argo", "-n", tenant.namespace)
+    who = f"system:serviceaccount:{tenant.namespace}:argo"
+    name = f"runas-{tenant.name}"
+    boss.kubectl("create", "clusterrole", name, "--verb=runas", "--resource=tenants.lattice.dev", f"--resource-name={tenant.name}")
+    boss.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount={tenant.namespace}:argo")
+    access = admin.get(TENANTS, tenant.name)["spec"]["access"]
+    admin.patch(TENANTS, tenant.name, {"spec": {"access": {"users": [*access["users"], who]}}})
+    config = yaml.safe_load(boss.kubeconfig.read_text())
+    token = boss.kubectl("create", "token", "argo", "-n", tenant.namespace).stdout.strip()
+    for entry in config["users"]:
+        entry["user"] = {"token": token}
+    path = tmp_path / "argo.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    made = Person(path, boss.kubectl_path, tenant.namespace)
+    asked = ("auth", "can-i", "create", "allocations.lattice.dev", "-n", tenant.namespace)
+    until(lambda: made.kubectl(*asked, ok=False).stdout == "yes\n", within=15, every=0.3, what="the rights of argo")
+    yield made
+    boss.kubectl("delete", "clusterrole,clusterrolebinding", name)
+
+
+def test_a_gitops_tool_with_runas_submits_for_alice_and_alice_not_for_bob(me: Person, argo: Person) -> None:
+    argo.kubectl("apply", "--server-side", "-f", "-", stdin=manifests(me.namespace, user="alice", entrypoint="id -un"))
+    status = me.ended("declared")
+    assert status["phase"] == "Completed"
+    assert me.lattice("logs", "declared").stdout == "alice\n"
+    argo.kubectl("apply", "--server-side", "-f", "-", stdin=manifests(me.namespace, user="alice", entrypoint="id -un"))
+    assert (
+        json.loads(argo.kubectl("get", "alloc", "declared", "-n", me.namespace, "-o", "json").stdout)["status"]["number"]
+        == status["number"]
+    )
+    refused = me.apply("for-bob", entrypoint="true", user="bob", ok=False)
+    assert (refused.returncode, "runas" in refused.stderr) == (1, True)
+    argo.kubectl("delete", "alloc", "declared", "-n", me.namespace, "--timeout=20s")
