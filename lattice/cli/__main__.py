@@ -73,6 +73,11 @@ def complete() -> NoReturn:
     sys.exit(exits.DONE)
 
 
+def rm_replay() -> int:
+    """The program `rm-replay`: `lattice replay` under the name that the book gives it."""
+    return main(["replay", *sys.argv[1:]])
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse with the exit code and the error shape of `lattice`; abbreviated flags are refused, since they would break later."""
 
@@ -118,7 +123,7 @@ def _another_program(verb: str, arguments: list[str]) -> int:
     return exits.USAGE
 
 
-__all__ = ["GLOBAL_WITH_VALUE", "complete", "main", "run"]
+__all__ = ["GLOBAL_WITH_VALUE", "complete", "main", "rm_replay", "run"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -51,6 +51,7 @@ BAD_INPUT: Final = frozenset(
         "UnknownOption",
         "ScriptTooLarge",
         "BadDocument",
+        "BadTrace",
         "BadWalltime",
         "BadPreemptionClass",
         "NodeListTooShort",

@@ -134,7 +134,11 @@ class Backfill:
                 return True
         if next_submit == NONE:
             return False
-        self._arrive(next_submit)
+        if at + 1 == self._count or self._submit[at + 1] != next_submit:
+            self.submitted = at + 1
+            self._arrive(at, next_submit)
+        else:
+            self._arrive_together(self._submissions(next_submit), next_submit)
         return True
 
     # Events
@@ -170,25 +174,30 @@ class Backfill:
         self.submitted = at
         return range(first, at)
 
-    def _arrive(self, now: int) -> None:
-        """Jobs are submitted and none ends: only they can start."""
-        jobs = self._submissions(now)
+    def _arrive(self, job: int, now: int) -> None:
+        """One job is submitted and none ends: only it can start."""
+        need = self._need[job]
+        if self._head == NONE:
+            if need <= self._free:
+                self._begin(job, now)
+            else:
+                self._wait(job)
+                self._reserve(job)
+        elif need <= self._free and (now + self._estimate[job] <= self._shadow or need <= self._extra):
+            self._backfill(job, now)
+        else:
+            self._wait(job)
+
+    def _arrive_together(self, jobs: Sequence[int], now: int) -> None:
+        """Several jobs are submitted and none ends: the first in order of submission, then those behind a head in theirs."""
         if self._head == NONE:
             jobs = self._start_in_order(jobs, now)
-            if not jobs:
-                return
-        asked: Sequence[int] = jobs
-        if len(jobs) > 1 and self._rank is not self._by_rank:
-            asked = sorted(jobs, key=self._rank.__getitem__)
-        slack = self._shadow - now
-        for job in asked:
-            need = self._need[job]
-            if need <= self._free and (self._estimate[job] <= slack or need <= self._extra):
+        for job in sorted(jobs, key=self._rank.__getitem__):
+            if self._need[job] <= self._free and (now + self._estimate[job] <= self._shadow or self._need[job] <= self._extra):
                 self._backfill(job, now)
             else:
                 self._waiting.add(self._rank[job])
-        start = self.start
-        self._order.extend([job for job in jobs if start[job] == NONE])
+        self._order.extend([job for job in jobs if self.start[job] == NONE])
 
     def _start_in_order(self, jobs: Sequence[int], now: int) -> Sequence[int]:
         """Nobody waits: start what fits; the first that does not becomes the head. Those behind it."""

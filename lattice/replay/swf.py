@@ -74,24 +74,26 @@ def parse(lines: Iterable[bytes]) -> Trace:
     """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
     trace = Trace()
     numbers = _JobNumbers(trace)
-    for at, line in enumerate(lines, start=1):
-        words = line.split()
+    job, submit, run, line = trace.job.append, trace.submit.append, trace.run.append, trace.line.append
+    allocated, requested, estimate = trace.allocated.append, trace.requested.append, trace.estimate.append
+    for at, text in enumerate(lines, start=1):
+        words = text.split()
         if not words:
             continue
-        if words[0][:1] == b";":
-            _read_header(trace, line)
+        if words[0].startswith(b";"):
+            _read_header(trace, text)
             continue
-        values = _values(trace, words, at)
+        values = _values(trace, words, at) if b"_" not in text else _careful(trace, words, at)
         if numbers.is_part(values[0], values[10], at):
             trace.parts += 1
             continue
-        trace.job.append(values[0])
-        trace.submit.append(values[1])
-        trace.run.append(values[3])
-        trace.allocated.append(values[4])
-        trace.requested.append(values[7])
-        trace.estimate.append(values[8])
-        trace.line.append(at)
+        job(values[0])
+        submit(values[1])
+        run(values[3])
+        allocated(values[4])
+        requested(values[7])
+        estimate(values[8])
+        line(at)
     return trace
 
 
@@ -132,7 +134,7 @@ def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
             values = list(map(int, words))
         except ValueError:
             return _careful(trace, words, at)
-        if max(values) <= LARGEST and min(values) >= -LARGEST and not any(b"_" in word for word in words):
+        if max(values) <= LARGEST and min(values) >= -LARGEST:
             return values
     return _careful(trace, words, at)
 

@@ -49,7 +49,9 @@ class WaitingJobs:
 
     def remove(self, rank: int) -> None:
         """A job waits no more."""
-        at = bisect_left(self._lasts, rank)
+        self._remove(bisect_left(self._lasts, rank), rank)
+
+    def _remove(self, at: int, rank: int) -> None:
         ranks = self._ranks[at]
         del ranks[bisect_left(ranks, rank)]
         if not ranks:
@@ -95,6 +97,10 @@ class WaitingJobs:
         """Take these out of the block at `at`, and join it with the next when both are small; the place to read next."""
         if not found:
             return at + 1
+        if len(found) == 1:
+            before = len(self._ranks)
+            self._remove(at, found[0])
+            return at + 1 - before + len(self._ranks)
         gone = set(found)
         ranks = [rank for rank in self._ranks[at] if rank not in gone]
         self._drop(at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lattice.errors import Rejected
 from lattice.replay.swf import Trace
@@ -97,7 +98,7 @@ def select(trace: Trace, machine: Machine) -> tuple[Workload, Left]:
         why = f": {', '.join(left.why(machine))}" if total else ""
         raise Rejected(f"no job to replay: 0 of {total} jobs are left{why}", reason="BadTrace")
     submit = trace.submit
-    left.unsorted = sum(1 for before, after in zip(kept, kept[1:], strict=False) if submit[after] < submit[before])
+    left.unsorted = sum(1 for before, after in pairwise(kept) if submit[after] < submit[before])
     if left.unsorted:
         kept.sort(key=submit.__getitem__)
     left.capped = sum(1 for at in kept if trace.run[at] > estimates[at])

@@ -1,0 +1,40 @@
+"""A bar on standard error for what takes long, where a person sees it; nothing anywhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+_WIDTH: Final = 30
+_EVERY_SECONDS: Final = 0.2
+
+
+class Progress:
+    """One line that is rewritten in place; `close` takes it away."""
+
+    def __init__(self, console: Console) -> None:
+        self._stream = console.outside.stderr
+        self._now = console.outside.now
+        self._shown = not console.args.quiet and self._stream.isatty()
+        self._last = self._now()
+        self._drawn = False
+
+    def show(self, what: str, share: float) -> None:
+        """How far it is, between 0 and 1; drawn at most five times a second, and not at all for what is quick."""
+        if not self._shown or self._now() - self._last < _EVERY_SECONDS:
+            return
+        self._last = self._now()
+        share = min(max(share, 0.0), 1.0)
+        full = round(share * _WIDTH)
+        self._stream.write(f"\r{what:<12}[{'#' * full}{'.' * (_WIDTH - full)}] {share:4.0%}")
+        self._stream.flush()
+        self._drawn = True
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
