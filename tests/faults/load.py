@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lattice.errors import AlreadyExists, Denied, Retry, Stale, UnknownOutcome
+from lattice.errors import AlreadyExists, Denied, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice.lifecycle.settle import is_final
@@ -165,5 +165,7 @@ class Load:
             cluster.patch(ALLOCATIONS, name, {"spec": {"cancel": {"reason": "its owner thought better of it"}}}, self._namespace)
         except PASSING:
             return False
+        except Rejected:
+            return True  # it has ended meanwhile, and stays as it is
         self.cancelled.add(name)
         return True

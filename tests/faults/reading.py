@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 
 from lattice.cli.gateway import open_stream
 from lattice.errors import LatticeError
@@ -21,7 +22,9 @@ class Reader:
     """alice, who reads the logs of her work one after the other; errors are no surprise while things are killed."""
 
     def __init__(self, instance: Instance, namespace: str, transitions: Transitions, names: Callable[[], list[str]], seed: int) -> None:
-        self.read = self.broken = 0
+        self.read = 0
+        self.broken: Counter[str] = Counter()
+        """By the error's reason."""
         self._config = kubeconfig.load(str(instance.kubeconfig("alice")), None)
         self._url, self._ca = instance.site().gateway, instance.site().authority("ca").read_text()
         self._namespace = namespace
@@ -56,9 +59,10 @@ class Reader:
             if not names:
                 continue
             self._transitions.note("log")
-            with suppress(LatticeError):
-                self.broken += 1
+            try:
                 self.lines(self._rng.choice(names))
-                self.broken -= 1
+            except LatticeError as error:
+                self.broken[error.reason] += 1
+            else:
                 self.read += 1
             self._transitions.note("log")
