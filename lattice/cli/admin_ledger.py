@@ -10,13 +10,13 @@ from lattice.cli import exits
 from lattice.cli.render import Column, fields, plural, table
 from lattice.errors import NotFound
 from lattice.kube.resources import LEDGERS, NODE_INDEXES
+from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
 from lattice.units import format_time, parse_duration
 from lattice.views import Ledger, LedgerStatus, NodeIndex
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
-RECOVER = "lattice.dev/recover"
 _PAUSE = 1.0
 _COLUMNS = (
     Column("TENANT"),
@@ -105,12 +105,20 @@ def _verify(console: Console) -> int:
 def _recover(console: Console) -> int:
     """Ask by annotation; the scheduler answers by one more recovery."""
     before = _status(console).recoveries
+    condition = console.cluster.get(LEDGERS, "lattice", type=Ledger).metadata.annotations.get(LEDGER_CONDITION)
+    if condition is None:
+        console.complain(
+            "Error: there is nothing to recover: no node has seen a newer ledger than this one",
+            "  Hint: right after a restore wait for one heartbeat of the nodes, then look at `lattice admin status`",
+        )
+        return exits.FAILED
+    console.note(condition)
     question = "Recover the ledger? Do this only after etcd was restored from a snapshot; work that nodes report is adopted."
     if not console.confirm(question):
         console.note("Nothing was changed")
         return exits.FAILED
     now = console.outside.now
-    console.cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {RECOVER: format_time(now())}}}, type=dict[str, Any])
+    console.cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {LEDGER_RECOVER: format_time(now())}}}, type=dict[str, Any])
     console.note("Asked the scheduler; it waits for every node that is not Down")
     deadline = now() + parse_duration(console.args.timeout)
     while now() < deadline:

@@ -13,6 +13,7 @@ from lattice.cli.render import fields
 from lattice.cli.scheduler import Leadership, leadership
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES
+from lattice.models.conditions import LEDGER_CONDITION
 from lattice.views import Allocation, Ledger, Node
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """0 when a scheduler and an operator lead, else 1."""
+    """0 when a scheduler and an operator lead and the ledger is right, else 1."""
     scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
     nodes = console.cluster.list(NODES, type=Node).items
     allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
@@ -35,7 +36,8 @@ def run(console: Console) -> int:
         console.document(answer)
     else:
         console.say(*_sentences(answer))
-    return exits.FAILED if scheduler.sentence or operator.sentence else exits.DONE
+    stopped = answer["ledger"] is not None and answer["ledger"]["condition"]
+    return exits.FAILED if scheduler.sentence or operator.sentence or stopped else exits.DONE
 
 
 def _ledger(console: Console) -> Ledger | None:
@@ -66,6 +68,7 @@ def summary(
             "usedNodes": sum(account.used_nodes for account in status.tenants.values()),
             "totalNodes": status.total_nodes,
             "bytes": sum(map(len, status.shards)),
+            "condition": ledger.metadata.annotations.get(LEDGER_CONDITION) if ledger is not None else None,
         },
     }
 
@@ -79,7 +82,7 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
     book = "not readable, or not there"
     if ledger is not None:
         held = f"{ledger['usedNodes']} of {ledger['totalNodes']} nodes held"
-        book = f"epoch {ledger['epoch']}, seq {ledger['seq']}, {held}, {ledger['bytes']} bytes"
+        book = ledger["condition"] or f"epoch {ledger['epoch']}, seq {ledger['seq']}, {held}, {ledger['bytes']} bytes"
     return fields(
         [
             ("Scheduler", answer["scheduler"]["message"] or f"leads: {answer['scheduler']['holder'] or 'may not be looked at'}"),

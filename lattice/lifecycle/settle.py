@@ -20,7 +20,7 @@ from lattice.lifecycle.conditions import FALSE, TRUE, condition, is_true, with_c
 from lattice.models import conditions as kinds
 from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
 
-NODE_SIDE = frozenset({"NodeLost", "Lost", "StartFailedOnNode", "ReporterLost"})
+NODE_SIDE = frozenset({"NodeLost", "Lost"})
 """Ends that the node caused, not the work: `OnNodeFailure` requeues them."""
 CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
 
@@ -96,7 +96,7 @@ def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, De
 def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
     """Whether policy and attempts left allow another attempt after an end with this reason.
 
-    A start that was lost before the first process is a retry; it counts all the same (decision "requeue").
+    Whether that attempt spends one of `requeue.max` is decided apart: one lost before its first process does not.
     """
     policy = lifecycle.requeue
     if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in ("Completed", "WalltimeExceeded", *CANCELLED_ENDS):

@@ -30,4 +30,9 @@ CANCELLED: Final = "Cancelled"
 PHASES: Final = (PENDING, STAGING, RUNNING, CHECKPOINTING, SUSPENDED, COMPLETED, FAILED, CANCELLED)
 FINAL_PHASES: Final = frozenset({COMPLETED, FAILED, CANCELLED})
 
+LEDGER_CONDITION: Final = "lattice.dev/condition"
+"""Annotation of the Ledger: what keeps the scheduler from committing, a word and a sentence."""
+LEDGER_RECOVER: Final = "lattice.dev/recover"
+"""Annotation of the Ledger: since when an administrator wants it recovered."""
+
 NODE_STATES: Final = ("Unknown", "Booting", "Ready", "Degraded", "Down", "Draining", "Drained", "Disabled", "Failed")

@@ -23,6 +23,7 @@ from lattice.kube.informer import Informer
 from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEASES, LEDGERS, NODE_INDEXES, NODES, PLANS, TENANTS, VCLUSTERS
 from lattice.ledger.commit import Book
+from lattice.ledger.plans import plan_name
 from lattice.ledger.proposals import Forget, Limits, Proposal
 from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.ledger.verify import verify
@@ -109,7 +110,9 @@ class Term:
             replan=lambda groups: self.plans.add(groups),
             newer_seen=lambda node, seq: self.recovery.newer_seen(node, seq),
         )
-        self.recovery = Recovery(cluster, clock, self.nodes, self.committer, measured)
+        self.recovery = Recovery(
+            cluster, clock, self.nodes, self.committer, measured, loaded=book.head.seq - 1, sent=lambda node: self._sent(node)
+        )
         self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
         committer = self.committer
 
@@ -171,6 +174,11 @@ class Term:
             row = new or old
             if row is not None:
                 self.allocations.queue.add(row.uid)
+
+    def _sent(self, node: str) -> int:
+        """The highest seq that this term has put into the plan of a node."""
+        index = self.nodes.indices.get(node)
+        return self.plans.sent.get(plan_name(index), 0) if index is not None else 0
 
     def _on_node(self, change: object) -> None:
         self.nodes.on_node(change)  # type: ignore[arg-type]

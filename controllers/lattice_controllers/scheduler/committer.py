@@ -19,7 +19,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
-from lattice.ledger.commit import Book, Undo, apply_all
+from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
 from lattice.ledger.proposals import Accepted, Proposal, Refused, Unknown, Verdict
 from lattice.views.ledger import Ledger
@@ -161,8 +161,8 @@ class Committer:
             }
             try:
                 stored = await self._cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
-            except (Stale, UnknownOutcome) as error:
-                if await self._stands(isinstance(error, Stale)):
+            except (Stale, UnknownOutcome):
+                if await self._stands(before):
                     return
             except Retry as error:
                 await self._clock.sleep(error.after_seconds or RETRY_SECONDS)
@@ -170,6 +170,7 @@ class Committer:
                 event(log, "The ledger may not be written", error=error)
                 await self._clock.sleep(DENIED_SECONDS)
             except Rejected:
+                await self._stands(before)
                 self.book.head = before
                 undo()
                 raise
@@ -177,22 +178,23 @@ class Committer:
                 self._version = stored.metadata.resource_version
                 return
 
-    async def _stands(self, conflict: bool) -> bool:
-        """After a write of unknown outcome, or a conflict: whether this commit stands. Raises Deposed."""
+    async def _stands(self, before: Head) -> bool:
+        """Whether this commit stands; the one before it must, if not. Raises Deposed when neither does.
+
+        A ledger that is not what this leader wrote last was taken by another one, or went back under it.
+        """
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         except LatticeError:
             await self._clock.sleep(RETRY_SECONDS)
             return False
         status, head = ledger.status, self.book.head
-        if status is None or status.term != head.term or status.epoch != head.epoch:
+        if status is None or (status.term, status.epoch) != (head.term, head.epoch):
             raise Deposed("another scheduler has taken the ledger", reason="Deposed")
-        if status.commit == head.commit:
-            self._version = ledger.metadata.resource_version
-            return True
-        if conflict:  # somebody touched the metadata, or an older write of ours came late
-            self._version = ledger.metadata.resource_version
-        return False
+        if status.commit not in (head.commit, before.commit):
+            raise Deposed(f"the ledger stands at seq {status.seq}, and {before.seq} was written last", reason="LedgerWentBack")
+        self._version = ledger.metadata.resource_version
+        return status.commit == head.commit
 
     async def _pace(self) -> None:
         """Keep to the byte budget: etcd stores every version of the whole object."""

@@ -31,6 +31,8 @@ class Plans:
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
         self._stopped = stopped
+        self.sent: dict[str, int] = {}
+        """Highest seq that this term has put, or tried to put, into each plan."""
         self._cluster = cluster
         self._book = book
         self._nodes = nodes
@@ -123,6 +125,7 @@ class Plans:
             "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
             "spec": {"seq": self._book.head.seq, "text": text},
         }
+        self.sent[group] = self._book.head.seq
         try:
             if standing is None:
                 written = await self._cluster.create(PLANS, body, type=Plan)

@@ -22,6 +22,7 @@ from lattice.ledger.format import HELD, Key
 from lattice.ledger.proposals import Adopt, Claim, Proposal, Recover, Release
 from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeReport
 from lattice.ledger.steps import DOWN
+from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
 from lattice.views.allocation import Allocation
 from lattice.views.meta import Metadata, View
 from lattice_controllers.scheduler.committer import NAME, Committer
@@ -30,8 +31,6 @@ from lattice_controllers.scheduler.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
-CONDITION = "lattice.dev/condition"
-RECOVER = "lattice.dev/recover"
 ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
 POLL_SECONDS = 1.0
 SEQ_MARGIN = 1000
@@ -45,21 +44,30 @@ class LedgerMetadata(View, frozen=True):
 
 
 class Recovery:
-    """Watches for reports from the future, stops the committer, and recovers when told to."""
+    """Watches for reports from the future, stops the committer, and recovers when told to.
 
-    def __init__(self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics) -> None:
+    `loaded` is the ledger's seq as this term found it, `sent` the highest seq that this term has put into the plan
+    of a node: what is above both, the node has from a ledger that is no more.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics, *,
+        loaded: int, sent: Callable[[str], int],
+    ) -> None:  # fmt: skip
         self.committer = committer
         self.highest = 0
+        self._loaded = loaded
+        self._sent = sent
+        self._asked_before = False
         self._cluster = cluster
         self._clock = clock
         self._nodes = nodes
         self._metrics = metrics
 
     def newer_seen(self, node: str, seq: int) -> None:
-        """A node has seen this seq; if the ledger has not come so far, it went back."""
+        """A node has seen this seq; if it cannot have it from this ledger, the ledger went back."""
         self.highest = max(self.highest, seq)
         committer = self.committer
-        if committer.paused or seq <= committer.book.head.seq:
+        if committer.paused or seq <= max(self._loaded, self._sent(node)):
             return
         committer.paused = WENT_BACK
         self._metrics.went_back.set(1)
@@ -83,15 +91,19 @@ class Recovery:
                 event(log, "Recovery has to wait", error=error)
 
     async def _asked(self) -> str:
+        """The wish to recover, if it was given since the condition stands; keeps the condition current."""
         ledger = await self._cluster.get(LEDGERS, NAME, type=LedgerMetadata)
         annotations = ledger.metadata.annotations
         missing = self._missing()
         said = f"{WENT_BACK}: nodes have seen seq {self.highest}; restore etcd rightly, then `lattice admin ledger recover`"
         if missing:
             said += f"; no report yet from {len(missing)} nodes: {', '.join(missing[:5])}"
-        if annotations.get(CONDITION) != said:
-            await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {CONDITION: said}}})
-        return annotations.get(RECOVER, "")
+        if not self._asked_before or annotations.get(LEDGER_CONDITION) != said:  # a wish from before this was seen does not count
+            wish = annotations.get(LEDGER_RECOVER) if self._asked_before else None
+            await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: said, LEDGER_RECOVER: wish}}})
+            self._asked_before = True
+            return ""
+        return annotations.get(LEDGER_RECOVER, "")
 
     def _missing(self) -> list[str]:
         """Nodes that are not Down and have not reported to this process yet."""
@@ -115,7 +127,7 @@ class Recovery:
         verdicts = [await answer for answer in answers]
         event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted), verdicts=repr(verdicts[:3]))
         self._metrics.went_back.set(0)
-        await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {CONDITION: None, RECOVER: None}}})
+        await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: None, LEDGER_RECOVER: None}}})
         raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
 

@@ -423,6 +423,11 @@ def test_a_faulty_ledger_is_1_with_each_fault(bench: Bench) -> None:
 
 def test_recover_asks_by_annotation_and_waits(bench: Bench) -> None:
     ledger(bench)
+    nothing = bench.run("admin", "ledger", "recover", "--yes")
+    assert nothing.code == 1
+    assert "nothing to recover" in nothing.err
+    condition = {"metadata": {"annotations": {"lattice.dev/condition": "LedgerWentBack: nodes have seen seq 90"}}}
+    bench.cluster.patch(LEDGERS, "lattice", condition, type=dict[str, Any])
     bench.at(3, lambda: bench.cluster.patch(LEDGERS, "lattice", {"status": {"recoveries": 1}}, subresource="status", type=dict[str, Any]))
     result = bench.run("admin", "ledger", "recover", "--yes")
     assert result.code == 0

@@ -159,6 +159,20 @@ async def test_what_the_server_refuses_is_refused_alone_and_leaves_no_trace() ->
         assert leader.committer.book.held(uid(0)) is None
 
 
+async def test_a_ledger_that_goes_back_under_its_leader_deposes_it() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        older = (await cluster.get(LEDGERS, "lattice"))["status"]
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+        await cluster.patch(LEDGERS, "lattice", {"status": older}, subresource="status")
+        cluster.fail(Rejected("seq grows by one", reason="Invalid"), verb="replace", resource=LEDGERS)
+        answer = leader.committer.propose(claim(2, (1,)))
+        with pytest.raises(Deposed) as raised:
+            await leader.task
+        assert raised.value.reason == "LedgerWentBack"
+        assert not answer.done() or answer.result() == Unknown()
+
+
 async def test_without_a_ledger_beside_known_work_none_is_made() -> None:
     cluster = FakeCluster(QuickClock())
     with pytest.raises(Stale) as raised:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.kube.fake import FakeCluster
 from lattice.ledger.commit import Book, apply_all
 from lattice.ledger.proposals import Accepted, Limits, Pool, Recover
 from lattice.ledger.reports import NodeReport, ReportRow
-from lattice_controllers.scheduler.recovery import adoptions, displaced
+from lattice_controllers.scheduler.committer import Committer
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.recovery import Recovery, adoptions, displaced
 from tests.build import allocation, claim, uid
 
 INDICES = {"a": 0, "b": 1, "c": 2}
@@ -29,6 +36,25 @@ def test_what_runs_is_adopted_and_what_it_displaced_is_released() -> None:
     assert set(book.rows) == {(uid(2), 1), (uid(3), 1)}
     assert (book.head.seq, book.head.next_number, book.head.recoveries) == (1090, 50, 1)
     book.validate()
+
+
+@pytest.mark.parametrize(
+    ("seen", "stops"),
+    [
+        pytest.param(32, False, id="as loaded"),
+        pytest.param(35, False, id="sent by this term"),
+        pytest.param(36, True, id="above both, though not above what takeover has written since"),
+    ],
+)
+def test_one_report_that_this_ledger_cannot_have_caused_stops_everything(seen: int, stops: bool) -> None:
+    cluster, clock = FakeCluster(SystemClock()), SystemClock()
+    book = Book.empty("t", "c")
+    book.head.seq = 38
+    measured = SchedulerMetrics()
+    committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None)
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
+    Recovery(cluster, clock, nodes, committer, measured, loaded=32, sent=lambda _node: 35).newer_seen("a", seen)
+    assert bool(committer.paused) is stops
 
 
 def test_an_older_attempt_that_still_runs_is_adopted_as_releasing() -> None:
