@@ -1,0 +1,85 @@
+"""Nodes that are cut off, lost, rebooted, reinstalled: the work goes on elsewhere, and never twice at once on a node."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lattice.units import expand_nodes
+from tests.e2e.waiting import until
+from tests.faults.scene import DOWN_SECONDS, Scene
+
+pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.netns]
+
+
+def test_a_node_cut_off_for_a_moment_goes_on_and_its_exit_code_arrives(scene: Scene) -> None:
+    name = scene.submit(seconds=4, code=3)
+    head = scene.running(name).status.head
+    scene.instance.cut(head)
+    time.sleep(2.0)
+    scene.instance.mend(head)
+    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
+
+
+def test_work_that_ends_while_its_node_is_cut_off_keeps_its_exit_code(scene: Scene) -> None:
+    name = scene.submit(seconds=1.5, code=7)
+    head = scene.running(name).status.head
+    scene.instance.cut(head)
+    time.sleep(3.0)
+    scene.instance.mend(head)
+    assert scene.ends([name]) == [("TaskFailed", 7, 1)]
+
+
+def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_returns(scene: Scene) -> None:
+    name = scene.submit(seconds=25, code=3)
+    first = scene.running(name)
+    head = first.status.head
+    scene.instance.cut(head)
+    second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
+    assert second.status.head != head
+    assert second.status.attempts[0].reason == "NodeLost"
+    assert scene.alive(first, head) == [1], "nothing is killed on a node that nobody can reach"
+    scene.instance.mend(head)
+    until(lambda: scene.alive(first, head) == [], within=30, what=f"the end of the first attempt on {head}")
+    scene.becomes(head, "Ready")
+    assert scene.ends([name]) == [("TaskFailed", 3, 2)]
+    assert [one.task[1] for one in scene.told(first) if one.word == "exit"] == [2]
+
+
+def test_a_node_lost_for_good_keeps_its_rows_until_somebody_vouches_for_it(scene: Scene) -> None:
+    name = scene.submit(nodes=2, seconds=8, code=0)
+    nodes = expand_nodes(scene.running(name).status.nodes)
+    lost = nodes[1]
+    scene.instance.power_off(lost)
+    second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
+    assert lost not in expand_nodes(second.status.nodes)
+    assert scene.ends([name]) == [("Completed", 0, 2)]
+    assert sum(account.used_nodes for account in scene.here.ledger().tenants.values()) == 1, "the lost node stays taken"
+    scene.change_node(lost, {"disable": {"reason": "it burnt", "by": "olga", "fenced": True}})
+    assert scene.here.settle(30) == []
+    scene.instance.power_on(lost)
+    scene.change_node(lost, {"disable": None})
+    scene.becomes(lost, "Ready")
+
+
+@pytest.mark.parametrize("wipe", [False, True], ids=["disk kept", "disk gone"])
+def test_work_of_a_rebooted_node_runs_again_as_the_second_attempt(scene: Scene, wipe: bool) -> None:
+    name = scene.submit(seconds=4, code=7)
+    head = scene.running(name).status.head
+    scene.instance.power_off(head)
+    scene.instance.power_on(head, wipe=wipe)
+    second = scene.running(name, attempt=2)
+    assert second.status.attempts[0].reason in ("Lost", "NodeLost")
+    assert scene.ends([name]) == [("TaskFailed", 7, 2)]
+
+
+def test_an_exit_record_outlives_the_reboot_and_its_work_does_not_run_again(scene: Scene) -> None:
+    name = scene.submit(seconds=2, code=3)
+    found = scene.running(name)
+    head = found.status.head
+    scene.instance.kill(f"agent-{head}")
+    until(lambda: scene.alive(found, head) == [], within=20, what="the end of the work")
+    scene.instance.power_off(head)
+    scene.instance.power_on(head)
+    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
