@@ -1,0 +1,237 @@
+"""What operators and system admins do with nodes and the cluster, with the rights of their roles only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import CONFIGS, LEDGERS, NODE_INDEXES, NODES
+from lattice.ledger.verify import verify
+from lattice.views.ledger import Ledger, NodeIndex
+from lattice_dev.instance import Instance
+from tests.e2e.conftest import Room
+from tests.e2e.people import Person, person, reason
+from tests.e2e.waiting import Seen, until
+
+
+@pytest.fixture
+def me(control_plane: Instance, tenant: Room) -> Person:
+    """alice, in a tenant of this test."""
+    return person(control_plane, "alice", tenant.namespace)
+
+
+@pytest.fixture(scope="module")
+def olga(control_plane: Instance) -> Person:
+    """An operator."""
+    control_plane.add_user("olga", "operations", "operator")
+    return person(control_plane, "olga", "operations")
+
+
+@pytest.fixture(scope="module")
+def sam(control_plane: Instance) -> Person:
+    """A system admin."""
+    control_plane.add_user("sam", "operations", "system-admin")
+    return person(control_plane, "sam", "operations")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_retries(admin: BlockingCluster) -> Iterator[None]:
+    """A retry follows its attempt after a second."""
+    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": "1s"}}})
+    yield
+    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": None}}})
+
+
+@pytest.fixture(autouse=True)
+def all_nodes_again(control_plane: Instance, admin: BlockingCluster) -> Iterator[None]:
+    """Every node is powered and Ready again after each test."""
+    yield
+    for at in range(1, 5):
+        control_plane.start(f"agent-nid{at:03}")
+
+    def look() -> dict[str, str]:
+        seen = {}
+        for item in admin.list(NODES).items:
+            state = seen[item["metadata"]["name"]] = (item.get("status") or {}).get("state", "")
+            if item["spec"].get("disable") or (item["spec"].get("drain") and state == "Drained"):
+                admin.patch(NODES, item["metadata"]["name"], {"spec": {"disable": None, "drain": None}})
+        return seen
+
+    until(Seen(look, lambda seen: list(seen.values()) == ["Ready"] * 4), within=60, every=0.3, what="four Ready nodes")
+
+
+def states(who: Person) -> dict[str, str]:
+    """Each node's state."""
+    items = json.loads(who.lattice("nodes", "-o", "json").stdout)["items"]
+    return {item["metadata"]["name"]: item.get("status", {}).get("state", "") for item in items}
+
+
+def reaches(who: Person, node: str, state: str, *, within: float = 30) -> None:
+    """Wait until the node shows this state."""
+    until(Seen(lambda: states(who), lambda seen: seen.get(node) == state), within=within, every=0.3, what=f"{node} {state}")
+
+
+def running(me: Person, name: str, nodes: int = 1, **spec: Any) -> dict[str, Any]:
+    """The status of long work that runs."""
+    me.apply(name, nodes=nodes, entrypoint="sleep 4245.1", **spec)
+    return me.phase(name, "Running")
+
+
+# drain
+
+
+def test_a_drained_node_finishes_its_work_and_takes_no_other(me: Person, olga: Person) -> None:
+    node = running(me, "last")["head"]
+    assert "Draining" in olga.lattice("node", "drain", node, "--reason", "disk").stdout
+    reaches(olga, node, "Draining")
+    shown = olga.lattice("nodes", node).stdout
+    assert "disk (by olga, 20" in shown
+    assert me.get("last")["status"]["phase"] == "Running"
+    me.apply("wide", nodes=4, entrypoint="true")
+    until(lambda: reason(me.get("wide").get("status", {}), "Scheduled") == "NodesUnavailable", within=15)
+    assert "of 4 that fit, 3 can be used (1 Draining)" in me.lattice("why", "wide").stdout
+    me.lattice("cancel", "last")
+    reaches(olga, node, "Drained")
+    assert me.get("wide")["status"]["phase"] == "Pending"
+    assert olga.lattice("node", "undrain", node).stdout.startswith(f"Undrained {node}")
+    reaches(olga, node, "Ready")
+    assert me.ended("wide")["phase"] == "Completed"
+
+
+def test_a_drain_can_be_cancelled_while_work_goes_on(me: Person, olga: Person) -> None:
+    node = running(me, "stays")["head"]
+    olga.lattice("node", "drain", node, "--reason=perhaps")
+    reaches(olga, node, "Draining")
+    olga.lattice("node", "undrain", node)
+    reaches(olga, node, "Ready")
+    assert me.get("stays")["status"]["phase"] == "Running"
+
+
+def test_much_is_asked_before_it_is_done(olga: Person) -> None:
+    for words in (("drain", "nid[001-002]", "--reason=x"), ("drain", "--group=g0", "--reason=x"), ("disable", "nid001", "--reason=x")):
+        refused = olga.lattice("node", *words, ok=False)
+        assert (refused.returncode, "confirm with --yes" in refused.stderr) == (2, True), refused.stderr
+    assert set(states(olga).values()) == {"Ready"}
+    assert olga.lattice("node", "drain", "--group=g0", "--reason=x", "--yes").stdout.startswith("Draining nid[001-002] (2 nodes)")
+    for node in ("nid001", "nid002"):
+        reaches(olga, node, "Drained")
+
+
+# disable
+
+
+def test_a_disabled_nodes_work_is_requeued_on_other_nodes(me: Person, olga: Person) -> None:
+    first = running(me, "again", nodes=2)
+    node = first["head"]
+    olga.lattice("node", "disable", node, "--reason=smoke", "--yes")
+    status: dict[str, Any] = until(
+        Seen(lambda: me.get("again")["status"], lambda now: now.get("attempt") == 2 and now["phase"] == "Running"), within=40, every=0.3
+    )
+    assert node not in me.lattice("status", "again", "-o", "wide").stdout
+    assert (status["submitTime"], status["number"]) == (first["submitTime"], first["number"])
+    assert status["attempts"][0]["reason"] == "NodeLost"
+    assert "smoke (by olga" in olga.lattice("nodes", node).stdout
+    assert states(olga)[node] == "Disabled"
+    until(lambda: node not in held_nodes(olga), within=30, every=0.5, what=f"the release of {node}")
+    olga.lattice("node", "enable", node)
+    reaches(olga, node, "Ready")
+
+
+def held_nodes(who: Person) -> str:
+    """What the allocations of everybody name as their nodes."""
+    return who.lattice("status", "-A", "--state=running", "-o", "json").stdout
+
+
+def test_a_dead_node_that_somebody_vouches_for_is_released_and_can_be_forgotten(
+    me: Person, olga: Person, control_plane: Instance, admin: BlockingCluster
+) -> None:
+    node = running(me, "fenced", lifecycle={"requeue": {"when": "Fenced"}})["head"]
+    other = next(name for name in states(olga) if name != node)
+    control_plane.power_off(node)
+    olga.lattice("node", "disable", node, "--fenced", "--reason=burnt", "--yes")
+    status: dict[str, Any] = until(
+        Seen(lambda: me.get("fenced")["status"], lambda now: now.get("attempt") == 2 and now["phase"] == "Running"), within=40, every=0.3
+    )
+    assert status["head"] != node
+    index = admin.get(NODES, node)["status"]["index"]
+    refused = olga.lattice("node", "forget", other, "--timeout=1s", "--yes", ok=False)
+    assert refused.returncode in (1, 3), refused.stderr
+    admin.patch(NODES, other, {"metadata": {"annotations": {"lattice.dev/forget": None}}})
+    assert f"Forgotten {node} (1 node)" in olga.lattice("node", "forget", node, "--yes").stdout
+    assert node not in states(olga)
+    names = admin.get(NODE_INDEXES, "lattice", type=NodeIndex).spec.names
+    assert names[str(index)] == ""
+    control_plane.power_on(node, wipe=True)
+    reaches(olga, node, "Ready", within=60)
+    assert admin.get(NODES, node)["status"]["index"] == index
+    assert_sound(admin)
+
+
+def assert_sound(admin: BlockingCluster) -> None:
+    """The independent verifier finds no fault."""
+    ledger = admin.get(LEDGERS, "lattice", type=Ledger)
+    index = admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
+    assert ledger.status is not None
+    assert verify(ledger.status, {int(number): name for number, name in index.spec.names.items() if name}) == []
+
+
+# admin
+
+
+def test_admin_status_config_and_ledger(sam: Person, olga: Person) -> None:
+    shown = sam.lattice("admin", "status").stdout
+    assert all(word in shown for word in ("Scheduler:", "leads:", "Operator:", "4 Ready", "Ledger:", "epoch"))
+    answer = json.loads(sam.lattice("admin", "status", "-o", "json").stdout)
+    assert (answer["schema"], answer["nodes"]) == ("lattice.dev/status/v1", {"Ready": 4})
+    assert sam.lattice("admin", "config", "get", "scheduling.retryBackOff").stdout == "1s\n"
+    assert "nodes.heartbeatInterval=10s" in sam.lattice("admin", "config", "get").stdout
+    assert sam.lattice("admin", "config", "get", "nope", ok=False).returncode == 4
+    assert sam.lattice("admin", "config", "set", "work.open_files=65536").stdout == "Set work.openFiles=65536\n"
+    assert olga.lattice("admin", "config", "set", "work.openFiles=131072", ok=False).returncode == 5
+    sam.lattice("admin", "config", "set", "work.openFiles=131072")
+    assert "Next number:" in sam.lattice("admin", "ledger", "show").stdout
+    assert sam.lattice("admin", "ledger", "verify").stdout.startswith("The ledger is sound: epoch ")
+    assert json.loads(sam.lattice("admin", "ledger", "verify", "-o", "json").stdout)["faults"] == []
+
+
+def test_options_are_hot_and_slurms_variables_come_when_the_site_says_so(me: Person, sam: Person) -> None:
+    sam.lattice("admin", "config", "set", "compat.setSlurmEnv=true")
+    try:
+        number = me.lattice("submit", "--parsable", "--wait", "-q", "--", "sh", "-c", "echo job $SLURM_JOB_ID").stdout.strip()
+        assert me.lattice("logs", number).stdout == f"job {number}\n"
+    finally:
+        sam.lattice("admin", "config", "set", "compat.setSlurmEnv=false")
+
+
+def test_topology_is_applied_from_a_file_and_vclusters_have_their_groups(
+    me: Person, olga: Person, sam: Person, tenant: Room, tmp_path: Path
+) -> None:
+    before = {item["metadata"]["name"]: item["spec"] for item in json.loads(olga.lattice("nodes", "-o", "json").stdout)["items"]}
+    ours, slurm = tmp_path / "ours.yaml", tmp_path / "topology.conf"
+    ours.write_text('groups:\n  x0: {s0: "nid[001-002]"}\n  x1: "nid[003-004]"\n')
+    groups = "".join(f"SwitchName={spec['group']} Nodes={name}\n" for name, spec in before.items() if name in ("nid001", "nid003"))
+    slurm.write_text(groups.replace("Nodes=nid001", "Nodes=nid[001-002]").replace("Nodes=nid003", "Nodes=nid[003-004]"))
+    try:
+        assert "Would place 4 nodes" in olga.lattice("admin", "topology", "apply", str(ours), "--dry-run").stdout
+        assert "Placed 4 nodes; 0 unchanged" in olga.lattice("admin", "topology", "apply", str(ours)).stdout
+        assert "Placed 0 nodes; 4 unchanged" in olga.lattice("admin", "topology", "apply", str(ours)).stdout
+        name = f"{tenant.name}-vc"
+        sam.lattice("admin", "vcluster", "create", name, "--group=x1", f"--for-tenant={tenant.name}", "--default-walltime=2m")
+        until(lambda: f"{name}  Open" in " ".join(sam.lattice("admin", "vcluster", "list").stdout.split(" ")), within=10)
+        me.apply("home", nodes=2, entrypoint="sleep 2", vcluster=name)
+        me.phase("home", "Running")
+        refused = sam.kubectl("delete", "vcluster", name, "--wait=false", ok=False)
+        assert (refused.returncode, "in use" in refused.stderr or "have not ended" in refused.stderr) == (1, True), refused.stderr
+        assert me.ended("home")["nodes"] == "nid[003-004]"
+        me.kubectl("delete", "alloc", "home", "-n", me.namespace)
+        until(lambda: sam.kubectl("delete", "vcluster", name, "--timeout=10s", ok=False).returncode == 0, within=20, every=1.0)
+    finally:
+        olga.lattice("admin", "topology", "apply", str(slurm))
+        for node in before:
+            patch = json.dumps({"spec": {"group": before[node]["group"], "switch": before[node].get("switch")}})
+            olga.kubectl("patch", "ln", node, "--type=merge", "-p", patch)
