@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from lattice.cli.console import Console
+from collections.abc import Callable
+from typing import Final, TextIO
 
 _WIDTH: Final = 30
 _EVERY_SECONDS: Final = 0.2
@@ -14,10 +12,10 @@ _EVERY_SECONDS: Final = 0.2
 class Progress:
     """One line that is rewritten in place; `close` takes it away."""
 
-    def __init__(self, console: Console) -> None:
-        self._stream = console.outside.stderr
-        self._now = console.outside.now
-        self._shown = not console.args.quiet and self._stream.isatty()
+    def __init__(self, stream: TextIO, now: Callable[[], float], *, quiet: bool) -> None:
+        self._stream = stream
+        self._now = now
+        self._shown = not quiet and stream.isatty()
         self._last = self._now()
         self._drawn = False
 

@@ -33,9 +33,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--procs-per-node", type=_count, default=1, metavar="K", help="processors of a node, default 1; jobs hold whole nodes"
     )
-    parser.add_argument("--policy", choices=[*Policy], default=Policy.EASY, help="how waiting jobs start, default easy")
     parser.add_argument(
-        "--estimates", choices=[*Estimates], default=Estimates.USER, help="run times the scheduler plans with, default user"
+        "--policy", choices=[policy.value for policy in Policy], default=Policy.EASY.value, help="how waiting jobs start, default easy"
+    )
+    parser.add_argument(
+        "--estimates",
+        choices=[each.value for each in Estimates],
+        default=Estimates.USER.value,
+        help="run times the scheduler plans with, default user",
     )
     parser.add_argument("--schedule", metavar="OUT.csv", help="write each job's start there: job,submit,start,end,procs")
 
@@ -50,7 +55,7 @@ def run(console: Console) -> int:
     schedule = Path(args.schedule) if args.schedule else None
     if schedule is not None and schedule.resolve() == Path(args.trace).resolve():
         raise Rejected(f"--schedule={args.schedule} would overwrite the trace: name another file", reason="BadInput")
-    progress = Progress(console)
+    progress = Progress(console.outside.stderr, console.outside.now, quiet=args.quiet)
     try:
         trace = parse(trace_lines(args.trace, console.outside.stdin, progress))
         workload, left = select(trace, machine)

@@ -163,5 +163,5 @@ def _whole(value: float) -> int:
 
 
 def _wrong(at: int, place: int, word: bytes, what: str) -> Rejected:
-    shown = word[:40].decode("ascii", errors="backslashreplace") + ("…" if len(word) > 40 else "")
+    shown = repr(word[:40])[2:-1] + ("…" if len(word) > 40 else "")
     return Rejected(f"line {at}: {FIELDS[place]} (field {place + 1}): '{shown}' {what}", reason="BadTrace", fields=(FIELDS[place],))
