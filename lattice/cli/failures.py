@@ -22,6 +22,7 @@ _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
         "NoConnection",
         "is the cluster up? `kubectl cluster-info` shows where it should be; --kubeconfig and --context choose another",
     ),
+    (Retry, "StorageFull", "nothing happened: etcd is full until an administrator compacts it, or raises its quota, and clears its alarm"),
     (Retry, "", "nothing happened; try again in a moment"),
     (
         UnknownOutcome,

@@ -241,13 +241,14 @@ def _submit(console: Console, document: dict[str, Any]) -> int:
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
     """Create it exactly once: an unknown outcome is looked up, and what stands there is ours only if its hash says so."""
-    metadata = document["metadata"]
+    metadata, lost = document["metadata"], ""
     for _ in range(_REPEATS):
         try:
             return console.cluster.create(ALLOCATIONS, document, metadata["namespace"], type=Allocation)
-        except UnknownOutcome:
+        except UnknownOutcome as error:
             if not metadata.get("name"):
                 raise
+            lost = error.message
             console.note("Note: the answer was lost; looking whether it was accepted")
             try:
                 return _ours(console, metadata)
@@ -255,7 +256,7 @@ def create(console: Console, document: dict[str, Any]) -> Allocation:
                 continue  # it was not: the same name again is safe
         except AlreadyExists:
             return _ours(console, metadata)
-    raise UnknownOutcome(f"no answer to {_REPEATS} tries to create {metadata['namespace']}/{metadata['name']}")
+    raise UnknownOutcome(f"no answer to {_REPEATS} tries to create {metadata['namespace']}/{metadata['name']}: {lost}")
 
 
 def _ours(console: Console, metadata: dict[str, Any]) -> Allocation:

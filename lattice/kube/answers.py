@@ -172,6 +172,8 @@ def error_of(request: Request, failure: Failure) -> LatticeError:
         return Denied(text, reason=reason)
     if code == 429 or (code == 503 and failure.after_seconds is not None):
         return Retry(text, reason=reason, after_seconds=failure.after_seconds)
+    if "database space exceeded" in failure.message:
+        return Retry(text, reason="StorageFull")  # etcd refuses every write, so this one did not happen either
     if code >= 500:
         return Retry(text, reason=reason, after_seconds=failure.after_seconds) if request.safe else UnknownOutcome(text, reason=reason)
     return Rejected(text, reason=reason, fields=failure.fields)

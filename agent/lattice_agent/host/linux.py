@@ -70,8 +70,8 @@ class LinuxHost:
     async def remember_seq(self, seq: int) -> None:
         """Keeps a higher seq durably; a lower one changes nothing."""
         if seq > self._seq:
-            self._seq = seq
             await _aside(self.journal.remember_seq, seq)
+            self._seq = max(self._seq, seq)  # not before it is on the disk: a full one is tried again
 
     def on_exit(self, callback: OnExit) -> None:
         """Registers the one callback; ends that came before are delivered at once, in order."""

@@ -357,6 +357,27 @@ async def test_a_full_disk_takes_lines_but_not_the_exit_code(place: Path) -> Non
         subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
+async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_once_there_is_room(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
+    try:
+        async with machine(disk, place.name) as (host, ends):
+            filler = disk / "filler"
+            with pytest.raises(OSError, match="No space left"):
+                filler.write_bytes(b"x" * 400_000)
+            with pytest.raises(Rejected, match=r"its state cannot be written: .*No space left"):
+                await host.prepare(work(entrypoint="true"))
+            with pytest.raises(OSError, match="No space left"):
+                await host.remember_seq(7)
+            filler.unlink()
+            await host.remember_seq(7)
+            assert (host.journal.seen_seq(), host.seen_seq()) == (7, 7)
+            assert ends.none()
+    finally:
+        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
+
+
 async def test_the_host_has_a_clock_of_the_machine_and_facts_that_are_true(place: Path) -> None:
     async with machine(place) as (host, _):
         found = host.facts()

@@ -161,6 +161,7 @@ async def test_a_write_that_is_told_to_wait_is_sent_again(transport: str) -> Non
         ("403 Forbidden", '{"reason":"Forbidden"}', "patch", Denied),
         ("500 Internal Server Error", '{"reason":"InternalError"}', "patch", UnknownOutcome),
         ("504 Gateway Timeout", "no JSON", "patch", UnknownOutcome),
+        ("500 Internal Server Error", '{"message":"etcdserver: mvcc: database space exceeded"}', "patch", Retry),
         ("503 Service Unavailable", "", "patch", UnknownOutcome),
         ("500 Internal Server Error", "", "get", Retry),
         ("429 Too Many Requests", "", "patch", Retry),
