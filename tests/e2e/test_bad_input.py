@@ -414,5 +414,7 @@ def test_bad_tenants_vclusters_nodes_and_options_are_refused(boss: Person, admin
     for words, code, says in cases:
         done = boss.lattice(*words, ok=False)
         assert (done.returncode, words_missing(says, done.stderr)) == (code, []), (words, done.returncode, done.stderr)
+    without = boss.kubectl("patch", "ln", "nid001", "--type=merge", "-p", '{"spec":{"drain":{"reason":" "}}}', ok=False)
+    assert "spec.drain has no reason" in without.stderr
     assert not any(item["metadata"]["name"].startswith("x") for item in admin.list(VCLUSTERS).items)
     assert not any((item.get("spec") or {}).get("drain") for item in admin.list(NODES).items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,13 @@ def me(control_plane: Instance, tenant: Room) -> Person:
 def submitted(me: Person, *words: str, cwd: Path | None = None) -> str:
     """The number of what was submitted."""
     return me.lattice("submit", "--parsable", *words, cwd=cwd).stdout.strip()
+
+
+def started(me: Person, *words: str) -> subprocess.Popen[str]:
+    """lattice as a program that goes on."""
+    argv = [str(Path(sys.executable).with_name("lattice")), *words]
+    environ = {**os.environ, "KUBECONFIG": str(me.kubeconfig), "LATTICE_TENANT": me.namespace}
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
 def held(me: Person, count: int, job: str) -> None:
@@ -114,6 +122,22 @@ def test_wait_has_the_documented_exit_codes(me: Person) -> None:
     assert ended.returncode == 125
     assert "Cancelled" in ended.stderr
     assert me.lattice("wait", "nothing", ok=False).returncode == 4
+
+
+def test_an_interrupted_wait_lets_the_work_go_on_and_a_watched_status_ends(me: Person) -> None:
+    with started(me, "submit", "--watch", "--", "sleep", "4244.4") as waiting:
+        until(lambda: me.lattice("status", "--state=running", "-o", "name").stdout, within=20, every=0.3, what="the work")
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=20)
+    assert (waiting.returncode, "Detached: allocation" in err) == (130, True), err
+    number = out.split()[-1]
+    with started(me, "status", "--watch") as watching:
+        assert watching.stdout is not None
+        lines = [watching.stdout.readline(), watching.stdout.readline()]
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=20)
+    assert (watching.returncode, lines[1].split()[0], "Running" in lines[1]) == (0, number, True)
+    assert me.lattice("status", "-A", ok=False).returncode == 5
 
 
 # status, why
@@ -243,9 +267,7 @@ def test_logs_followed_wait_for_a_pending_one_and_end_with_the_work(me: Person) 
     number = submitted(me, "--hold", "--", "sh", "-c", "for i in 1 2 3; do echo line $i; sleep 0.5; done")
     early = me.lattice("logs", number, ok=False)
     assert (early.returncode, "has not started: Pending" in early.stderr, "-f waits" in early.stderr) == (3, True, True)
-    argv = [str(Path(sys.executable).with_name("lattice")), "logs", "-f", number]
-    environ = {**os.environ, "KUBECONFIG": str(me.kubeconfig), "LATTICE_TENANT": me.namespace}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as following:
+    with started(me, "logs", "-f", number) as following:
         until(lambda: "Held" in me.lattice("why", number).stdout, within=10)
         me.lattice("release", number)
         out, err = following.communicate(timeout=30)
