@@ -32,6 +32,7 @@ VERBS: Final[dict[str, Verb]] = {
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
     "replay": Verb("replay", "Replay a workload log on a machine of N nodes: waits, slowdowns, utilisation", "Planning"),
+    "quota": Verb("quota", "Divide an elastic quota tree offline: what each group may use", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),

@@ -1,0 +1,85 @@
+"""The division of one resource among siblings: the exact water level, then one largest-remainder step.
+
+Everybody first has his floor (or his request, where that is less and he lends the rest). What is left rises as water
+does: each hungry sibling gets weight × level, at most his request. The level is a fraction, found exactly from one sort
+and running sums; only then are shares rounded, once: down, and the units left over go to the largest remainders, ties
+by name. So equals differ by at most one unit, and nothing stays idle beside a hungry sibling that has weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Claim(NamedTuple):
+    """What one sibling brings into the division of one resource."""
+
+    name: str
+    floor: int
+    """What it has before anybody shares: its effective min, or what it is guaranteed."""
+    request: int
+    """What it could use, cut at its max."""
+    weight: int
+    lends: bool = True
+    """Whether the part of the floor that it does not ask for is for others."""
+
+
+def divide(total: int, claims: Sequence[Claim]) -> list[int]:
+    """What each may use of `total`, in the order of the claims; the floors alone may be more than `total`."""
+    shares = [_base(claim) for claim in claims]
+    pool = total - sum(shares)
+    if pool <= 0:
+        return shares
+    hungry = [at for at, claim in enumerate(claims) if claim.request > claim.floor and claim.weight > 0]
+    if sum(claims[at].request - claims[at].floor for at in hungry) <= pool:
+        for at in hungry:
+            shares[at] = claims[at].request
+        return shares
+    _pour(pool, claims, hungry, shares)
+    return shares
+
+
+def _base(claim: Claim) -> int:
+    return claim.request if claim.lends and claim.request < claim.floor else claim.floor
+
+
+def _pour(pool: int, claims: Sequence[Claim], hungry: list[int], shares: list[int]) -> None:
+    """Add the pool, which is less than the hungry ask for, to their shares."""
+    weight = sum(claims[at].weight for at in hungry)
+    fine = max(claims[at].weight for at in hungry) ** 2  # two ratios that differ, differ by at least 1/fine
+    hungry.sort(key=lambda at: (claims[at].request - claims[at].floor) * fine // claims[at].weight)
+    full = 0
+    for at in hungry:
+        need = claims[at].request - claims[at].floor
+        if need * weight > pool * claims[at].weight:
+            break  # the level pool ÷ weight stays below what it needs, and so for all that follow
+        shares[at] = claims[at].request
+        pool -= need
+        weight -= claims[at].weight
+        full += 1
+    _round(pool, weight, claims, hungry[full:], shares)
+
+
+def _round(pool: int, weight: int, claims: Sequence[Claim], rest: list[int], shares: list[int]) -> None:
+    """Add weight_i × pool ÷ weight to each of the rest: rounded down, what is left to the largest remainders."""
+    remainders: list[tuple[int, str, int]] = []
+    for at in rest:
+        share, remainder = divmod(claims[at].weight * pool, weight)
+        shares[at] += share
+        remainders.append((-remainder, claims[at].name, at))
+    left = -sum(remainder for remainder, _, _ in remainders) // weight
+    for _, _, at in sorted(remainders)[:left]:
+        shares[at] += 1
+
+
+def scale_mins(available: int, mins: Sequence[int], scalable: Sequence[bool]) -> list[int]:
+    """The mins really in effect: shrunk in proportion, rounded down, where their sum is above what is available.
+
+    Those that are not scalable keep theirs, and come first.
+    """
+    if sum(mins) <= available:
+        return list(mins)
+    least = sum(amount for amount, able in zip(mins, scalable, strict=True) if able)
+    rest = max(0, available - (sum(mins) - least))
+    return [amount * rest // least if able and amount else amount for amount, able in zip(mins, scalable, strict=True)]

@@ -1,0 +1,211 @@
+"""A quota tree as people and programs write it: one JSON object; and what it divides to, as they read it.
+
+{"total": {…}, "options": {…}, "quotas": [{"name", "parent", "isParent", "min", "max", "sharedWeight", …}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lattice.errors import Rejected
+from lattice.quota.groups import ROOT, Group, Options
+from lattice.quota.rules import Fault, rule_faults, structural_faults
+from lattice.quota.tree import QuotaTree
+
+LARGEST: Final = 2**63 - 1
+LONGEST_NAME: Final = 253
+_SHOWN: Final = 20
+_TOP: Final = ("total", "options", "quotas")
+_OPTIONS: Final = ("scaleMin", "guarantee", "rawWeight", "sysUsed", "defUsed")
+_AMOUNTS: Final = ("min", "max", "sharedWeight", "request", "used", "npRequest", "npUsed", "allocatedFloor")
+_SWITCHES: Final = ("isParent", "allowLent", "scaleMin", "usedKeepKeys")
+_FIELDS: Final = ("name", "parent", *_AMOUNTS, *_SWITCHES)
+_REQUIRED: Final = ("min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a document says."""
+
+    total: dict[str, int]
+    options: Options
+    groups: tuple[Group, ...]
+    of_koordinator: bool
+    """Whether its first level names Koordinator's root: a state that its scheduler divides whatever its webhook would say."""
+
+    def faults(self) -> list[Fault]:
+        """What the rules forbid."""
+        system, default = self.options.system_used, self.options.default_used
+        free = {key: max(0, amount - system.get(key, 0) - default.get(key, 0)) for key, amount in self.total.items()}
+        return rule_faults(free, self.groups)
+
+    def tree(self) -> QuotaTree:
+        """The tree, ready to be asked."""
+        return QuotaTree(self.total, self.options, self.groups)
+
+
+def read_document(text: str) -> Document:
+    """Read a tree; raises Rejected with a line for each thing that is wrong."""
+    try:
+        data = json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
+    except RecursionError as error:
+        raise Rejected("the document nests too deep to be a tree of quotas", reason="BadDocument") from error
+    except ValueError as error:
+        raise Rejected(f"the document is no JSON: {error}", reason="BadDocument") from error
+    reader = _Reader()
+    document = reader.document(data)
+    refuse(reader.faults)
+    refuse(structural_faults(document.groups))
+    return document
+
+
+def refuse(faults: list[Fault]) -> None:
+    """Raise Rejected with a line for each fault; nothing when there is none."""
+    if not faults:
+        return
+    lines = [fault.sentence for fault in faults[:_SHOWN]]
+    if len(faults) > _SHOWN:
+        lines.append(f"and {len(faults) - _SHOWN} more")
+    raise Rejected("\n  ".join(lines), reason=faults[0].reason)
+
+
+def answer(tree: QuotaTree, names: Iterable[str]) -> dict[str, Any]:
+    """What the root and each group may use now, and what is really guaranteed to them."""
+    return {name: {"runtime": tree.runtime(name), "effectiveMin": tree.effective_min(name)} for name in (ROOT, *names)}
+
+
+class _Reader:
+    """Reads a parsed document and collects what is wrong with it, each with its place."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def document(self, data: object) -> Document:
+        top = self._object("the document", data, _TOP)
+        for key in ("total", "quotas"):
+            if key not in top and not self.faults:
+                self._fault("MissingValue", f"{key} is missing")
+        total = self._amounts("total", top.get("total", {}))
+        options = self._options(top.get("options", {}))
+        entries = top.get("quotas", [])
+        if not isinstance(entries, list):
+            self._fault("BadDocument", f"quotas is {_shown(entries)}, not a list of groups")
+            entries = []
+        parents = {parent for entry in entries if isinstance(entry, Mapping) and isinstance(parent := entry.get("parent"), str)}
+        groups = tuple(self._group(f"quotas[{at}]", entry, parents) for at, entry in enumerate(entries))
+        return Document(total, options, groups, of_koordinator=ROOT in parents or not entries)
+
+    def _options(self, value: object) -> Options:
+        given = self._object("options", value, _OPTIONS)
+        return Options(
+            scale_min=self._switch("options: scaleMin", given.get("scaleMin", False)),
+            guarantee_used=self._switch("options: guarantee", given.get("guarantee", False)),
+            raw_weight=self._switch("options: rawWeight", given.get("rawWeight", False)),
+            system_used=self._amounts("options: sysUsed", given.get("sysUsed", {})),
+            default_used=self._amounts("options: defUsed", given.get("defUsed", {})),
+        )
+
+    def _group(self, place: str, value: object, parents: set[str]) -> Group:
+        if not isinstance(value, Mapping):
+            self._object(place, value, _FIELDS)
+            return Group("")
+        name = self._name(place, value)
+        place = f'quota "{name}"' if name else place
+        given = self._object(place, value, _FIELDS)
+        for key in _REQUIRED:
+            if key not in given:
+                self._fault("MissingValue", f"{place}: {key} is missing (write {{}} for nothing)")
+        amounts = {key: self._amounts(f"{place}: {key}", given.get(key, {})) for key in _AMOUNTS}
+        switches = {key: self._switch(f"{place}: {key}", given[key]) for key in _SWITCHES if key in given}
+        return Group(
+            name=name,
+            parent=self._parent(place, given.get("parent")),
+            is_parent=switches.get("isParent", name in parents),
+            min=amounts["min"],
+            max=amounts["max"],
+            shared_weight=amounts["sharedWeight"],
+            lends=switches.get("allowLent", True),
+            scales=switches.get("scaleMin"),
+            request=amounts["request"],
+            used=amounts["used"],
+            floor=amounts["allocatedFloor"],
+            keeps_unmanaged=switches.get("usedKeepKeys", False),
+        )
+
+    def _object(self, place: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            self._fault("BadDocument", f"{place} is {_shown(value)}, not an object with {', '.join(known)}")
+            return {}
+        for key in value:
+            if key not in known:
+                self._fault("UnknownField", f"{place}: there is no field {_shown(key)}; there are {', '.join(known)}")
+        return value
+
+    def _name(self, place: str, given: Mapping[str, Any]) -> str:
+        name = given.get("name")
+        if name is None:
+            self._fault("MissingValue", f"{place}: name is missing")
+        elif not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            self._fault("BadDocument", f"{place}: name is {_shown(name)}, not a text of 1 to {LONGEST_NAME} printable characters")
+        else:
+            return name
+        return ""
+
+    def _parent(self, place: str, value: object) -> str:
+        if value is None or value == "":
+            return ROOT
+        if not isinstance(value, str):
+            self._fault("BadDocument", f"{place}: parent is {_shown(value)}, not the name of a group")
+            return ROOT
+        return value
+
+    def _switch(self, place: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            self._fault("BadDocument", f"{place} is {_shown(value)}, not true or false")
+        return value is True
+
+    def _amounts(self, place: str, value: object) -> dict[str, int]:
+        if not isinstance(value, Mapping):
+            self._fault("BadDocument", f"{place} is {_shown(value)}, not an object of whole numbers by resource")
+            return {}
+        return {key: self._amount(f"{place}.{key}", amount) for key, amount in value.items()}
+
+    def _amount(self, place: str, value: object) -> int:
+        if value is None:
+            self._fault("MissingValue", f"{place} is missing (null)")
+        elif isinstance(value, bool) or not isinstance(value, int):
+            units = "cpu in millicores, memory in bytes, all else in its own unit"
+            self._fault("NotAWholeNumber", f"{place} is {_shown(value)}, not a whole number ({units})")
+        elif value < 0:
+            self._fault("NegativeAmount", f"{place} is {_shown(value)}, below 0")
+        elif value > LARGEST:
+            self._fault("AmountTooLarge", f"{place} is {_shown(value)}, above {LARGEST}")
+        else:
+            return value
+        return 0
+
+    def _fault(self, reason: str, sentence: str) -> None:
+        self.faults.append(Fault(reason, sentence))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys stand once each."""
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"the key {_shown(key)} stands twice in one object")
+        made[key] = value
+    return made
+
+
+def _constant(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _shown(value: object) -> str:
+    """A value as JSON writes it, cut to a line's width."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,71 @@
+"""What a quota group is: its limits, its weight, its demand; and the options of a tree. Amounts are whole units.
+
+cpu counts in millicores, memory in bytes, every other resource in its own unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+ROOT: Final = "koordinator-root-quota"
+"""The parent of the first level; an absent or empty parent means it."""
+BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-default-quota"})
+"""Names that no group of a tree may have: what system and default use is subtracted from the total once."""
+
+Resources = Mapping[str, int]
+"""Amounts by resource; an absent one is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group as it is configured, with the demand of the work that is bound to it directly."""
+
+    name: str
+    parent: str = ROOT
+    is_parent: bool = False
+    """Whether it may have children; it then normally has no work of its own."""
+    min: Resources = field(default_factory=dict)
+    """What it is guaranteed."""
+    max: Resources = field(default_factory=dict)
+    """Its ceiling; the keys are the resources that it manages."""
+    shared_weight: Resources = field(default_factory=dict)
+    """Its power in competing for what is idle; absent, or zero throughout: `max`."""
+    lends: bool = True
+    """Whether others may use the idle part of `min`."""
+    scales: bool | None = None
+    """Whether `min` is scaled down when the siblings' sum is above what there is; None: as the tree's options say."""
+    request: Resources = field(default_factory=dict)
+    """All of its own work, pending and running."""
+    used: Resources = field(default_factory=dict)
+    """Its own work that holds nodes."""
+    floor: Resources = field(default_factory=dict)
+    """What is not taken back whatever `min` says."""
+    keeps_unmanaged: bool = False
+    """Whether demand stays booked for resources that are not in `max`."""
+
+    def booked(self, amounts: Resources) -> dict[str, int]:
+        """The amounts of the resources that the group manages."""
+        return {key: amount for key, amount in amounts.items() if amount and (self.keeps_unmanaged or key in self.max)}
+
+    def weight(self, *, literal: bool) -> dict[str, int]:
+        """The weight of each resource of `max`; `literal` takes zeros throughout as zeros."""
+        given = self.shared_weight
+        if not given or not (literal or any(given.values())):
+            return dict(self.max)
+        return {key: given.get(key, most) for key, most in self.max.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a tree is divided."""
+
+    scale_min: bool = False
+    """Whether mins shrink in proportion where their sum is above what there is."""
+    guarantee_used: bool = False
+    """Whether what is allocated is a floor; implies that idle mins are not lent."""
+    raw_weight: bool = False
+    """Whether weights of zero throughout are taken literally."""
+    system_used: Resources = field(default_factory=dict)
+    default_used: Resources = field(default_factory=dict)
