@@ -1,25 +1,30 @@
 """The jobs that wait, in the order in which a backfill pass asks them, in blocks that a pass can skip as a whole.
 
 A job is known by its rank: its place in that order among all jobs of the workload. Each block knows the
-fewest nodes and the shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit.
+fewest nodes and the shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit;
+where there are many blocks, also the shortest estimate of the jobs of each size, in powers of two.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from lattice.errors import Corrupt
 
-BLOCK: Final = 64
+BLOCK: Final = 128
 """Jobs in a new block; at twice as many it is halved."""
+_NEVER: Final = 1 << 62
+FEW: Final = 4
+"""Up to so many blocks, reading one is cheaper than looking at the sizes of its jobs first."""
 
 
 class WaitingJobs:
     """Ranks in ascending order; `nodes` and `estimate` are columns by rank."""
 
-    __slots__ = ("_estimate", "_lasts", "_least", "_nodes", "_ranks", "_shortest")
+    __slots__ = ("_estimate", "_lasts", "_least", "_nodes", "_ranks", "_shortest", "_sizes", "_top")
 
     def __init__(self, nodes: Sequence[int], estimate: Sequence[int]) -> None:
         self._nodes = nodes
@@ -28,6 +33,9 @@ class WaitingJobs:
         self._lasts: list[int] = []
         self._least: list[int] = []
         self._shortest: list[int] = []
+        self._sizes: list[list[int] | None] = []
+        """By block: the shortest estimate of jobs of fewer than 2, 4, 8… nodes; made when asked for, forgotten at a change."""
+        self._top = max(nodes, default=0).bit_length()
 
     def add(self, rank: int) -> None:
         """A job begins to wait."""
@@ -37,7 +45,7 @@ class WaitingJobs:
         at = min(bisect_left(self._lasts, rank), len(self._ranks) - 1)
         ranks = self._ranks[at]
         insort(ranks, rank)
-        self._lasts[at] = ranks[-1]
+        self._lasts[at], self._sizes[at] = ranks[-1], None
         if self._nodes[rank] < self._least[at]:
             self._least[at] = self._nodes[rank]
         if self._estimate[rank] < self._shortest[at]:
@@ -57,7 +65,7 @@ class WaitingJobs:
         if not ranks:
             self._drop(at)
             return
-        self._lasts[at] = ranks[-1]
+        self._lasts[at], self._sizes[at] = ranks[-1], None
         if self._nodes[rank] == self._least[at]:
             self._least[at] = min(map(self._nodes.__getitem__, ranks))
         if self._estimate[rank] == self._shortest[at]:
@@ -74,6 +82,9 @@ class WaitingJobs:
         while at < len(self._ranks):
             least = self._least[at]
             if least > free or (least > extra and self._shortest[at] > slack):
+                at += 1
+                continue
+            if least > extra and len(self._ranks) > FEW and self._shortest_below(at, free.bit_length()) > slack:
                 at += 1
                 continue
             found: list[int] = []
@@ -93,25 +104,38 @@ class WaitingJobs:
                 break
         return taken
 
+    def _shortest_below(self, at: int, bits: int) -> int:
+        """The shortest estimate among the jobs of the block that have fewer than 2^bits nodes."""
+        row = self._sizes[at]
+        if row is None:
+            row = [_NEVER] * (self._top + 1)
+            for rank in self._ranks[at]:
+                size = self._nodes[rank].bit_length()
+                row[size] = min(row[size], self._estimate[rank])
+            row = self._sizes[at] = list(accumulate(row, min))
+        return row[min(bits, self._top)]
+
     def _without(self, at: int, found: list[int]) -> int:
-        """Take these out of the block at `at`, and join it with the next when both are small; the place to read next."""
+        """Take these out of the block at `at`, and join it with the one before when both are small; the place to read next."""
         if not found:
             return at + 1
+        blocks = len(self._ranks)
         if len(found) == 1:
-            before = len(self._ranks)
             self._remove(at, found[0])
-            return at + 1 - before + len(self._ranks)
-        gone = set(found)
-        ranks = [rank for rank in self._ranks[at] if rank not in gone]
-        self._drop(at)
-        if not ranks:
-            return at
-        if at < len(self._ranks) and len(ranks) + len(self._ranks[at]) <= BLOCK:
-            ranks += self._ranks[at]
+        else:
+            gone = set(found)
+            left = [rank for rank in self._ranks[at] if rank not in gone]
             self._drop(at)
-            self._insert(at, ranks)
-            return at  # the jobs of the next block are still to be asked; those before them fit no better a second time
-        self._insert(at, ranks)
+            if left:
+                self._insert(at, left)
+        if len(self._ranks) < blocks:
+            return at
+        if at and len(self._ranks[at - 1]) + len(self._ranks[at]) <= BLOCK:
+            joined = self._ranks[at - 1] + self._ranks[at]
+            self._drop(at)
+            self._drop(at - 1)
+            self._insert(at - 1, joined)
+            return at
         return at + 1
 
     def _insert(self, at: int, ranks: list[int]) -> None:
@@ -119,9 +143,10 @@ class WaitingJobs:
         self._lasts.insert(at, ranks[-1])
         self._least.insert(at, min(map(self._nodes.__getitem__, ranks)))
         self._shortest.insert(at, min(map(self._estimate.__getitem__, ranks)))
+        self._sizes.insert(at, None)
 
     def _drop(self, at: int) -> None:
-        del self._ranks[at], self._lasts[at], self._least[at], self._shortest[at]
+        del self._ranks[at], self._lasts[at], self._least[at], self._shortest[at], self._sizes[at]
 
     def __iter__(self) -> Iterator[int]:
         return (rank for ranks in self._ranks for rank in ranks)
@@ -134,3 +159,7 @@ class WaitingJobs:
         shortest = [min(self._estimate[rank] for rank in block) for block in self._ranks]
         if ranks != sorted(set(ranks)) or (lasts, least, shortest) != (self._lasts, self._least, self._shortest):
             raise Corrupt(f"the blocks of {len(ranks)} waiting jobs differ from their summaries")
+        for block, row in zip(self._ranks, self._sizes, strict=True):
+            for bits, kept in enumerate(row or ()):
+                if kept != min((self._estimate[rank] for rank in block if self._nodes[rank] < 1 << bits), default=_NEVER):
+                    raise Corrupt(f"a block of {len(block)} jobs has another shortest estimate below {1 << bits} nodes than {kept}")
