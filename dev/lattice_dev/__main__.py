@@ -51,6 +51,18 @@ def _parser() -> argparse.ArgumentParser:
     certs.add_argument("what", choices=["renew"])
     _verb(verbs, "demo", "apply the first examples as alice and follow them to their ends", _demo)
     _verb(verbs, "build", "build the control plane's programs, if they are not in the cache", _build)
+    bench = _verb(verbs, "bench", "measure latencies, rates, API writes and memory on instances made for it", _bench)
+    bench.set_defaults(instance="bench")
+    bench.add_argument("only", nargs="*", metavar="ONLY", help="latency, writes, memory, rates (all)")
+    bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    replayed = _verb(verbs, "trace", "run the first jobs of a log through the whole system, and check the order", _trace)
+    replayed.set_defaults(instance="trace")
+    replayed.add_argument("file", type=Path, metavar="FILE", help="a log in the Standard Workload Format, .gz or plain")
+    replayed.add_argument("--jobs", type=int, default=200, help="the first so many jobs (200)")
+    replayed.add_argument("--nodes", type=int, default=100, help="hollow nodes (100)")
+    replayed.add_argument("--compress", type=float, default=5000.0, metavar="C", help="time is divided by this (5000)")
+    replayed.add_argument("--beside", type=int, default=20, help="real multi-node allocations on 4 real nodes beside it (20)")
     _verb(verbs, "kubeconfig", "print the path of a kubeconfig", _kubeconfig).add_argument("user", nargs="?", default="admin")
     return parser
 
@@ -143,6 +155,20 @@ def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     print(instance.build())
     return 0
+
+
+def _bench(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    from lattice_dev.bench import run as bench
+
+    bench.run(chosen.only, name=chosen.instance, quick=chosen.quick, file=chosen.json, say=print, progress=lines)
+    return 0
+
+
+def _trace(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    from lattice_dev.trace import run as trace
+
+    wanted = trace.Wanted(chosen.file, chosen.jobs, chosen.nodes, chosen.compress, chosen.beside)
+    return 0 if trace.run(wanted, name=chosen.instance, say=print, progress=lines) else EXIT_FAILED
 
 
 def run(argv: Sequence[str]) -> int:

@@ -245,6 +245,7 @@ class Nodes:
         report = self.reports.get(name)
         state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state
         clean = not _unnamed(report)
+        reachable = status.hollow or bool(status.address)  # hollow nodes speak to each other inside their process
         features = frozenset((*spec.features, *status.capabilities.features, *((HOLLOW,) if status.hollow else ())))
         return NodeFacts(
             index=index,
@@ -255,7 +256,7 @@ class Nodes:
             gpus=status.capabilities.gpus,
             features=features,
             hollow=status.hollow,
-            usable=state == "Ready" and name in self.seen and clean and FORGET not in node.metadata.annotations and bool(status.address),
+            usable=state == "Ready" and name in self.seen and clean and FORGET not in node.metadata.annotations and reachable,
             state=state if state != "Ready" or (name in self.seen and clean) else ("not seen alive yet" if clean else "Unclean"),
         )
 

@@ -1,0 +1,112 @@
+"""Puts load on an instance: submits as a user, waits, measures what the API server does without Lattice, cleans up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.kube.aiohttp import AiohttpCluster, connect
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, CONFIGS, VCLUSTERS
+from lattice_dev.bench import work
+from lattice_dev.bench.observe import Watching, watching
+from lattice_dev.instance import EXAMPLE_TENANT, Instance
+
+USER = "alice"
+NAMESPACE = EXAMPLE_TENANT
+CONNECTIONS = 48
+BASELINE_OBJECTS = 300
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An instance under load: as the user who submits, and as the administrator who looks on."""
+
+    instance: Instance
+    user: AiohttpCluster
+    admin: AiohttpCluster
+    clock: SystemClock
+
+    async def create(self, manifests: Sequence[Mapping[str, Any]], *, at_once: int = CONNECTIONS) -> float:
+        """Create all of them as the user; the seconds that it took."""
+        return await self._timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
+
+    async def baseline(self) -> tuple[float, float]:
+        """Creations and changes a second of lean ConfigMaps, by the same client and as many at once."""
+        names = [f"bench-{number:04d}" for number in range(BASELINE_OBJECTS)]
+        maps = [work.lean_config_map(NAMESPACE, name) for name in names]
+        admin = self.admin
+        created = await self._timed(CONNECTIONS, (partial(admin.create, CONFIG_MAPS, manifest, NAMESPACE) for manifest in maps))
+        change = {"data": {"a": "1"}}
+        patched = await self._timed(CONNECTIONS, (partial(admin.patch, CONFIG_MAPS, name, change, NAMESPACE) for name in names))
+        await self._timed(CONNECTIONS, (partial(admin.delete, CONFIG_MAPS, name, NAMESPACE) for name in names))
+        return len(names) / created, len(names) / patched
+
+    async def round_trip(self, count: int = 30) -> list[float]:
+        """Seconds of single changes of one ConfigMap, one after the other."""
+        name, took = "bench-round-trip", []
+        await self.admin.create(CONFIG_MAPS, work.lean_config_map(NAMESPACE, name), NAMESPACE)
+        for number in range(count):
+            began = self.clock.monotonic()
+            await self.admin.patch(CONFIG_MAPS, name, {"data": {"a": str(number)}}, NAMESPACE)
+            took.append(self.clock.monotonic() - began)
+        await self.admin.delete(CONFIG_MAPS, name, NAMESPACE)
+        return took
+
+    async def heartbeats(self, seconds: int) -> None:
+        """Set how often nodes report, and how long they may be silent in proportion."""
+        nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
+        await self.admin.patch(CONFIGS, "lattice", {"spec": {"nodes": nodes}})
+
+    async def clear(self, seen: Watching, *, within: float = 120.0) -> None:
+        """Delete every allocation of the namespace, and wait until all are gone."""
+        names = list(seen.lives)
+        await self._timed(CONNECTIONS, (partial(self._delete, name) for name in names))
+        await seen.until(lambda: not seen.lives, within=within, what="the end of the measured work")
+
+    async def _delete(self, name: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self.user.delete(ALLOCATIONS, name, NAMESPACE)
+
+    async def _timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
+        """Make all calls, so many at once; the first error ends it."""
+        waiting = iter(calls)
+
+        async def work_off() -> None:
+            for call in waiting:
+                await call()
+
+        began = self.clock.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(work_off())
+        except* LatticeError as errors:
+            raise errors.exceptions[0] from None
+        return self.clock.monotonic() - began
+
+    @asynccontextmanager
+    async def watch(self, *, ledger: bool = False, plans: bool = False) -> AsyncIterator[Watching]:
+        """Look on as the administrator."""
+        async with watching(self.admin, NAMESPACE, ledger=ledger, plans=plans) as seen:
+            yield seen
+
+
+@asynccontextmanager
+async def driver(instance: Instance) -> AsyncIterator[Driver]:
+    """A driver of an instance that is up."""
+    if not instance.site().options.fsync:
+        raise Rejected("etcd of this instance does not wait for the disk: no figure of it would be true", reason="NoFsync")
+    async with (
+        connect(str(instance.kubeconfig(USER)), user_agent="lattice-bench", connections=CONNECTIONS) as user,
+        connect(str(instance.kubeconfig()), user_agent="lattice-bench", connections=CONNECTIONS) as admin,
+    ):
+        await user.list(ALLOCATIONS, NAMESPACE)
+        await admin.list(VCLUSTERS)
+        yield Driver(instance, user, admin, SystemClock())

@@ -1,0 +1,84 @@
+"""Memory of each program, and the wall time of commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lattice.errors import Corrupt, NotFound
+from lattice_dev.bench import work
+from lattice_dev.bench.drive import NAMESPACE, USER, Driver
+from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile
+from lattice_dev.instance import Instance
+
+STATUS_AIM = Aim(250)
+HELP_AIM = Aim(80)
+REPEATED = 15
+MEBIBYTE = 1024
+
+
+async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure]:
+    """Resident memory of every daemon with so many hollow nodes busy and the rest of the allocations waiting."""
+    names = [f"memory-{number:05d}" for number in range(allocations)]
+    running = min(nodes, allocations)
+    async with driver.watch() as seen:
+        await driver.create([work.hollow(NAMESPACE, name, seconds=None, walltime=3600) for name in names])
+
+        def settled() -> bool:
+            waiting = sum(1 for life in seen.lives.values() if life.reasons or life.started)
+            return seen.count("started", names) >= running and waiting == allocations
+
+        await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
+        figures = [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]
+        await driver.clear(seen, within=120 + allocations / 10)
+    return figures
+
+
+def _memory(instance: Instance, component: str, running: int, allocations: int) -> Figure:
+    detail = f"{running} running, {allocations - running} waiting"
+    return Figure(f"memory of {component}", resident_mib(instance.pid(component)), "MiB", detail=detail)
+
+
+def resident_mib(pid: int) -> float:
+    """VmRSS of a process; raises NotFound when it has gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError as error:
+        raise NotFound(f"process {pid} has gone: {error}", reason="NotRunning") from error
+    for line in lines:
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / MEBIBYTE
+    raise Corrupt(f"process {pid} says no VmRSS", reason="NoMemory")
+
+
+def commands(instance: Instance, allocations: int) -> list[Figure]:
+    """Wall time of `lattice status` and `lattice --help`, beside Python itself and kubectl doing the like."""
+    lattice = str(Path(sys.executable).with_name("lattice"))
+    environ = {**os.environ, "KUBECONFIG": str(instance.kubeconfig(USER)), "NO_COLOR": "1"}
+    kubectl = [instance.site().programs.path("kubectl"), "get", "allocations", "-n", NAMESPACE]
+    python = _wall([sys.executable, "-c", "pass"], environ)
+    listed = _wall([lattice, "status"], environ)
+    helped = _wall([lattice, "--help"], environ)
+    got = _wall(kubectl, environ)
+    detail = f"{REPEATED} runs, p50"
+    return [
+        Figure(f"lattice status, {allocations} allocations", listed, "ms", STATUS_AIM, Baseline("ms kubectl get", got), detail),
+        Figure("lattice --help", helped, "ms", HELP_AIM, Baseline("ms python -c pass", python), detail),
+    ]
+
+
+def _wall(argv: Sequence[str], environ: Mapping[str, str]) -> float:
+    """Milliseconds of a command, the median of several runs; raises Corrupt when it fails."""
+    took = []
+    for _ in range(REPEATED):
+        began = time.monotonic()
+        done = subprocess.run(argv, env=dict(environ), capture_output=True, check=False, timeout=60)
+        took.append((time.monotonic() - began) * 1000)
+        if done.returncode:
+            message = f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}"
+            raise Corrupt(message, reason="CommandFailed")
+    return percentile(took, 0.5)

@@ -1,0 +1,73 @@
+"""How many a second: creations, admissions by a scheduler that starts, and whole lives."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lattice.kube.resources import ALLOCATIONS
+from lattice_dev.bench import work
+from lattice_dev.bench.drive import CONNECTIONS, NAMESPACE, Driver
+from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
+
+ADMISSIONS_AIM = Aim(300, at_least=True)
+CREATIONS_AIM = Aim(600, at_least=True)
+
+
+async def creations(driver: Driver, count: int) -> Figure:
+    """So many one-node allocations created at once, each through both webhooks; left for the scheduler."""
+    lean, _ = await driver.baseline()
+    took = await driver.create([work.hollow(NAMESPACE, _name(number), seconds=None) for number in range(count)])
+    detail = f"{count} by {CONNECTIONS} at once, {shown(took)} s, through the webhooks, no scheduler running"
+    return Figure("creations", count / took, "/s", CREATIONS_AIM, Baseline("/s lean ConfigMaps", lean), detail)
+
+
+async def admissions(driver: Driver, count: int) -> list[Figure]:
+    """Creations first, then the scheduler is started: from its start until each is Scheduled and stands in a plan."""
+    instance = driver.instance
+    instance.stop("scheduler")
+    created = await creations(driver, count)
+    _, patches = await driver.baseline()
+    names = [_name(number) for number in range(count)]
+    async with driver.watch(ledger=True, plans=True) as seen:
+        began = driver.clock.monotonic()
+        await asyncio.to_thread(instance.start, "scheduler")
+
+        def admitted() -> bool:
+            return seen.count("scheduled", names) == count and all(seen.lives[name].uid in seen.planned for name in names)
+
+        await seen.until(admitted, within=120 + count / 10, what=f"the admission of {count}")
+        moments = [max(seen.lives[name].scheduled or 0.0, seen.planned[seen.lives[name].uid]) - began for name in names]
+        first, last = min(moments), max(moments)
+        batches = [len(step.claimed) for step in seen.steps if step.claimed]
+        await driver.clear(seen)
+    detail = f"{count} waiting; first after {shown(first)} s, p50 {shown(percentile(moments, 0.5))} s, last {shown(last)} s"
+    parts = {"claims a commit": sum(batches) / len(batches), "a second between first and last": (count - 1) / max(last - first, 1e-9)}
+    base = Baseline("/s PATCHes of ConfigMaps", patches)
+    return [created, Figure("admissions, from the scheduler's start", count / last, "/s", ADMISSIONS_AIM, base, detail, parts)]
+
+
+async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
+    """Allocations that end at once, so many under way at a time: how many come to their end a second."""
+    begun = ended = 0
+    async with driver.watch() as seen:
+        stop = driver.clock.monotonic() + seconds
+
+        async def keep_going(lane: int) -> None:
+            nonlocal begun, ended
+            while driver.clock.monotonic() < stop:
+                begun += 1
+                name = f"life-{lane:03d}-{begun:06d}"
+                seen.expect(name)
+                await driver.user.create(ALLOCATIONS, work.hollow(NAMESPACE, name, seconds=0.0), NAMESPACE)
+                await seen.end_of(name, within=60)
+                ended += driver.clock.monotonic() < stop
+
+        await asyncio.gather(*(keep_going(lane) for lane in range(outstanding)))
+        took = [life.ended - life.seen for life in seen.lives.values() if life.ended is not None]
+        await driver.clear(seen)
+    detail = f"over {seconds:.0f} s, {outstanding} under way at a time; creation to end p50 {shown(percentile(took, 0.5))} s"
+    return Figure("whole lives", ended / seconds, "/s", detail=detail)
+
+
+def _name(number: int) -> str:
+    return f"admission-{number:05d}"

@@ -1,0 +1,147 @@
+"""The list of all benchmarks: which instance each needs, at which size, and what becomes of the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice.errors import Rejected
+from lattice_dev import build
+from lattice_dev.bench import figures, footprint, latency, rates, writes
+from lattice_dev.bench.drive import Driver, driver
+from lattice_dev.bench.figures import Figure
+from lattice_dev.instance import Instance
+from lattice_dev.progress import Progress
+from lattice_dev.state import Options
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: the issue's numbers, or a quick run's."""
+
+    latencies: int
+    pending: int
+    nodes: int
+    allocations: int
+    admissions: int
+    seconds: float
+    together: int
+    heartbeat_seconds: int
+
+
+FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 10)
+QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 10)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One group of figures on an instance of its own."""
+
+    name: str
+    what: str
+    options: Callable[[Size], Options]
+    measure: Callable[[Driver, Size], Awaitable[list[Figure]]]
+
+
+async def _latency(at: Driver, size: Size) -> list[Figure]:
+    async with at.watch() as seen:
+
+        async def of(nodes: int, state: str) -> Figure:
+            return await latency.measure(at, seen, nodes=nodes, count=size.latencies, label=f"{_nodes(nodes)} {state}")
+
+        found = [await of(1, "idle"), await of(4, "idle")]
+        await latency.fill_queue(at, seen, size.pending)
+        found += [await of(nodes, f"with {size.pending} pending") for nodes in (1, 4)]
+        found += await asyncio.to_thread(footprint.commands, at.instance, size.pending)
+        await at.clear(seen)
+    return found
+
+
+async def _rates(at: Driver, size: Size) -> list[Figure]:
+    await at.heartbeats(size.heartbeat_seconds)
+    found = await rates.admissions(at, size.admissions)
+    return [*found, await rates.lives(at, seconds=size.seconds, outstanding=100)]
+
+
+async def _writes(at: Driver, size: Size) -> list[Figure]:
+    found = [await writes.measure(at, nodes=1, count=min(100, size.nodes))]
+    found.append(await writes.measure(at, nodes=64, count=size.together))
+    if size.nodes >= 1000:
+        found.append(await writes.measure(at, nodes=1000, count=1))
+    return found
+
+
+async def _memory(at: Driver, size: Size) -> list[Figure]:
+    return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
+
+
+BENCHES = (
+    Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
+    Bench("writes", "API writes of a life", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
+    Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
+    Bench("rates", "creations, admissions, whole lives", lambda size: Options(nodes=0, hollow=size.admissions), _rates),
+)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def chosen(only: Sequence[str]) -> list[Bench]:
+    """The benchmarks of these names, all without any; raises Rejected with the names there are."""
+    known = {bench.name: bench for bench in BENCHES}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise Rejected(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}", reason="NoBenchmark")
+    return [known[name] for name in only] or list(BENCHES)
+
+
+def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
+    """Measure on instances that are made for it and go afterwards; prints a table, writes JSON where a file is named."""
+    size = QUICK if quick else FULL
+    found: list[Figure] = []
+    for bench in chosen(only):
+        say(f"== {bench.name}: {bench.what}")
+        mine = _on_instance(bench, size, name, progress)
+        for line in figures.table(mine):
+            say(line)
+        found += mine
+        if file is not None:
+            file.write_text(json.dumps(figures.as_json(found, setting(quick=quick)), indent=2) + "\n")
+    return found
+
+
+def _on_instance(bench: Bench, size: Size, name: str, progress: Progress) -> list[Figure]:
+    instance = Instance(f"{name}-{bench.name}", bench.options(size), progress=progress)
+    try:
+        instance.up()
+        return asyncio.run(_measure(bench, size, instance))
+    finally:
+        instance.down()
+
+
+async def _measure(bench: Bench, size: Size, instance: Instance) -> list[Figure]:
+    async with driver(instance) as at:
+        return await bench.measure(at, size)
+
+
+def setting(*, quick: bool) -> dict[str, str]:
+    """Where and how it was measured."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return {
+        "size": "quick" if quick else "full",
+        "cores": str(os.cpu_count()),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "kubernetes": build.KUBERNETES,
+        "fsync": "on",
+        "auditLog": "on",
+        "loadAtEnd": f"{load:.2f}",
+    }

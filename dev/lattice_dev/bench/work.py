@@ -1,0 +1,49 @@
+"""The Allocations that benchmarks and the trace submit: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS
+
+Manifest = dict[str, Any]
+
+
+def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "") -> Manifest:
+    """Work that hollow nodes wait for, `seconds` long (None: until its walltime or a cancel); `only`: a node set."""
+    constraints: Manifest = {"features": ["hollow"]}
+    if only:
+        constraints["nodeList"] = only
+    variables = {} if seconds is None else {"HOLLOW_SECONDS": f"{seconds:.3f}"}
+    return _allocation(
+        namespace, name, nodes, walltime, {"constraints": constraints}, entrypoint="true", environment={"variables": variables}
+    )  # fmt: skip
+
+
+def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: int = 600, only: str = "") -> Manifest:
+    """A line of bash on every node."""
+    resources: Manifest = {"constraints": {"nodeList": only}} if only else {}
+    return _allocation(namespace, name, nodes, walltime, resources, entrypoint=f"bash -c {quoted(script)}")
+
+
+def lean_config_map(namespace: str, name: str) -> Manifest:
+    """The smallest object that the API server stores: the baseline of creations."""
+    return {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": {"namespace": namespace, "name": name}}
+
+
+def quoted(text: str) -> str:
+    """One word of an entrypoint, which is split as a shell would."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def _allocation(namespace: str, name: str, nodes: int, walltime: int, resources: Manifest, **spec: Any) -> Manifest:
+    return {
+        "apiVersion": ALLOCATIONS.api_version,
+        "kind": ALLOCATIONS.kind,
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {
+            "resources": {"nodes": nodes, **resources},
+            "lifecycle": {"walltime": f"{walltime}s", "gracePeriod": "2s", "requeue": {"policy": "Never"}},
+            **spec,
+        },
+    }

@@ -1,0 +1,197 @@
+"""Runs the first jobs of a log on hollow nodes, with real multi-node allocations on real nodes beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice.errors import Rejected
+from lattice.kube.resources import ALLOCATIONS, NODES
+from lattice.units import parse_time
+from lattice.views.cluster import Node
+from lattice_dev.bench import work
+from lattice_dev.bench.drive import NAMESPACE, USER, Driver, driver
+from lattice_dev.bench.figures import percentile
+from lattice_dev.bench.observe import Life, Watching
+from lattice_dev.instance import Instance
+from lattice_dev.progress import Progress
+from lattice_dev.state import Options
+from lattice_dev.trace import swf, verdict
+from lattice_dev.trace.order import Commit, Queued
+from lattice_dev.trace.verdict import Ended
+
+REAL_NODES = 4
+REAL_SECONDS = 0.3
+GRACE_SECONDS = 1.0
+"""A job counts as waiting this long after it was seen: one cycle interval; docs of `order` say the rest of the tolerance."""
+SETTLE_SECONDS = 2.0
+WITNESS = "trace-witness"
+RELEASED = "the release of every row in the ledger"
+JOB_ENDS = frozenset({"Completed", "Failed"})
+"""A job of the log that used its requested time to the second may be ended by its walltime: that is its end too."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is run: the log, how many of its jobs on how many hollow nodes, time divided by `compression`, real ones beside."""
+
+    file: Path
+    jobs: int
+    nodes: int
+    compression: float
+    beside: int
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be."""
+        if not self.compression > 0 or self.jobs < 1 or self.nodes < 1 or self.beside < 0:
+            raise Rejected("a trace needs at least one job, one node, and a compression above 0", reason="TraceWrong")
+
+
+def read(wanted: Wanted) -> list[swf.Job]:
+    """The jobs; raises Rejected for a file that is not there or is no log."""
+    try:
+        raw = wanted.file.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, gzip.BadGzipFile) as error:
+        raise Rejected(f"{wanted.file}: {error}", reason="LogUnreadable") from error
+    return swf.first_jobs(text.decode("latin-1").splitlines(), wanted.jobs, wanted.nodes)
+
+
+def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
+    """On an instance of its own, which goes afterwards; True when nothing was found wrong."""
+    jobs = read(wanted)
+    span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
+    say(
+        f"{len(jobs)} jobs of {wanted.file.name} on {wanted.nodes} hollow nodes, compression C = {wanted.compression:g}: "
+        f"submitted over {span:.0f} s; {wanted.beside} real allocations on {REAL_NODES} real nodes beside them"
+    )
+    instance = Instance(name, Options(nodes=REAL_NODES, hollow=wanted.nodes), progress=progress)
+    try:
+        instance.up()
+        return asyncio.run(on_instance(instance, jobs, wanted, say))
+    finally:
+        instance.down()
+
+
+async def on_instance(instance: Instance, jobs: Sequence[swf.Job], wanted: Wanted, say: Say) -> bool:
+    """Submit, wait for every end, judge and print."""
+    names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
+    sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
+    async with driver(instance) as at, at.watch(ledger=True) as seen:
+        span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_submit_jobs(at, names, wanted.compression))
+            group.create_task(_submit_real(at, sizes, span))
+        every = [*names, *sizes]
+        rest = sum(job.walltime(wanted.compression) for job in jobs) + 120
+        await seen.until(lambda: seen.count("ended", every) == len(every), within=rest, what="the end of every allocation")
+        await seen.until(lambda: _all_released(seen, len(every)), within=60, what=RELEASED)
+        capacity = await _ready_nodes(at)
+        queue, history = _queue(seen, names), _history(seen, names)
+        ends = {name: _ended(life) for name, life in seen.lives.items()}
+    found = list(verdict.faults(names, ends, JOB_ENDS))
+    found += verdict.faults(sizes, ends, frozenset({"Completed"}))
+    found += verdict.order_faults(queue, history, capacity=capacity, grace_seconds=GRACE_SECONDS)
+    found += verdict.witness_faults(_witness(instance), sizes)
+    _print(ends, [*names, *sizes], capacity, len(history), found, say)
+    return not found
+
+
+async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.Job], compression: float) -> None:
+    """Each at its compressed time, as the log has it."""
+    began, first = at.clock.monotonic(), next(iter(jobs.values())).submit
+    for name, job in jobs.items():
+        due = began + (job.submit - first) / compression
+        await at.clock.sleep(max(0.0, due - at.clock.monotonic()))
+        manifest = work.hollow(
+            NAMESPACE, name, nodes=job.nodes, seconds=job.run / compression, walltime=job.walltime(compression)
+        )  # fmt: skip
+        await at.user.create(ALLOCATIONS, manifest, NAMESPACE)
+
+
+async def _submit_real(at: Driver, sizes: Mapping[str, int], span: float) -> None:
+    """Spread over the same time; each task writes a line outside Lattice."""
+    witness = at.instance.where.user_home(USER) / WITNESS
+    await asyncio.to_thread(witness.unlink, missing_ok=True)
+    for name, nodes in sizes.items():
+        script = f'echo {name} $LATTICE_ATTEMPT $LATTICE_NODE_RANK >> "$HOME/{WITNESS}"; sleep {REAL_SECONDS}'
+        await at.user.create(ALLOCATIONS, work.real(NAMESPACE, name, script, nodes=nodes), NAMESPACE)
+        await at.clock.sleep(span / max(1, len(sizes)))
+
+
+def _all_released(seen: Watching, count: int) -> bool:
+    return sum(len(step.released) for step in seen.steps) >= count
+
+
+async def _ready_nodes(at: Driver) -> int:
+    """Hollow nodes that are Ready at the end: fewer than were wanted would make the check too strict, never too lax."""
+    found = await at.admin.list(NODES, type=Node)
+    return sum(1 for node in found.items if node.status.hollow and node.status.state == "Ready")
+
+
+def _queue(seen: Watching, jobs: Mapping[str, swf.Job]) -> list[Queued]:
+    """As the scheduler orders it: submission in whole seconds, then the name."""
+    return [
+        Queued(
+            name, job.nodes, life.last.spec.lifecycle.preemption_class,
+            (parse_time(life.last.metadata.creation_timestamp), life.last.metadata.key), life.seen,
+        )
+        for name, job in jobs.items()
+        if (life := seen.lives.get(name)) is not None
+    ]  # fmt: skip
+
+
+def _history(seen: Watching, jobs: Mapping[str, swf.Job]) -> list[Commit]:
+    """The ledger's commits with the jobs that they claim and release; the real ones are on other nodes."""
+    names = {life.uid: name for name, life in seen.lives.items() if name in jobs}
+
+    def of(keys: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+        return tuple(names[uid] for uid, _ in keys if uid in names)
+
+    return [Commit(step.seq, step.at, of(step.claimed), of(step.released)) for step in seen.steps]
+
+
+def _ended(life: Life) -> Ended:
+    last = life.last
+    reason = next((condition.reason for condition in last.status.conditions if condition.type == "Finished"), "")
+    nodes = last.status.node_count
+    return Ended(
+        last.metadata.name, nodes, life.seen, life.started or life.scheduled, life.ended, last.status.phase, reason,
+        last.status.attempt, tuple(life.reasons),
+    )  # fmt: skip
+
+
+def _witness(instance: Instance) -> list[str]:
+    file = instance.where.user_home(USER) / WITNESS
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def _print(ends: Mapping[str, Ended], names: Sequence[str], capacity: int, commits: int, found: Sequence[str], say: Say) -> None:
+    """The waits, what they add up to, and what was found."""
+    shown = [ends[name] for name in names if name in ends]
+    for line in verdict.table(shown):
+        say(line)
+    waits = [end.waited for end in shown if end.waited is not None]
+    say("")
+    if waits:
+        say(f"waits: mean {statistics.mean(waits):.2f} s, p50 {percentile(waits, 0.5):.2f} s, longest {max(waits):.2f} s")
+    for line in _counts(shown):
+        say(line)
+    say(f"order: {commits} commits of the ledger replayed on {capacity} nodes; tolerance one commit and {GRACE_SECONDS:g} s")
+    for fault in found:
+        say(f"WRONG: {fault}")
+    say("every one ended, none twice, nobody passed over" if not found else f"{len(found)} faults")
+
+
+def _counts(shown: Sequence[Ended]) -> Iterator[str]:
+    ends = Counter(f"{end.phase} ({end.reason})" for end in shown)
+    yield "ends: " + ", ".join(f"{count} {end}" for end, count in ends.most_common())
+    reasons = Counter(reason for end in shown for reason in end.reasons)
+    yield "reasons shown: " + (", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none")

@@ -1,0 +1,75 @@
+"""What became of a trace: every job ended, none twice, nobody passed over; pure. Each finding is a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lattice.errors import Corrupt
+from lattice_dev.trace.order import Commit, Queued, passed_over
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One allocation at its end: moments in seconds of one clock, None for what was never seen."""
+
+    name: str
+    nodes: int
+    seen: float
+    started: float | None
+    ended: float | None
+    phase: str
+    reason: str
+    attempt: int
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds from when it was seen until its start was."""
+        return None if self.started is None else self.started - self.seen
+
+
+def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[str]) -> Iterator[str]:
+    """Whether each wanted allocation ended once, in one of these phases."""
+    for name in wanted:
+        end = ends.get(name)
+        if end is None:
+            yield f"{name} is not there"
+        elif end.ended is None:
+            yield f"{name} has not ended: {end.phase or 'never evaluated'}"
+        elif end.phase not in phases:
+            yield f"{name} ended {end.phase} ({end.reason}), not {' or '.join(sorted(phases))}"
+        elif end.attempt != 1:
+            yield f"{name} ended in attempt {end.attempt}: it was started more than once"
+
+
+def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float) -> list[str]:
+    """Whether somebody was passed over, or the ledger's history is none."""
+    try:
+        return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds)]
+    except Corrupt as error:
+        return [error.message]
+
+
+def witness_faults(lines: Iterable[str], wanted: Mapping[str, int]) -> Iterator[str]:
+    """What the real work itself wrote, a line `NAME ATTEMPT RANK` a task: each rank of each allocation once."""
+    counts = Counter(tuple(line.split()) for line in lines)
+    for name, nodes in wanted.items():
+        for rank in range(nodes):
+            times = counts.pop((name, "1", str(rank)), 0)
+            if times != 1:
+                yield f"rank {rank} of {name} ran {times} times"
+    for line in counts:
+        yield f"work ran that nobody asked for: {' '.join(line)}"
+
+
+def table(ends: Iterable[Ended]) -> list[str]:
+    """A line a job: nodes, wait, run, end, and the reasons that it showed while it waited."""
+    lines = [f"{'JOB':<10} {'NODES':>5} {'WAIT s':>8} {'RUN s':>8}  {'END':<10} REASONS SHOWN"]
+    for end in ends:
+        wait = "-" if end.waited is None else f"{end.waited:.2f}"
+        run = "-" if end.started is None or end.ended is None else f"{end.ended - end.started:.2f}"
+        reasons = ", ".join(end.reasons) or "none: placed at once"
+        lines.append(f"{end.name:<10} {end.nodes:>5} {wait:>8} {run:>8}  {end.phase:<10} {reasons}")
+    return lines
