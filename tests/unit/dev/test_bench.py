@@ -1,0 +1,141 @@
+"""The pure rooms of the benchmarks: figures, and what the audit log says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.errors import Rejected
+from lattice_dev.bench import figures, work
+from lattice_dev.bench.auditlog import count_writes
+from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
+from lattice_dev.bench.run import chosen
+
+VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
+
+
+def line(verb: str, resource: str, *, code: int = 200, subresource: str = "", user: str = "lattice:scheduler") -> bytes:
+    entry = {
+        "kind": "Event",
+        "stage": "ResponseComplete",
+        "verb": verb,
+        "user": {"username": user},
+        "objectRef": {"resource": resource, "subresource": subresource, "name": "x"},
+        "responseStatus": {"metadata": {}, "code": code},
+    }
+    return json.dumps(entry).encode() + b"\n"
+
+
+@given(VALUES, st.floats(0.01, 1))
+def test_a_percentile_is_one_of_the_values_and_enough_are_not_above_it(values: list[float], share: float) -> None:
+    found = percentile(values, share)
+    assert found in values
+    assert sum(1 for value in values if value <= found) >= share * len(values) - 1e-9
+
+
+def test_the_percentiles_of_ten_values_are_the_nearest_ranks() -> None:
+    values = [float(number) for number in range(10, 0, -1)]
+    assert [percentile(values, share) for share in (0.1, 0.5, 0.99, 1.0)] == [1, 5, 10, 10]
+
+
+def test_a_percentile_of_nothing_is_refused() -> None:
+    with pytest.raises(Rejected, match="no values"):
+        percentile([], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("aim", "value", "met"),
+    [(Aim(150), 150, True), (Aim(150), 150.1, False), (Aim(300, at_least=True), 300, True), (Aim(300, at_least=True), 299, False)],
+)
+def test_an_aim_is_met_at_its_value(aim: Aim, value: float, met: bool) -> None:
+    assert Figure("f", value, "x", aim).met is met
+
+
+def test_a_ratio_is_the_value_by_the_baseline_and_none_without_one() -> None:
+    assert Figure("f", 30, "/s", baseline=Baseline("/s", 60)).ratio == 0.5
+    assert Figure("f", 30, "/s").ratio is None
+    assert Figure("f", 30, "/s", baseline=Baseline("/s", 0)).ratio is None
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.01234, "0.0123"), (1.5, "1.50"), (12.34, "12.3"), (1234.5, "1234"), (0, "0")])
+def test_three_digits_are_shown(value: float, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_the_table_says_what_is_missed() -> None:
+    lines = figures.table([Figure("status", 300, "ms", Aim(250), Baseline("ms kubectl get", 200), "15 runs", {"B": 4.0})])
+    assert lines[1].split() == [
+        "status",
+        "300",
+        "ms",
+        "≤",
+        "250",
+        "MISSED",
+        "200",
+        "ms",
+        "kubectl",
+        "get",
+        "1.50",
+        "15",
+        "runs;",
+        "B",
+        "4.00",
+    ]
+
+
+def test_the_json_has_everything_that_the_table_has() -> None:
+    figure = Figure("status", 300, "ms", Aim(250), Baseline("ms kubectl get", 200), "15 runs", {"B": 4.0})
+    written = json.loads(json.dumps(figures.as_json([figure], {"cores": "2"})))
+    assert written["setting"] == {"cores": "2"}
+    assert written["figures"] == [
+        {
+            "name": "status",
+            "value": 300,
+            "unit": "ms",
+            "aim": {"value": 250, "atLeast": False, "met": False},
+            "baseline": {"what": "ms kubectl get", "value": 200, "ratio": 1.5},
+            "detail": "15 runs",
+            "parts": {"B": 4.0},
+        }
+    ]
+
+
+def test_writes_are_counted_by_what_they_wrote_leases_and_events_apart() -> None:
+    lines = [
+        line("create", "allocations", code=201),
+        line("patch", "allocations", subresource="status"),
+        line("patch", "allocations", subresource="status"),
+        line("update", "ledgers", subresource="status"),
+        line("patch", "leases"),
+        line("create", "events", code=201),
+        line("get", "allocations"),
+        line("patch", "latticenodes", subresource="status"),
+    ]
+    writes = count_writes(lines, leave_out=frozenset({"latticenodes"}))
+    assert (writes.total, writes.leases, writes.events) == (4, 1, 1)
+    assert writes.each(2) == {"patch allocations/status": 1.0, "create allocations": 0.5, "update ledgers/status": 0.5}
+
+
+def test_a_refused_write_is_no_write_and_is_shown() -> None:
+    writes = count_writes([line("patch", "allocations", subresource="status", code=409)])
+    assert writes.total == 0
+    assert dict(writes.refused) == {"patch allocations/status 409": 1}
+
+
+def test_a_line_that_is_still_being_written_is_left_out() -> None:
+    assert count_writes([line("create", "allocations"), line("create", "allocations")[:-20]]).total == 1
+
+
+def test_an_unknown_benchmark_is_refused_with_those_there_are() -> None:
+    with pytest.raises(Rejected, match=r"no benchmark speed; there are: latency, writes, memory, rates"):
+        chosen(["speed"])
+
+
+def test_hollow_work_asks_for_hollow_nodes_and_says_how_long_it_is() -> None:
+    spec = work.hollow("physics", "a", nodes=3, seconds=1.5, walltime=7)["spec"]
+    assert spec["resources"] == {"nodes": 3, "constraints": {"features": ["hollow"]}}
+    assert spec["environment"] == {"variables": {"HOLLOW_SECONDS": "1.500"}}
+    assert spec["lifecycle"]["walltime"] == "7s"
