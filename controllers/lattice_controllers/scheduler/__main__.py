@@ -128,7 +128,7 @@ class Term:
         )
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=lambda _change: self._configure())
         self.allocations = Allocations(
-            cluster, clock, book, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
+            cluster, clock, self.committer.stored, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
             vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
         )  # fmt: skip
         self.loop = Loop(
@@ -137,7 +137,14 @@ class Term:
         )  # fmt: skip
         self.allocations.loop = self.loop
         self.plans = Plans(
-            cluster, clock, book, self.nodes, measured, allocation=self.allocations.get, number=self.allocations.number, stopped=stopped
+            cluster,
+            clock,
+            self.committer.stored,
+            self.nodes,
+            measured,
+            allocation=self.allocations.get,
+            number=self.allocations.number,
+            stopped=stopped,
         )
         self.nodes.machine.take(book.holders)
         self.leases: Informer[Lease] = Informer(

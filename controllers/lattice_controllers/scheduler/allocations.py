@@ -14,7 +14,6 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger import projection
-from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Proposal, Refused, Verdict
 from lattice.ledger.steps import (
     FINALIZER,
@@ -32,6 +31,7 @@ from lattice.ledger.steps import (
     fenced_wait,
     next_step,
 )
+from lattice.ledger.stored import Stored
 from lattice.models import conditions as kinds
 from lattice.scheduling.cycle import Candidate
 from lattice.scheduling.machine import HOLLOW, Need
@@ -61,7 +61,7 @@ class Allocations:
     """The reconciler of allocations, by uid."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics, *,
+        self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
         config: Callable[[], Config | None], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
@@ -70,7 +70,7 @@ class Allocations:
         self.synced = False
         self._cluster = cluster
         self._clock = clock
-        self._book = book
+        self._stored = stored
         self._nodes = nodes
         self._metrics = metrics
         self._propose = propose
@@ -115,7 +115,7 @@ class Allocations:
     def all_rows(self) -> None:
         """Have every holder looked at, once the consistent list has come."""
         self.synced = True
-        self.touch({row.uid for row in self._book.rows.values()})
+        self.touch({row.uid for row in self._stored.rows.values()})
 
     def number(self, uid: str) -> int:
         """The number it has or gets; 0 for an object that is gone."""
@@ -136,7 +136,7 @@ class Allocations:
         return 0.05
 
     def _facts(self, uid: str) -> Facts:
-        rows = tuple(self._book.of(uid))
+        rows = tuple(self._stored.of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         return Facts(self.objects.get(uid), rows, self._clock.now(), standings, self._nodes.names)
 
@@ -171,14 +171,14 @@ class Allocations:
             case End():
                 return await self._write(allocation, projection.ended(allocation, step, **await self._stamp(uid)), "ended")
             case Observe():
-                return await self._write(allocation, projection.observed(allocation, seq=self._book.head.seq), "observed")
+                return await self._write(allocation, projection.observed(allocation, seq=self._stored.head.seq), "observed")
             case Retry():
                 event(log, "Another attempt follows", allocation=allocation.metadata.key, reason=step.reason, message=step.message)
                 return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")
 
     async def _stamp(self, uid: str) -> dict[str, Any]:
         await self._numbers.ready()
-        return {"number": self.number(uid), "seq": self._book.head.seq, "now": self._clock.now()}
+        return {"number": self.number(uid), "seq": self._stored.head.seq, "now": self._clock.now()}
 
     async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
         meta = allocation.metadata
@@ -209,7 +209,7 @@ class Allocations:
         spec, status, meta = allocation.spec, allocation.status, allocation.metadata
         vcluster = self._vcluster(spec.vcluster)
         blocked: tuple[str, str] | None = None
-        rows = tuple(self._book.of(meta.uid))
+        rows = tuple(self._stored.of(meta.uid))
         if fenced_wait(allocation, rows):
             blocked = (
                 "RetryBackOff",

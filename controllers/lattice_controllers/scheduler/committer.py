@@ -22,6 +22,7 @@ from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
 from lattice.ledger.proposals import Accepted, Proposal, Refused, Unknown, Verdict
+from lattice.ledger.stored import Stored
 from lattice.views.ledger import Ledger
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
@@ -48,7 +49,10 @@ class _Entry:
 
 
 class Committer:
-    """Owner of the book while this process leads; `on_change` hears of the rows of every commit that stands."""
+    """Owner of the book while this process leads; `on_change` hears of the rows of every commit that stands.
+
+    `book` runs ahead by the commit that is under way: decide from it, but project from `stored`.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Committer:
         on_change: Callable[[Changes], None],
     ) -> None:
         self.book = book
+        self.stored = Stored(book)
         self._cluster = cluster
         self._clock = clock
         self._version = resource_version
@@ -136,6 +141,7 @@ class Committer:
         await self._commit(batch[middle:])
 
     def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
+        self.stored.take(changes, self.book.head)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
             self._metrics.commit_seconds.labels(self._identity).observe(now - entry.since)

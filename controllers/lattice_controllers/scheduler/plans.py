@@ -11,9 +11,9 @@ from lattice.errors import AlreadyExists, NotFound, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
-from lattice.ledger.commit import Book
 from lattice.ledger.format import UNNAMED, Key, Row
 from lattice.ledger.plans import RUN, STOP, PlanRow, format_plan, plan_name
+from lattice.ledger.stored import Stored
 from lattice.views.allocation import Allocation
 from lattice.views.ledger import Plan
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -26,7 +26,7 @@ class Plans:
     """Writer of every NodeGroupPlan; `plans` are those last seen or written."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, book: Book, nodes: Nodes, metrics: SchedulerMetrics,
+        self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics,
         *, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
@@ -34,13 +34,13 @@ class Plans:
         self.sent: dict[str, int] = {}
         """Highest seq that this term has put, or tried to put, into each plan."""
         self._cluster = cluster
-        self._book = book
+        self._stored = stored
         self._nodes = nodes
         self._metrics = metrics
         self._allocation = allocation
         self._number = number
         self._keys: dict[str, set[Key]] = {}
-        for row in book.rows.values():
+        for row in stored.rows.values():
             self._file(row)
         self.queue = KeyedQueue(self._reconcile, clock, workers=8, name="plans")
 
@@ -83,7 +83,7 @@ class Plans:
 
     def text(self, group: str) -> str:
         """What the plan must say now."""
-        rows = [self._row(self._book.rows[key]) for key in self._keys.get(group, ())]
+        rows = [self._row(self._stored.rows[key]) for key in self._keys.get(group, ())]
         named = {row.key for row in rows}
         strays: dict[Key, list[str]] = {}
         for node, key in self._nodes.unnamed(group):
@@ -123,9 +123,9 @@ class Plans:
             "apiVersion": "lattice.dev/v1alpha1",
             "kind": "NodeGroupPlan",
             "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
-            "spec": {"seq": self._book.head.seq, "text": text},
+            "spec": {"seq": self._stored.head.seq, "text": text},
         }
-        self.sent[group] = self._book.head.seq
+        self.sent[group] = self._stored.head.seq
         try:
             if standing is None:
                 written = await self._cluster.create(PLANS, body, type=Plan)

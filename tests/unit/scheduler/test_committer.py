@@ -120,6 +120,24 @@ async def test_a_write_that_never_arrived_is_repeated() -> None:
         assert await leader.committer.propose(claim(1, (0,))) == Accepted()
 
 
+async def test_what_is_not_committed_yet_is_not_there_to_be_projected() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        committer = leader.committer
+        await committer.propose(claim(1, (0,)))
+        before = committer.stored.head.seq
+        cluster.fail(Retry("busy"), verb="replace", resource=LEDGERS, times=50)
+        answers = [committer.propose(Release((uid(1), 1))), committer.propose(claim(2, (1,)))]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert set(committer.book.rows) == {(uid(2), 1)}
+        assert [row.uid for row in committer.stored.of(uid(1))] == [uid(1)]
+        assert (set(committer.stored.rows), committer.stored.head.seq) == ({(uid(1), 1)}, before)
+        await asyncio.gather(*answers)
+        assert (set(committer.stored.rows), committer.stored.head.seq) == ({(uid(2), 1)}, before + 1)
+        assert list(committer.stored.of(uid(1))) == []
+
+
 async def test_an_api_server_that_denies_everything_while_it_starts_is_waited_for() -> None:
     cluster = FakeCluster(QuickClock())
     async with leading(cluster) as leader:
@@ -211,6 +229,7 @@ async def test_two_schedulers_under_faults_never_give_a_node_twice(seed: int) ->
     status = await stored(cluster)
     assert status.tenants["physics"].used_nodes <= 30
     leaders[-1].committer.book.validate()
+    assert leaders[-1].committer.stored.rows == leaders[-1].committer.book.rows
     for leader in leaders:
         leader.task.cancel()
     await asyncio.gather(*(leader.task for leader in leaders), return_exceptions=True)

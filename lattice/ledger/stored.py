@@ -1,0 +1,41 @@
+"""The ledger as the API server has acknowledged it: the only thing that may be projected.
+
+The committer's `Book` runs ahead while a commit is under way; plans and statuses made from it would order what the
+ledger does not say yet, and perhaps never will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lattice.ledger.commit import Book, Head
+from lattice.ledger.format import Key, Row
+
+
+class Stored:
+    """Rows and counters of the last commit that stands; changed by `take` only."""
+
+    def __init__(self, book: Book) -> None:
+        """`book` has nothing under way."""
+        self.head: Head = book.head
+        self.rows: dict[Key, Row] = dict(book.rows)
+        self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
+
+    def take(self, changes: Iterable[tuple[Row | None, Row | None]], head: Head) -> None:
+        """A commit stands: its rows before and after, in order, and the counters that were stored with them."""
+        for old, new in changes:
+            if old is not None:
+                del self.rows[old.key]
+                attempts = self._attempts[old.uid]
+                attempts.discard(old.attempt)
+                if not attempts:
+                    del self._attempts[old.uid]
+            if new is not None:
+                self.rows[new.key] = new
+                self._attempts.setdefault(new.uid, set()).add(new.attempt)
+        self.head = head
+
+    def of(self, uid: str) -> Iterator[Row]:
+        """Every row of an allocation, oldest attempt first."""
+        for attempt in sorted(self._attempts.get(uid, ())):
+            yield self.rows[(uid, attempt)]
