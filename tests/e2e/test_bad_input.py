@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "class -1": ({"lifecycle.preemptionClass": -1}, ("spec.lifecycle.preemptionClass", "-1", "greater than or equal to 0")),
     "an unknown field": ({"resources.nodez": 3}, ('unknown field "spec.resources.nodez"',)),
     "an empty tenant": ({"tenant": ""}, ("spec.tenant", '""')),
-    "an empty user": ({"user": ""}, ("spec.user is empty", 'set it to "alice"')),
+    "an empty user": ({"user": ""}, ("spec.user is empty", 'set spec.user to "alice"')),
     "an unknown tenant": ({"tenant": "chemistry"}, ('spec.tenant is "chemistry"', "belongs to tenant", "set spec.tenant to")),
     "an unknown vcluster": ({"vcluster": "nope"}, ("spec.vcluster", 'vCluster "nope" not found. Available: hpc-batch')),
     "another user": ({"user": "bob"}, ('spec.user is "bob"', 'you are "alice"', "runas")),
