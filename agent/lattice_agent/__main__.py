@@ -99,9 +99,14 @@ async def build(settings: AgentSettings, world: World) -> None:
     """Lists everything that runs, and runs it until cancelled."""
     cluster, clock = world.cluster, world.clock
     crew = Crew(clock, workers=8 if settings.hollow == 0 else 32)
-    configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat)
     counted = AgentMetrics(settings.node_prefix if settings.hollow else world.places[0].me.node)
     agents: dict[str, Agent] = {}
+
+    def beat_all() -> None:
+        for agent in agents.values():
+            agent.beat_now()
+
+    configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat, retimed=beat_all)
     async with asyncio.TaskGroup() as group:
         group.create_task(metrics.serve(counted.registry, settings.metrics_address, lambda: _ready(agents, len(world.places))))
         group.create_task(configuration.run())

@@ -148,6 +148,11 @@ class Agent:
         """There is a plan that this agent cannot read: it acts on none of it, and goes on with what it knows."""
         self._metrics.plans_ignored.inc()
 
+    def beat_now(self) -> None:
+        """Renews the Lease at once, if this node renews it at all yet."""
+        if self.planned:
+            self._crew.beat(self.node)
+
     def _begin_beating(self) -> None:
         """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""
         if not self.planned:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt
@@ -31,9 +32,20 @@ CONFIG_NAME = "lattice"
 class Configuration:
     """The LatticeConfig as it stands now; its defaults until it is read."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0) -> None:
-        self._informer: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, fields=f"metadata.name={CONFIG_NAME}")
+    def __init__(
+        self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0, retimed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`retimed` hears of every other heartbeat interval: the one under way may be longer than the new timeout."""
         self._heartbeat_seconds = heartbeat_seconds
+        self._retimed = retimed
+        self._informer: Informer[Config] = Informer(
+            cluster, CONFIGS, type=Config, clock=clock, fields=f"metadata.name={CONFIG_NAME}", on_change=self._changed
+        )
+
+    def _changed(self, change: Change[Config]) -> None:
+        before, after = (one.spec if one is not None else ConfigSpec() for one in (change.old, change.new))
+        if before.nodes.heartbeat_interval != after.nodes.heartbeat_interval:
+            self._retimed()
 
     async def run(self) -> None:
         """Follows it until cancelled."""

@@ -75,11 +75,14 @@ class Site:
 
     def settle(self, within: float) -> list[str]:
         """Waits until nothing is left of any work: no ledger row, plan row, scope, process; answers what is."""
-        seen = Seen(self._unsettled, lambda left: not left)
+        left: list[str] = []
+
+        def settled() -> bool:
+            left[:] = self._unsettled()
+            return not left
+
         with contextlib.suppress(AssertionError):
-            until(seen, within=within, every=0.5)
-            return []
-        left: list[str] = seen.seen
+            until(settled, within=within, every=0.5)
         return left
 
     def _unsettled(self) -> list[str]:
