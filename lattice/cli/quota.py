@@ -36,7 +36,7 @@ def run(console: Console) -> int:
     try:
         return _solve(console)
     except Rejected as error:
-        console.complain(*explain(error))
+        console.complain(*explain(error), *([f"  Reason: {error.reason}"] if console.args.verbose else []))
         return exits.USAGE
 
 

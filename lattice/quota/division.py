@@ -27,21 +27,23 @@ class Claim(NamedTuple):
 
 def divide(total: int, claims: Sequence[Claim]) -> list[int]:
     """What each may use of `total`, in the order of the claims; the floors alone may be more than `total`."""
-    shares = [_base(claim) for claim in claims]
+    shares: list[int] = []
+    hungry: list[int] = []
+    wanted = 0
+    for at, (_, floor, request, weight, lends) in enumerate(claims):
+        shares.append(request if lends and request < floor else floor)
+        if request > floor and weight:
+            hungry.append(at)
+            wanted += request - floor
     pool = total - sum(shares)
     if pool <= 0:
         return shares
-    hungry = [at for at, claim in enumerate(claims) if claim.request > claim.floor and claim.weight > 0]
-    if sum(claims[at].request - claims[at].floor for at in hungry) <= pool:
+    if wanted <= pool:
         for at in hungry:
             shares[at] = claims[at].request
         return shares
     _pour(pool, claims, hungry, shares)
     return shares
-
-
-def _base(claim: Claim) -> int:
-    return claim.request if claim.lends and claim.request < claim.floor else claim.floor
 
 
 def _pour(pool: int, claims: Sequence[Claim], hungry: list[int], shares: list[int]) -> None:

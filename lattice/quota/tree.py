@@ -261,15 +261,21 @@ class QuotaTree:
         """Give each child its effective min and runtime; a child whose runtime is another is marked in turn."""
         children = list(parent.children.values())
         keys: set[str] = set()
-        runtimes: list[dict[str, int]] = [{} for _ in children]
+        runtimes: list[dict[str, int]] = []
         for child in children:
             keys.update(child.group.max, child.limit)
+            runtimes.append({})
             child.effective_min = {}
         for key in keys:
-            available = parent.runtime.get(key, 0)
             mins = self._mins(key, parent, children)
-            claims = [self._claim(key, least, child) for least, child in zip(mins, children, strict=True)]
-            for child, runtime, least, share in zip(children, runtimes, mins, divide(available, claims), strict=True):
+            claims = [
+                Claim(
+                    child.group.name, self._floor(key, least, child), child.limit.get(key, 0), child.weight.get(key, 0), child.group.lends
+                )
+                for least, child in zip(mins, children, strict=True)
+            ]
+            shares = divide(parent.runtime.get(key, 0), claims)
+            for child, runtime, least, share in zip(children, runtimes, mins, shares, strict=True):
                 child.effective_min[key] = least
                 runtime[key] = share
         for child, runtime in zip(children, runtimes, strict=True):
@@ -281,13 +287,16 @@ class QuotaTree:
         mins = [child.group.min.get(key, 0) for child in children]
         if key not in parent.runtime:
             return mins  # nobody counts this resource here
+        if sum(mins) <= parent.runtime[key]:
+            return mins
         scalable = [self.options.scale_min if child.group.scales is None else child.group.scales for child in children]
-        return scale_mins(parent.runtime[key], mins, scalable) if any(scalable) else mins
+        return scale_mins(parent.runtime[key], mins, scalable)
 
-    def _claim(self, key: str, least: int, child: _Node) -> Claim:
-        group = child.group
-        floor = max(least, group.floor.get(key, 0), child.guaranteed.get(key, 0))
-        return Claim(group.name, floor, child.limit.get(key, 0), child.weight.get(key, 0), group.lends)
+    @staticmethod
+    def _floor(key: str, least: int, child: _Node) -> int:
+        if not child.guaranteed and not child.group.floor:
+            return least
+        return max(least, child.group.floor.get(key, 0), child.guaranteed.get(key, 0))
 
 
 def _upwards(node: _Node | None) -> Iterator[_Node]:

@@ -66,6 +66,7 @@ def test_a_bad_tree_is_bad_input_and_prints_no_answer(bench: Bench) -> None:
     result = bench.run("quota", "solve", "-f", "-", "-o", "json", stdin=broken)
     assert (result.code, result.out) == (2, "")
     assert result.err == 'Error: quota "a": min.nodes is 9, above max.nodes, which is 5\n'
+    assert bench.run("quota", "solve", "-v", "-f", "-", stdin=broken).err.endswith("\n  Reason: MinAboveMax\n")
     assert bench.run("quota", "solve", "-f", "-", stdin="no json").code == 2
     assert bench.run("quota", "solve", "-f", "/nowhere/tree.json").code == 2
     assert bench.run("quota", "solve").code == 2

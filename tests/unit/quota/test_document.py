@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,11 @@ def test_what_breaks_a_rule_is_said_with_quota_field_value_and_limit(document: s
 
 def test_every_reason_of_the_room_is_given_by_some_document() -> None:
     assert {case.values[1] for case in (*UNREADABLE, *BROKEN)} == REASONS.keys()
+
+
+def test_every_reason_stands_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "howto" / "quota-solve.md").read_text(encoding="utf-8")
+    assert [f"| {word} | {meaning} |" for word, meaning in REASONS.items() if f"| {word} | {meaning} |" not in page] == []
 
 
 def test_all_faults_are_said_at_once_up_to_twenty() -> None:
