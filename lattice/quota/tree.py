@@ -64,7 +64,7 @@ class _Node:
 
     def depth_first(self) -> Iterator[_Node]:
         """This node and all below it, parents first, children in the order they came."""
-        waiting = [self]
+        waiting: list[_Node] = [self]
         while waiting:
             node = waiting.pop()
             yield node
