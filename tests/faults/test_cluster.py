@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lattice.errors import Denied
 from lattice.kube.resources import LEDGERS, PLANS
 from lattice.units import expand_nodes
 from tests.e2e.people import Person, person
@@ -26,6 +27,9 @@ def test_a_plan_that_is_deleted_while_work_runs_kills_nothing_and_comes_back(sce
     for name in names:
         scene.running(name)
     with scene.here.admin() as cluster:
+        with pytest.raises(Denied, match="really-delete"):
+            cluster.delete(PLANS, "group-0000")
+        cluster.patch(PLANS, "group-0000", {"metadata": {"annotations": {"lattice.dev/really-delete": "yes"}}})
         cluster.delete(PLANS, "group-0000")
         until(lambda: cluster.get(PLANS, "group-0000"), within=10, what="the plan")
     assert scene.ends(names) == [("TaskFailed", 3, 1), ("Completed", 0, 1)]
