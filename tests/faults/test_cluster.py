@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lattice.errors import Denied
-from lattice.kube.resources import LEDGERS, PLANS
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import ADMISSION_POLICY_BINDINGS, LEDGERS, PLANS
 from lattice.units import expand_nodes
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
@@ -19,6 +21,7 @@ from tests.faults.site import TENANT, site
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(600)]
 
+PROTECTION = "lattice-ledger-deletion"
 AWAY_SECONDS = 120.0 if LONG else 15.0
 
 
@@ -27,12 +30,33 @@ def test_a_plan_that_is_deleted_while_work_runs_kills_nothing_and_comes_back(sce
     for name in names:
         scene.running(name)
     with scene.here.admin() as cluster:
-        with pytest.raises(Denied, match="really-delete"):
+        with pytest.raises(Denied, match="are not deleted"):
             cluster.delete(PLANS, "group-0000")
-        cluster.patch(PLANS, "group-0000", {"metadata": {"annotations": {"lattice.dev/really-delete": "yes"}}})
-        cluster.delete(PLANS, "group-0000")
-        until(lambda: cluster.get(PLANS, "group-0000"), within=10, what="the plan")
+        before = cluster.get(PLANS, "group-0000")["metadata"]["uid"]
+        with unprotected(cluster):
+            until(lambda: _deleted(cluster), within=20, every=0.2, what="the deletion of the plan")
+            until(lambda: cluster.get(PLANS, "group-0000")["metadata"]["uid"] != before, within=10, what="the plan")
     assert scene.ends(names) == [("TaskFailed", 3, 1), ("Completed", 0, 1)]
+
+
+@contextlib.contextmanager
+def unprotected(cluster: BlockingCluster) -> Iterator[None]:
+    """Without the policy that refuses such deletions."""
+    binding = cluster.get(ADMISSION_POLICY_BINDINGS, PROTECTION)
+    cluster.delete(ADMISSION_POLICY_BINDINGS, PROTECTION)
+    try:
+        yield
+    finally:
+        binding["metadata"] = {"name": PROTECTION, "labels": binding["metadata"]["labels"]}
+        cluster.create(ADMISSION_POLICY_BINDINGS, binding)
+
+
+def _deleted(cluster: BlockingCluster) -> bool:
+    try:
+        cluster.delete(PLANS, "group-0000")
+    except Denied:
+        return False  # the server has not noticed yet that the policy is gone
+    return True
 
 
 def test_while_the_api_server_is_away_work_ends_on_its_own_and_at_its_walltime(scene: Scene) -> None:
