@@ -54,7 +54,7 @@ class Wish:
         }  # fmt: skip
 
 
-def wishes(rng: random.Random) -> Callable[[], Wish]:
+def wishes(rng: random.Random, longest_seconds: float) -> Callable[[], Wish]:
     """An endless, repeatable row of wishes."""
     number = 0
 
@@ -62,7 +62,7 @@ def wishes(rng: random.Random) -> Callable[[], Wish]:
         nonlocal number
         number += 1
         nodes = rng.choices((1, 2, 4), (70, 20, 10))[0]
-        seconds, code = rng.uniform(1.0, 4.0), rng.choice(CODES)
+        seconds, code = rng.uniform(1.0, longest_seconds), rng.choice(CODES)
         stubborn, lines = rng.random() < 0.1, rng.choice((0, 0, 1, 5, 200))
         fate = rng.random()
         cancel = rng.uniform(0.2, 5.0) if fate < 0.12 else None

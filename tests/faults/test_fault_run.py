@@ -31,6 +31,7 @@ KILLS = int(os.environ.get("LATTICE_FAULTS_KILLS", "10"))
 LONG = KILLS >= 100
 NODES = int(os.environ.get("LATTICE_FAULTS_NODES", "24" if LONG else "12"))
 POPULATION = NODES + 12
+LONGEST_SECONDS = 12.0 if LONG else 4.0
 WANTED_IN_FLIGHT = 20
 DRAIN_SECONDS = 180.0
 LOGS_CHECKED = 60
@@ -74,7 +75,7 @@ def prepare(here: Site, say: Say) -> Run:
     onlooker = Onlooker(here.admin, transitions, TENANT)
     onlooker.start()
     load = Load(
-        here.alice, onlooker, transitions, wishes(random.Random(SEED)),
+        here.alice, onlooker, transitions, wishes(random.Random(SEED), LONGEST_SECONDS),
         namespace=TENANT, script=here.script, directory=here.directory, population=POPULATION,
     )  # fmt: skip
     load.start()
