@@ -21,6 +21,7 @@ from lattice.models.node import LatticeNode
 from lattice.models.shape import GROUP, VERSION, Column, Kind, Meta
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
+from lattice_dev.generate.placing import place_rules
 
 KINDS: Final[tuple[type[Kind], ...]] = (Allocation, Tenant, VCluster, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan)
 """Every kind that Lattice serves."""
@@ -97,6 +98,7 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
     if "properties" in made:
         made["properties"] = {name: structural(child, definitions) for name, child in made["properties"].items()}
         made.pop("additionalProperties", None)
+        made = place_rules(made)
     elif isinstance(made.get("additionalProperties"), dict):
         made["additionalProperties"] = structural(made["additionalProperties"], definitions)
     elif "additionalProperties" in made:
