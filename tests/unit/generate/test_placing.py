@@ -6,7 +6,6 @@ import pytest
 
 from lattice_dev.generate.placing import place_rules
 
-
 KEPT = "has(self.mode) == has(oldSelf.mode) && (!has(self.mode) || self.mode == oldSelf.mode)"
 
 
