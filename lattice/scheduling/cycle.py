@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lattice.ledger.commit import over_quota
-from lattice.scheduling.machine import Census, Machine, Need
+from lattice.scheduling.machine import UNHEARD, Census, Machine, Need
 from lattice.scheduling.placement import place
 from lattice.views.ledger import TenantAccount
 
@@ -78,6 +78,15 @@ def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[
     use = _Use(accounts)
     free_before: dict[Need, int] = {}
     too_many: dict[Need, int] = {}
+    explained: dict[tuple[Need, int], tuple[str, str]] = {}
+
+    def explain(candidate: Candidate) -> Waiting:
+        """Equal needs have equal reasons until something is placed."""
+        asked = (candidate.need, candidate.minimum)
+        if asked not in explained:
+            explained[asked] = _explain(candidate, machine, free_before[candidate.need])
+        return Waiting(candidate, *explained[asked])
+
     for candidate in sorted(candidates, key=order):
         waiting = _gate(candidate, use, now)
         if waiting is not None:
@@ -85,16 +94,17 @@ def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[
             continue
         free_before.setdefault(candidate.need, -1)
         if candidate.minimum >= too_many.get(candidate.need, 1 << 30):
-            yield _explain(candidate, machine, free_before[candidate.need])
+            yield explain(candidate)
             continue
         if free_before[candidate.need] < 0:
             free_before[candidate.need] = machine.census(candidate.need).free
         nodes = place(machine, candidate.need, candidate.minimum, _room(candidate, use))
         if nodes is None:
             too_many[candidate.need] = candidate.minimum
-            yield _explain(candidate, machine, free_before[candidate.need])
+            yield explain(candidate)
             continue
         machine.take(nodes)
+        explained.clear()
         use.nodes[candidate.tenant] = use.nodes.get(candidate.tenant, 0) + len(nodes)
         use.allocations[candidate.tenant] = use.allocations.get(candidate.tenant, 0) + 1
         yield Placed(candidate, nodes)
@@ -142,20 +152,20 @@ def _quota(candidate: Candidate, use: _Use) -> Waiting | None:
     return None
 
 
-def _explain(candidate: Candidate, machine: Machine, free_before: int) -> Waiting:
+def _explain(candidate: Candidate, machine: Machine, free_before: int) -> tuple[str, str]:
     """Why no place was found, with the numbers."""
     census = machine.census(candidate.need)
     wanted = candidate.minimum
     if census.eligible < wanted:
-        return Waiting(candidate, "NeverFits", f"needs {_nodes(wanted)}, and {census.eligible} exist that fit its constraints")
+        return "NeverFits", f"needs {_nodes(wanted)}, and {census.eligible} exist that fit its constraints"
     if census.usable < wanted:
         states = ", ".join(f"{count} {state}" for state, count in sorted(machine.states(candidate.need).items()) if state != "Ready")
-        message = f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.usable} can be used ({states or 'not seen alive yet'})"
-        return Waiting(candidate, "NodesUnavailable", message)
+        message = f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.usable} can be used ({states or UNHEARD})"
+        return "NodesUnavailable", message
     if free_before >= wanted:
         message = f"needs {_nodes(wanted)}; {free_before} were free, and {free_before - census.free} of them went to work that comes first"
-        return Waiting(candidate, "BehindHigherPriority", message)
-    return Waiting(candidate, "WaitingForNodes", _shortage(wanted, census))
+        return "BehindHigherPriority", message
+    return "WaitingForNodes", _shortage(wanted, census)
 
 
 def _shortage(wanted: int, census: Census) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from lattice.errors import Corrupt
 
 HOLLOW = "hollow"
+UNHEARD = "not seen alive yet"
+"""State of a node whose heartbeat this process has not seen since it began to listen."""
 
 
 @dataclass(frozen=True, slots=True)

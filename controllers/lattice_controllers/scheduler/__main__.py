@@ -44,6 +44,8 @@ PROGRAM = "lattice-scheduler"
 VERIFY_SECONDS = 30.0
 SETTLE_SECONDS = 0.05
 CAMPAIGN_AGAIN_SECONDS = 1.0
+HEARTBEAT_SECONDS, HEARD_AFTER = 10.0, 1.5
+"""How often nodes report where no config says it, and how many of their intervals a new leader listens before it says who is silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,9 @@ class Term:
         ]  # fmt: skip
 
     def _synced(self) -> None:
+        config = self.configs.objects.get("lattice")
+        beat = parse_duration(config.spec.nodes.heartbeat_interval) if config is not None else HEARTBEAT_SECONDS
+        self.loop.hearing_until = self._outside.clock.monotonic() + HEARD_AFTER * beat
         self.nodes.leases_synced()
         self.allocations.all_rows()
         self.allocations.touch(list(self.allocations.objects))

@@ -163,7 +163,8 @@ class Allocations:
                 return await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
             case RemoveFinalizer():
                 finalizers = [name for name in allocation.metadata.finalizers if name != FINALIZER]
-                return await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
+                await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
+                return None  # it is gone, or the informer tells what is left of it
             case Project(row):
                 hollow = self._nodes.hollow(row.nodes)
                 patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, **await self._stamp(uid))

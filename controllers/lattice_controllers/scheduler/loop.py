@@ -11,7 +11,7 @@ from lattice.daemon.logs import event
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import Candidate, Placed, Waiting, decide
-from lattice.scheduling.machine import Machine
+from lattice.scheduling.machine import UNHEARD, Machine
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
@@ -34,6 +34,8 @@ class Loop:
         self.candidates: dict[str, Candidate] = {}
         self.claiming: set[str] = set()
         self.reasons: dict[str, Waiting] = {}
+        self.hearing_until = 0.0
+        """Until then (monotonic) nodes that were not heard of are no news: this process has only just begun to listen."""
         self._clock = clock
         self._book = book
         self._machine = machine
@@ -131,8 +133,10 @@ class Loop:
 
     def _wait(self, waiting: Waiting) -> None:
         uid = waiting.candidate.uid
-        self.reasons[uid] = waiting
         now = self._clock.monotonic()
+        if now < self.hearing_until and UNHEARD in waiting.message:
+            return
+        self.reasons[uid] = waiting
         reason, message, since = self._shown.get(uid, ("", "", 0.0))
         if reason != waiting.reason or (message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS):
             self._shown[uid] = (waiting.reason, waiting.message, now)

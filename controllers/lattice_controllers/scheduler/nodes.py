@@ -23,7 +23,7 @@ from lattice.ledger.plans import plan_name
 from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
 from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, UNNAMED, NodeReport, parse_report
 from lattice.ledger.steps import DEGRADED, DOWN, Standing
-from lattice.scheduling.machine import HOLLOW, Machine, NodeFacts
+from lattice.scheduling.machine import HOLLOW, UNHEARD, Machine, NodeFacts
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Lease, Node
 from lattice.views.ledger import NodeIndex
@@ -257,7 +257,7 @@ class Nodes:
             features=features,
             hollow=status.hollow,
             usable=state == "Ready" and name in self.seen and clean and FORGET not in node.metadata.annotations and reachable,
-            state=state if state != "Ready" or (name in self.seen and clean) else ("not seen alive yet" if clean else "Unclean"),
+            state=state if state != "Ready" or (name in self.seen and clean) else (UNHEARD if clean else "Unclean"),
         )
 
 

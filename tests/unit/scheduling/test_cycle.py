@@ -154,3 +154,17 @@ def test_every_place_satisfies_its_need_and_no_earlier_one_that_fits_is_passed_o
                 assert len(fitting) < candidate.minimum
                 assert reason in PENDING_WORDS
     made.validate()
+
+
+def test_equal_needs_are_explained_once_and_anew_after_a_place_was_found() -> None:
+    work = [job(1, 3), job(2, 3), job(3, 2), job(4, 3)]
+    outcomes = list(decide(work, machine(node(0), node(1)), UNLIMITED, 0.0))
+    reasons = [outcome.message for outcome in outcomes if isinstance(outcome, Waiting)]
+    assert reasons == ["needs 3 nodes, and 2 exist that fit its constraints"] * 3
+    held = machine(*(node(index) for index in range(4)))
+    held.take([0])
+    told = [outcome for outcome in decide([job(1, 4), job(2, 2), job(3, 4)], held, UNLIMITED, 0.0) if isinstance(outcome, Waiting)]
+    assert [outcome.message for outcome in told] == [
+        "needs 4 nodes; of 4 that fit, 3 are free, 1 in use",
+        "needs 4 nodes; of 4 that fit, 1 are free, 3 in use",
+    ]
