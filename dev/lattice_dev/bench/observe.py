@@ -156,6 +156,7 @@ class Watching:
         self._rows = rows
         claimed, released = tuple(sorted(rows - before)), tuple(sorted(before - rows))
         self.steps.append(Step(change.new.status.seq, self.clock.monotonic(), claimed, released))
+        self.changed.set()
 
     def _on_plan(self, change: Change[Plan]) -> None:
         if change.new is None or not change.new.spec.text:
