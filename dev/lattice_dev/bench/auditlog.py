@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import msgspec
 
@@ -32,6 +33,8 @@ class _Entry(msgspec.Struct, rename="camel", gc=False):
     impersonated_user: _User | None = None
     object_ref: _Reference | None = None
     response_status: _Answer = _Answer()
+    request_received_timestamp: datetime | None = None
+    stage_timestamp: datetime | None = None
 
 
 @dataclass
@@ -54,6 +57,15 @@ class Writes:
         return {what: count / allocations for what, count in self.counted.most_common()}
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One write that took effect: `verb resource[/subresource]`, when it came and when it was answered, in seconds since the epoch."""
+
+    what: str
+    received: float
+    answered: float
+
+
 _decode = msgspec.json.Decoder(_Entry).decode
 
 
@@ -71,8 +83,23 @@ def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozense
     return writes
 
 
+def moments(lines: Iterable[bytes]) -> list[Moment]:
+    """The writes of these lines in the order in which they were answered."""
+    found = []
+    for line in lines:
+        entry = _decode(line) if line.endswith(b"\n") else _Entry()
+        came, answered = entry.request_received_timestamp, entry.stage_timestamp
+        if entry.verb in WRITES and entry.object_ref is not None and entry.response_status.code < 300 and came and answered:
+            found.append(Moment(_what(entry, entry.object_ref), came.timestamp(), answered.timestamp()))
+    return found
+
+
+def _what(entry: _Entry, reference: _Reference) -> str:
+    return f"{entry.verb} {reference.resource}" + (f"/{reference.subresource}" if reference.subresource else "")
+
+
 def _count(writes: Writes, entry: _Entry, reference: _Reference) -> None:
-    what = f"{entry.verb} {reference.resource}" + (f"/{reference.subresource}" if reference.subresource else "")
+    what = _what(entry, reference)
     if entry.response_status.code >= 300:
         writes.refused[f"{what} {entry.response_status.code}"] += 1
     elif reference.resource == "leases":

@@ -8,11 +8,18 @@ from pathlib import Path
 from lattice.errors import Corrupt
 from lattice.kube.resources import ALLOCATIONS
 from lattice_dev.bench import work
+from lattice_dev.bench.auditlog import Moment, moments
 from lattice_dev.bench.drive import NAMESPACE, USER, Driver
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
 from lattice_dev.bench.observe import Watching
 
 AIM_SECONDS = 0.150
+STAGES = (
+    (frozenset({"create allocations"}), "POST"),
+    (frozenset({"update ledgers/status"}), "commit"),
+    (frozenset({"update nodegroupplans", "create nodegroupplans"}), "plan"),
+)
+"""The writes on the way, in their order."""
 FIRST_NODES = "nid[001-004]"
 HELD_NODE = "nid005"
 MARKS = "bench-marks"
@@ -21,18 +28,45 @@ MARKS = "bench-marks"
 async def measure(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> Figure:
     """`count` allocations of so many nodes, one after the other; milliseconds."""
     trip = percentile(await driver.round_trip(), 0.5) * 1000
+    log = driver.instance.where.audit_log
+    offset, spans = log.stat().st_size, []
     slug = label.replace(" ", "-")
     first, last = [], []
     for number in range(count):
         began, marks = await _one(driver, seen, f"latency-{slug}-{number:03d}", nodes)
         first.append((min(marks) - began) * 1000)
         last.append((max(marks) - began) * 1000)
+        spans.append((began, min(marks)))
+    await driver.clock.sleep(1.0)  # the audit log is written behind the answers
+    with log.open("rb") as file:
+        file.seek(offset)
+        parts = stages(moments(file), spans)
     aim = Aim(AIM_SECONDS * 1000) if label.endswith("idle") else None
     detail = f"{count} one after the other; p99 {shown(percentile(first, 0.99))} ms, best {shown(min(first))} ms" + (
         f"; the last of {nodes} p50 {shown(percentile(last, 0.5))} ms" if nodes > 1 else ""
     )
     value = percentile(first, 0.5)
-    return Figure(f"apply to first process, {label}, p50", value, "ms", aim, Baseline("ms for one PATCH", trip), detail)
+    return Figure(f"apply to first process, {label}, p50", value, "ms", aim, Baseline("ms for one PATCH", trip), detail, parts)
+
+
+def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Where the time goes between a POST and its first process: the median of each stretch, in milliseconds; pure."""
+    stretches: dict[str, list[float]] = {}
+    for began, first in spans:
+        at, named = began, ""
+        for what, stage in STAGES:
+            write = next(
+                (write for write in writes if write.what in what and began <= write.answered and write.received >= at - 0.001), None
+            )
+            if write is None or write.answered > first:
+                break
+            if named:
+                stretches.setdefault(f"{named} to {stage}", []).append((write.received - at) * 1000)
+            stretches.setdefault(stage, []).append((write.answered - max(began, write.received)) * 1000)
+            at, named = write.answered, stage
+        else:
+            stretches.setdefault(f"{named} to process", []).append((first - at) * 1000)
+    return {name: percentile(values, 0.5) for name, values in stretches.items()}
 
 
 async def _one(driver: Driver, seen: Watching, name: str, nodes: int) -> tuple[float, list[float]]:

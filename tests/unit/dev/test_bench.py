@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from lattice.errors import Rejected
 from lattice_dev.bench import figures, work
-from lattice_dev.bench.auditlog import count_writes
+from lattice_dev.bench.auditlog import Moment, count_writes, moments
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
+from lattice_dev.bench.latency import stages
 from lattice_dev.bench.run import chosen
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
@@ -25,6 +26,8 @@ def line(verb: str, resource: str, *, code: int = 200, subresource: str = "", us
         "user": {"username": user},
         "objectRef": {"resource": resource, "subresource": subresource, "name": "x"},
         "responseStatus": {"metadata": {}, "code": code},
+        "requestReceivedTimestamp": "2026-11-21T10:00:00.250000Z",
+        "stageTimestamp": "2026-11-21T10:00:00.260000Z",
     }
     return json.dumps(entry).encode() + b"\n"
 
@@ -127,6 +130,30 @@ def test_a_refused_write_is_no_write_and_is_shown() -> None:
 
 def test_a_line_that_is_still_being_written_is_left_out() -> None:
     assert count_writes([line("create", "allocations"), line("create", "allocations")[:-20]]).total == 1
+
+
+def test_the_moments_of_writes_are_read_with_their_fractions() -> None:
+    found = moments([line("create", "allocations", code=201), line("create", "allocations", code=409), line("get", "allocations")])
+    assert [(moment.what, moment.received % 1, round((moment.answered - moment.received) * 1000)) for moment in found] == [
+        ("create allocations", 0.25, 10)
+    ]
+
+
+def test_the_stretches_between_post_and_process_add_up() -> None:
+    writes = [
+        Moment("create allocations", 10.001, 10.020),
+        Moment("patch leases", 10.002, 10.004),
+        Moment("update ledgers/status", 10.030, 10.040),
+        Moment("update nodegroupplans", 10.042, 10.050),
+        Moment("update ledgers/status", 10.300, 10.310),
+    ]
+    found = stages(writes, [(10.0, 10.09)])
+    rounded = {name: round(value, 3) for name, value in found.items()}
+    assert rounded == {"POST": 19, "POST to commit": 10, "commit": 10, "commit to plan": 2, "plan": 8, "plan to process": 40}
+
+
+def test_a_life_whose_writes_are_not_all_in_the_log_gives_no_stretch_to_its_process() -> None:
+    assert stages([Moment("create allocations", 10.001, 10.02)], [(10.0, 10.09)]) == {"POST": pytest.approx(19)}
 
 
 def test_an_unknown_benchmark_is_refused_with_those_there_are() -> None:
