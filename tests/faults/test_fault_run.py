@@ -29,9 +29,9 @@ from tests.faults.verdict import Case
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
 KILLS = int(os.environ.get("LATTICE_FAULTS_KILLS", "10"))
 LONG = KILLS >= 100
-NODES = int(os.environ.get("LATTICE_FAULTS_NODES", "24" if LONG else "12"))
+NODES = int(os.environ.get("LATTICE_FAULTS_NODES", "40" if LONG else "12"))
 POPULATION = NODES + 12
-LONGEST_SECONDS = 12.0 if LONG else 4.0
+LONGEST_SECONDS = 40.0 if LONG else 4.0  # long enough to outlast a change of leader, which takes a Lease's 15 s
 WANTED_IN_FLIGHT = 20
 DRAIN_SECONDS = 180.0
 LOGS_CHECKED = 60
