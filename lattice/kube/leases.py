@@ -41,7 +41,7 @@ class Elector:
     """Waits for a Lease, works while it holds it, and stops the work in time when it does not.
 
     `identity` must differ between any two processes that ever live at the same time. A Lease is taken when it
-    is released, or has not changed for its duration while this process looked on.
+    is released, when it names this very process, or when it has not changed for its duration while this process looked on.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, *, name: str, namespace: str, identity: str, lease_seconds: float = 15.0) -> None:
@@ -122,7 +122,8 @@ class Elector:
         if self._is_answer(lease):
             await self._write(self._version)
             return True
-        if self.holder and not self._has_expired(lease):
+        ours = self.holder == self.identity  # renewed too late for us, and taken by nobody: our work has stopped
+        if self.holder and not ours and not self._has_expired(lease):
             return False
         await self._write(lease.metadata.resource_version, lease.spec.lease_transitions + 1)
         return True

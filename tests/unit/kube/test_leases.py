@@ -116,6 +116,18 @@ async def test_work_is_stopped_after_two_thirds_without_a_renewal() -> None:
         assert (working(candidates), candidates[0].lost) == ([], True)
 
 
+async def test_a_lease_that_was_renewed_too_late_and_names_us_yet_is_taken_again_at_once() -> None:
+    async with election("a") as (clock, cluster, candidates):
+        cluster.fail(Retry("down"), times=9)
+        await clock.run_for(SECONDS * 2 / 3 + 0.2)
+        assert candidates[0].lost
+        again = asyncio.ensure_future(candidates[0].run())
+        await clock.run_for(SECONDS / 2)
+        assert working(candidates) == ["a"]
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+
+
 async def test_a_pause_longer_than_the_lease_ends_the_work_at_once() -> None:
     async with election("a") as (clock, _, candidates):
         clock.advance(SECONDS)
