@@ -27,6 +27,8 @@ from lattice_dev.version import version
 from lattice_dev.waiting import Clock, HostClock, wait_until
 
 READY_SECONDS = 60.0
+CALM_NODES = 1000
+"""More hollow nodes than this report less often than every 10 s."""
 HOLLOW_READY_SECONDS = 0.1
 """Added to it for each hollow node: each costs about ten writes before it is Ready."""
 EXAMPLE_TENANT = "physics"
@@ -349,6 +351,10 @@ class Instance:
             webhook = here.webhook if here.runs("webhook") and not here.options.kubeconfig else ""
             hollow = bool(here.options.hollow)
             install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow)
+            if here.options.hollow > CALM_NODES and install.create_missing(cluster, install.calm_config(here.options.hollow)):
+                self._progress.note(
+                    f"{here.options.hollow} hollow nodes: each reports every {here.options.hollow // 100} s, not every 10 s"
+                )
             install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())
 
     def _settle(self, here: Site, recorded: State) -> None:
