@@ -13,8 +13,10 @@ _HINT = re.compile(r"[.;]? Hint: (.*)$", re.DOTALL)
 _INVALID = re.compile(r'^[A-Z][A-Za-z]*\.[a-z.]+ "[^"]*" is invalid: ')
 _UNCHECKED = re.compile(r"(?:, )?<nil>: Invalid value: null: some validation rules were not checked because [^,\]]*")
 """What the schema adds where its rules were not asked, because a type or a length was wrong before."""
-_SENTENCE = re.compile(r'(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?:"[^"]*": |[a-z0-9]+: )?(?=spec\.|of spec\.|give )')
-"""In front of our own sentences, which name their field themselves."""
+_SENTENCE = re.compile(
+    r'(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?:"[^"]*": |[a-z0-9]+: )?(?=spec\.|of spec\.|give )(?!spec\S* in body )'
+)
+"""In front of our own sentences, which name their field and value themselves; the schema's own (`… in body …`) do not name the value."""
 _NOT_MINE = re.compile(r'cannot [a-z]+ resource "[a-z/]+" in API group "lattice\.dev" in the namespace "([^"]*)"')
 _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
     (

@@ -31,6 +31,12 @@ UNCHECKED = (
             "spec.resources.nodes: Invalid value: 0: must be at least 1",
             id="the-value-stays",
         ),
+        pytest.param(
+            'Tenant.lattice.dev "x" is invalid: spec.finishedRetention: Invalid value: "soon": '
+            "spec.finishedRetention in body should match '^([0-9]+d)?$'",
+            "spec.finishedRetention: Invalid value: \"soon\": spec.finishedRetention in body should match '^([0-9]+d)?$'",
+            id="the-value-stays-beside-the-schemas-own-sentence",
+        ),
     ],
 )
 def test_what_the_schema_says_is_shown_without_what_is_for_programs(said: str, shown: str) -> None:
