@@ -12,51 +12,10 @@ from dataclasses import dataclass, field
 
 from lattice.ledger.commit import over_quota
 from lattice.scheduling.machine import UNHEARD, Census, Machine, Need
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.placement import place
+from lattice.scheduling.work import Candidate
 from lattice.views.ledger import TenantAccount
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One pending allocation; times in seconds since the epoch."""
-
-    key: str
-    uid: str
-    tenant: str
-    vcluster: str
-    preemption_class: int
-    submitted: float
-    minimum: int
-    maximum: int
-    need: Need
-    held: bool = False
-    not_before: float = 0.0
-    back_off_until: float = 0.0
-    vcluster_open: bool = True
-    vcluster_known: bool = True
-    blocked: tuple[str, str] | None = None
-    """A reason and a sentence that keep it waiting whatever is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """It fits on these nodes (indices, ascending)."""
-
-    candidate: Candidate
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
-
-    candidate: Candidate
-    reason: str
-    message: str
-    wake: float | None = None
-
-
-Outcome = Placed | Waiting
 
 
 @dataclass

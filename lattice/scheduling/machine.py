@@ -18,18 +18,33 @@ UNHEARD = "not seen alive yet"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What placement needs of one node; `memory` in bytes, `usable`: Ready, seen alive, clean."""
+    """What placement needs of one node; memories in bytes, `usable`: Ready, seen alive, clean."""
 
     index: int
     name: str
     group: str
     cpus: int
     memory: int
+    """Local memory, without CXL."""
     gpus: int
     features: frozenset[str]
     hollow: bool
     usable: bool
     state: str
+    switch: str = ""
+    """Below the group; empty: unknown."""
+    cxl_memory: int = 0
+    gpu_type: str = ""
+    gpu_memory: int = 0
+    """Of each GPU."""
+    unified: bool = False
+    """CPU and GPU memory are one domain."""
+    fingerprint: str = ""
+    """Nodes of equal software and firmware; empty: unknown, unlike every other."""
+    watts: int = 0
+    """Nominal power at full load; 0: unknown."""
+    home: str = ""
+    """The vcluster that it is at home in; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

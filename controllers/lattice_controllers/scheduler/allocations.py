@@ -33,8 +33,8 @@ from lattice.ledger.steps import (
 )
 from lattice.ledger.stored import Stored
 from lattice.models import conditions as kinds
-from lattice.scheduling.cycle import Candidate
 from lattice.scheduling.machine import HOLLOW, Need
+from lattice.scheduling.work import Candidate
 from lattice.units import expand_nodes, format_ranges, parse_duration, parse_node_count, parse_time, quantity_bytes
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster

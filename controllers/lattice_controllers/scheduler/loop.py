@@ -10,8 +10,10 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
-from lattice.scheduling.cycle import Candidate, Placed, Waiting, decide
+from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import UNHEARD, Machine
+from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.work import Candidate
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 

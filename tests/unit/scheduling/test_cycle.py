@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.models.reasons import PENDING_WORDS
-from lattice.scheduling.cycle import Candidate, Outcome, Placed, Waiting, decide, order
+from lattice.scheduling.cycle import decide, order
 from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.placement import place
+from lattice.scheduling.work import Candidate
 from lattice.views.ledger import TenantAccount
 from tests.build import uid
 

@@ -1,0 +1,43 @@
+"""What a cycle says of a pending allocation: placed, or waiting and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.scheduling.work import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The sum of the weighted terms, times the budget multiplier; `terms` are the values f1 to f9, each in [0, 1]."""
+
+    total: float
+    terms: tuple[float, ...] = ()
+    multiplier: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """It fits on these nodes (indices, ascending)."""
+
+    candidate: Candidate
+    nodes: tuple[int, ...]
+    score: Score | None = None
+    backfilled: bool = False
+    """Whether it went ahead of one that waits with a reservation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
+
+    candidate: Candidate
+    reason: str
+    message: str
+    wake: float | None = None
+    score: Score | None = None
+    latest: float | None = None
+    """When it starts at the latest by its reservation, if nothing ends later than it may; seconds since the epoch."""
+
+
+Outcome = Placed | Waiting
