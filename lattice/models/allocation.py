@@ -100,19 +100,19 @@ class Constraints(Part):
     exclude_nodes: Annotated[str, Field(max_length=4096)] = ""
     """None of these nodes."""
     topology: Literal["Any", "Tight", "Spread"] | None = None
-    """How to spread over groups."""
-    gpu_type: Text | None = None
-    """GPU model."""
+    """Any packs into the fewest groups (default), Tight waits rather than take more groups than needed, Spread takes many."""
+    gpu_type: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """Model of the GPUs that each node must have, such as GH200; upper and lower case are equal."""
     gpu_memory: Quantity | None = None
-    """Memory of each GPU."""
-    conformance: Text | None = None
-    """One fingerprint for all nodes."""
+    """Memory that each GPU must have at least."""
+    conformance: Literal["Required", "Preferred"] | None = None
+    """Required: all nodes have the same fingerprint, or it waits. Preferred (default): where they can."""
     memory_policy: Text | None = None
     """NUMA policy."""
     require_unified_memory: bool | None = None
-    """Only nodes with unified memory."""
+    """True: only nodes whose CPUs and GPUs share one memory."""
     allow_cxl_memory: bool | None = None
-    """Count CXL memory."""
+    """True: a node's CXL memory counts for `memory`, too."""
     prefer_same_numa: bool | None = None
     """Keep to one NUMA domain."""
 
@@ -122,14 +122,8 @@ class Constraints(Part):
             f"spec.resources.constraints.{name} is not served yet: {what}; remove the field",
         )
         for name, what, unless in (
-            ("topology", "placement packs into the fewest groups anyway", "self.topology == 'Any'"),
-            ("gpuType", "GPUs are not discovered by this release", ""),
-            ("gpuMemory", "GPUs are not discovered by this release", ""),
-            ("conformance", "fingerprints are not compared by this release", ""),
             ("memoryPolicy", "NUMA policies are not applied by this release", ""),
-            ("requireUnifiedMemory", "memory topology is not discovered by this release", "!self.requireUnifiedMemory"),
-            ("allowCxlMemory", "memory topology is not discovered by this release", "!self.allowCxlMemory"),
-            ("preferSameNuma", "memory topology is not discovered by this release", "!self.preferSameNuma"),
+            ("preferSameNuma", "NUMA domains are not discovered by this release", "!self.preferSameNuma"),
         )
     )
 

@@ -54,6 +54,16 @@ class Capabilities(Part):
     """Memory."""
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
     """GPUs."""
+    gpu_type: Annotated[str, Field(max_length=63)] = ""
+    """Model of the GPUs, such as GH200; empty: unknown."""
+    gpu_memory: Quantity = 0
+    """Memory of each GPU; 0: unknown."""
+    cxl_memory: Quantity = 0
+    """Memory behind CXL, beside `memory`."""
+    unified_memory: bool = False
+    """True: CPU and GPU memory are one domain."""
+    nominal_watts: Annotated[int, Field(ge=0, le=1000000)] = 0
+    """Power at full load; 0: unknown."""
     architecture: Annotated[str, Field(max_length=32)] = ""
     """Machine architecture."""
     features: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
@@ -80,7 +90,9 @@ class LatticeNodeStatus(Part):
     capabilities: Capabilities | None = None
     """What the machine has (agent)."""
     fingerprint: Annotated[str, Field(max_length=128)] = ""
-    """Kernel and agent version (agent)."""
+    """SHA-256 over kernel, agent version and `components`: nodes with the same one run the same software (agent)."""
+    components: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=16)] = Field(default_factory=dict)
+    """Versions that the agent was told of, by name, such as gpu-driver (agent)."""
     kernel: Annotated[str, Field(max_length=128)] = ""
     """Kernel release (agent)."""
     agent_version: Annotated[str, Field(max_length=64)] = ""
@@ -111,7 +123,13 @@ class LatticeNode(Kind):
             Column("Since", ".status.since", "date"),
             Column("CPUs", ".status.capabilities.cpus", "integer"),
             Column("Memory", ".status.capabilities.memory"),
+            Column("GPUs", ".status.capabilities.gpus", "integer"),
+            Column("GPU", ".status.capabilities.gpuType"),
             Column("Group", ".spec.group"),
+            Column("GPU-Memory", ".status.capabilities.gpuMemory", priority=1),
+            Column("Unified", ".status.capabilities.unifiedMemory", "boolean", priority=1),
+            Column("Watts", ".status.capabilities.nominalWatts", "integer", priority=1),
+            Column("Fingerprint", ".status.fingerprint", priority=1),
             Column("Hollow", ".status.hollow", "boolean", priority=1),
             Column("Index", ".status.index", "integer", priority=1),
             Column("Kernel", ".status.kernel", priority=1),

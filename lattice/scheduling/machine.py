@@ -57,6 +57,10 @@ class Hardware:
     gpus: int
     features: frozenset[str]
     hollow: bool
+    cxl_memory: int = 0
+    gpu_type: str = ""
+    gpu_memory: int = 0
+    unified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,13 @@ class Need:
     groups: frozenset[str] | None = None
     only: int | None = None
     without: int = 0
+    gpu_type: str = ""
+    """Upper and lower case are equal."""
+    gpu_memory: int = 0
+    """Of each GPU, bytes."""
+    unified: bool = False
+    allow_cxl: bool = False
+    """A node's CXL memory counts, too."""
 
     def admits(self, hardware: Hardware) -> bool:
         """Whether nodes of this class fit; node lists are applied apart."""
@@ -78,8 +89,11 @@ class Need:
             hardware.hollow == self.hollow
             and (self.groups is None or hardware.group in self.groups)
             and hardware.cpus >= self.cpus
-            and hardware.memory >= self.memory
+            and hardware.memory + (hardware.cxl_memory if self.allow_cxl else 0) >= self.memory
             and hardware.gpus >= self.gpus
+            and (not self.gpu_type or hardware.gpu_type.lower() == self.gpu_type.lower())
+            and hardware.gpu_memory >= self.gpu_memory
+            and (hardware.unified or not self.unified)
             and self.features <= hardware.features
         )
 
@@ -196,7 +210,10 @@ class Machine:
                 raise Corrupt(f"bucket {hardware} differs from its nodes", reason="BucketDiffers")
 
     def _bucket(self, facts: NodeFacts) -> Bucket:
-        hardware = Hardware(facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow)
+        hardware = Hardware(
+            facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
+            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified,
+        )  # fmt: skip
         bucket = self._buckets.get(hardware)
         if bucket is None:
             bucket = self._buckets[hardware] = Bucket(hardware)

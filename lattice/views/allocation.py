@@ -47,6 +47,12 @@ class Constraints(View, frozen=True):
     features: tuple[str, ...] = ()
     node_list: str = ""
     exclude_nodes: str = ""
+    topology: str | None = None
+    gpu_type: str | None = None
+    gpu_memory: int | str | None = None
+    conformance: str | None = None
+    require_unified_memory: bool | None = None
+    allow_cxl_memory: bool | None = None
 
 
 class Resources(View, frozen=True):
@@ -65,6 +71,12 @@ class Cancel(View, frozen=True):
     reason: str = ""
 
 
+class Checkpoint(View, frozen=True):
+    """How it saves its state."""
+
+    strategy: str = "Auto"
+
+
 class AllocationSpec(View, frozen=True):
     """What a person asked for, less what only agents read."""
 
@@ -77,6 +89,9 @@ class AllocationSpec(View, frozen=True):
     lifecycle: Lifecycle = Lifecycle()
     hold: bool = False
     cancel: Cancel | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    sensitive: bool = False
+    reservation: str = ""
 
 
 class Exit(View, frozen=True):

@@ -34,11 +34,16 @@ class NodeSpec(View, frozen=True):
 
 
 class Capabilities(View, frozen=True):
-    """What the machine has; memory is a quantity."""
+    """What the machine has; memories are quantities, `gpu_memory` of each GPU."""
 
     cpus: int = 0
     memory: int | str = 0
     gpus: int = 0
+    gpu_type: str = ""
+    gpu_memory: int | str = 0
+    cxl_memory: int | str = 0
+    unified_memory: bool = False
+    nominal_watts: int = 0
     architecture: str = ""
     features: tuple[str, ...] = ()
 
@@ -55,6 +60,7 @@ class NodeStatus(View, frozen=True):
     health: str | None = None
     capabilities: Capabilities = Capabilities()
     fingerprint: str = ""
+    components: dict[str, str] = {}
     kernel: str = ""
     agent_version: str = ""
     address: str = ""

@@ -197,6 +197,7 @@ class Term:
         self._nodes_dirty.set()
 
     def _requeue(self) -> None:
+        self.nodes.on_vclusters(self.vclusters.objects.values())
         self.allocations.touch(list(self.loop.candidates))
 
     def _configure(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
-from lattice.errors import NotFound, Rejected
+from lattice.errors import NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
@@ -33,9 +34,9 @@ from lattice.ledger.steps import (
 )
 from lattice.ledger.stored import Stored
 from lattice.models import conditions as kinds
-from lattice.scheduling.machine import HOLLOW, Need
+from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.work import Candidate
-from lattice.units import expand_nodes, format_ranges, parse_duration, parse_node_count, parse_time, quantity_bytes
+from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
 from lattice_controllers.scheduler.loop import Loop
@@ -78,7 +79,6 @@ class Allocations:
         self._vcluster = vcluster
         self._config = config
         self._stopped = stopped
-        self._needs: dict[tuple[Any, ...], Need] = {}
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
 
     def on_allocation(self, change: Change[Allocation]) -> None:
@@ -207,62 +207,19 @@ class Allocations:
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 
     def _candidate(self, allocation: Allocation) -> Candidate:
-        spec, status, meta = allocation.spec, allocation.status, allocation.metadata
-        vcluster = self._vcluster(spec.vcluster)
+        vcluster = self._vcluster(allocation.spec.vcluster)
+        rows = tuple(self._stored.of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None
-        rows = tuple(self._stored.of(meta.uid))
         if fenced_wait(allocation, rows):
             blocked = (
                 "RetryBackOff",
                 f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
             )
-        need, minimum, maximum = Need(), 1, 1
-        try:
-            minimum, maximum = parse_node_count(spec.resources.nodes)
-            need = self._need(allocation, vcluster)
-        except Rejected as error:
-            blocked = ("NeverFits", error.message)
-        return Candidate(
-            key=meta.key,
-            uid=meta.uid,
-            tenant=spec.tenant,
-            vcluster=spec.vcluster,
-            preemption_class=spec.lifecycle.preemption_class,
-            submitted=parse_time(status.submit_time or meta.creation_timestamp),
-            minimum=minimum,
-            maximum=maximum,
-            need=need,
-            held=spec.hold,
-            not_before=parse_time(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0,
-            back_off_until=self._back_off(allocation),
-            vcluster_open=vcluster is None or vcluster.spec.state == "Open",
-            vcluster_known=vcluster is not None,
-            blocked=blocked,
-        )
-
-    def _need(self, allocation: Allocation, vcluster: VCluster | None) -> Need:
-        resources = allocation.spec.resources
-        constraints = resources.constraints
+        made = candidate_of(allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked)
         selector = vcluster.spec.nodes.selector if vcluster is not None else None
-        features = frozenset(constraints.features)
-        return Need(
-            cpus=resources.cpus or 0,
-            memory=quantity_bytes(resources.memory) if resources.memory is not None else 0,
-            gpus=resources.gpus or 0,
-            features=features,
-            hollow=HOLLOW in features,
-            groups=frozenset(selector.group) if selector is not None and selector.group else None,
-            only=self._mask(constraints.node_list) if constraints.node_list else None,
-            without=self._mask(constraints.exclude_nodes) if constraints.exclude_nodes else 0,
-        )
-
-    def _mask(self, node_set: str) -> int:
-        mask = 0
-        for name in expand_nodes(node_set):
-            index = self._nodes.indices.get(name)
-            if index is not None:
-                mask |= 1 << index
-        return mask
+        if selector is None or not selector.group:
+            return made
+        return replace(made, need=replace(made.need, groups=frozenset(selector.group)))
 
     def _back_off(self, allocation: Allocation) -> float:
         """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""

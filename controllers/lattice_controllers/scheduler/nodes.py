@@ -23,9 +23,9 @@ from lattice.ledger.plans import plan_name
 from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
 from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, UNNAMED, NodeReport, parse_report
 from lattice.ledger.steps import DEGRADED, DOWN, Standing
-from lattice.scheduling.machine import HOLLOW, UNHEARD, Machine, NodeFacts
-from lattice.units import quantity_bytes
-from lattice.views.cluster import Lease, Node
+from lattice.scheduling.facts import facts_of, home_groups
+from lattice.scheduling.machine import UNHEARD, Machine, NodeFacts
+from lattice.views.cluster import Lease, Node, VCluster
 from lattice.views.ledger import NodeIndex
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class Nodes:
         self._vouched: dict[tuple[str, Key], float] = {}
         self._index_version = ""
         self._leases_synced = False
+        self._homes: dict[str, str] = {}
 
     # -- what informers tell ------------------------------------------------------------------------
 
@@ -120,6 +121,15 @@ class Nodes:
         if index is not None:
             keys = list(self.holders(index))
             self._touched([uid for uid, _ in keys])
+
+    def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
+        """VClusters changed: nodes may be at home elsewhere now."""
+        homes = home_groups(vclusters)
+        if homes == self._homes:
+            return
+        self._homes = homes
+        for name in list(self.nodes):
+            self._refresh(name)
 
     # -- what others ask ----------------------------------------------------------------------------
 
@@ -242,23 +252,13 @@ class Nodes:
 
     def _facts(self, name: str, index: int, node: Node) -> NodeFacts:
         spec, status = node.spec, node.status
-        report = self.reports.get(name)
         state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state
-        clean = not _unnamed(report)
+        clean = not _unnamed(self.reports.get(name))
+        heard = name in self.seen and clean
         reachable = status.hollow or bool(status.address)  # hollow nodes speak to each other inside their process
-        features = frozenset((*spec.features, *status.capabilities.features, *((HOLLOW,) if status.hollow else ())))
-        return NodeFacts(
-            index=index,
-            name=name,
-            group=spec.group or name,
-            cpus=status.capabilities.cpus,
-            memory=quantity_bytes(status.capabilities.memory),
-            gpus=status.capabilities.gpus,
-            features=features,
-            hollow=status.hollow,
-            usable=state == "Ready" and name in self.seen and clean and FORGET not in node.metadata.annotations and reachable,
-            state=state if state != "Ready" or (name in self.seen and clean) else (UNHEARD if clean else "Unclean"),
-        )
+        usable = state == "Ready" and heard and FORGET not in node.metadata.annotations and reachable
+        shown = state if state != "Ready" or heard else (UNHEARD if clean else "Unclean")
+        return facts_of(node, index, usable=usable, state=shown, homes=self._homes)
 
 
 def _unnamed(report: NodeReport | None) -> frozenset[Key]:

@@ -1,0 +1,203 @@
+"""Allocations as the cycle reads them: a pending one becomes a Candidate, one that holds nodes a Holder.
+
+Called for every change of every allocation: what repeats (durations, sizes, needs) is parsed once and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.ledger.format import Row
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import SCHEDULED
+from lattice.scheduling.machine import HOLLOW, Need
+from lattice.scheduling.work import ANY, PREFERRED, Candidate, Holder
+from lattice.units import expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
+from lattice.views.allocation import Allocation, AllocationSpec, Resources
+from lattice.views.cluster import VCluster
+
+START_ALLOWANCE: Final = 60.0
+"""Seconds between the ledger's commit and the first process that are counted on where nothing has started yet."""
+DEFAULT_GRACE: Final = 30.0
+
+_seconds = lru_cache(maxsize=4096)(parse_duration)
+_count = lru_cache(maxsize=4096)(parse_node_count)
+_moment = lru_cache(maxsize=65536)(parse_time)
+
+
+def candidate_of(
+    allocation: Allocation,
+    vcluster: VCluster | None,
+    indices: Mapping[str, int],
+    *,
+    back_off_until: float = 0.0,
+    blocked: tuple[str, str] | None = None,
+) -> Candidate:
+    """The pending allocation; `indices` gives the index of each node by name, `blocked` keeps it waiting whatever is free.
+
+    What does not parse (the webhook was away) is blocked with NeverFits and the sentence that says what is wrong.
+    """
+    spec, status, meta = allocation.spec, allocation.status, allocation.metadata
+    need, minimum, maximum, walltime = Need(), 1, 1, None
+    try:
+        minimum, maximum = _count(spec.resources.nodes)
+        need = need_of(spec.resources, indices)
+        walltime = walltime_of(spec, vcluster)
+    except Rejected as error:
+        blocked = blocked or ("NeverFits", error.message)
+    lifecycle, constraints = spec.lifecycle, spec.resources.constraints
+    return Candidate(
+        key=meta.key,
+        uid=meta.uid,
+        tenant=spec.tenant,
+        vcluster=spec.vcluster,
+        preemption_class=lifecycle.preemption_class,
+        submitted=_moment(status.submit_time or meta.creation_timestamp),
+        minimum=minimum,
+        maximum=maximum,
+        need=need,
+        user=spec.user,
+        walltime=walltime,
+        grace=grace_of(spec),
+        topology=constraints.topology or ANY,
+        conformance=constraints.conformance or PREFERRED,
+        checkpointable=spec.checkpoint.strategy != "None",
+        preemptible=lifecycle.preemptible != "Never",
+        sensitive=spec.sensitive,
+        reservation=spec.reservation,
+        name=spec.tags.get("name", ""),
+        held=spec.hold,
+        not_before=_moment(lifecycle.not_before) if lifecycle.not_before else 0.0,
+        back_off_until=back_off_until,
+        vcluster_open=vcluster is None or vcluster.spec.state == "Open",
+        vcluster_known=vcluster is not None,
+        blocked=blocked,
+    )
+
+
+def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
+    """What each node must offer: equal resources give the same Need. Raises Rejected for what does not parse."""
+    constraints = resources.constraints
+    if not constraints.node_list and not constraints.exclude_nodes:
+        return _shared_need(resources)
+    return _need(resources, indices)
+
+
+def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
+    """The longest run in seconds: its own walltime, else, when Bounded, its vcluster's default; None: unbounded."""
+    if spec.lifecycle.walltime is not None:
+        return _seconds(spec.lifecycle.walltime)
+    default = vcluster.spec.defaults.walltime if vcluster is not None else None
+    return _seconds(default) if spec.lifecycle.type == "Bounded" and default is not None else None
+
+
+def grace_of(spec: AllocationSpec) -> float:
+    """Seconds from TERM to KILL; the default where the text does not parse."""
+    try:
+        return _seconds(spec.lifecycle.grace_period)
+    except Rejected:
+        return DEFAULT_GRACE
+
+
+def holder_of(
+    row: Row,
+    allocation: Allocation | None,
+    vcluster: VCluster | None = None,
+    *,
+    since: float,
+    releasing_since: float | None = None,
+    silent: bool = False,
+    borrowed: Collection[int] = (),
+    preemptions: int = 0,
+    start_allowance: float = START_ALLOWANCE,
+) -> Holder:
+    """The attempt that holds nodes, from its ledger row and its object (None: it is gone).
+
+    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: a node
+    of it does not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance
+    while nothing has started; releasing work ends one grace period after `releasing_since`; None for what is unbounded,
+    and for what is releasing on a silent node.
+    """
+    shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
+    placed = _placed_at(shown, since)
+    started = _moment(shown.status.start_time) if shown is not None and shown.status.start_time else None
+    spec = allocation.spec if allocation is not None else AllocationSpec()
+    walltime, grace = _planned(spec, vcluster), grace_of(spec)
+    end: float | None = None
+    if walltime is not None and allocation is not None:
+        end = (started if started is not None else placed + start_allowance) + walltime + grace
+    if not row.held:
+        gone = (releasing_since if releasing_since is not None else since) + grace + start_allowance
+        end = None if silent else gone if end is None else min(end, gone)
+    return Holder(
+        uid=row.uid,
+        key=allocation.metadata.key if allocation is not None else row.uid,
+        tenant=row.tenant,
+        user=row.user,
+        vcluster=row.vcluster,
+        preemption_class=spec.lifecycle.preemption_class,
+        nodes=row.nodes,
+        since=placed,
+        started=started,
+        end=end,
+        walltime=walltime,
+        checkpointable=spec.checkpoint.strategy != "None",
+        preemptible=spec.lifecycle.preemptible != "Never",
+        sensitive=spec.sensitive,
+        releasing=not row.held,
+        borrowed=tuple(node for node in row.nodes if node in borrowed),
+        preemptions=preemptions,
+        name=spec.tags.get("name", ""),
+    )
+
+
+def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
+    try:
+        return walltime_of(spec, vcluster)
+    except Rejected:
+        return None
+
+
+def _placed_at(allocation: Allocation | None, since: float) -> float:
+    scheduled = condition(allocation.status.conditions, SCHEDULED) if allocation is not None else None
+    if scheduled is None or scheduled.status != "True" or not scheduled.last_transition_time:
+        return since
+    return _moment(scheduled.last_transition_time)
+
+
+@lru_cache(maxsize=65536)
+def _shared_need(resources: Resources) -> Need:
+    return _need(resources, {})
+
+
+def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
+    constraints = resources.constraints
+    features = frozenset(constraints.features)
+    gpu_memory = quantity_bytes(constraints.gpu_memory) if constraints.gpu_memory is not None else 0
+    wants_gpus = bool(constraints.gpu_type) or gpu_memory > 0
+    return Need(
+        cpus=resources.cpus or 0,
+        memory=quantity_bytes(resources.memory) if resources.memory is not None else 0,
+        gpus=max(resources.gpus or 0, 1 if wants_gpus else 0),
+        features=features,
+        hollow=HOLLOW in features,
+        only=_mask(constraints.node_list, indices) if constraints.node_list else None,
+        without=_mask(constraints.exclude_nodes, indices),
+        gpu_type=constraints.gpu_type or "",
+        gpu_memory=gpu_memory,
+        unified=bool(constraints.require_unified_memory),
+        allow_cxl=bool(constraints.allow_cxl_memory),
+    )
+
+
+def _mask(node_set: str, indices: Mapping[str, int]) -> int:
+    """The known nodes of a set as a bit set of indices."""
+    mask = 0
+    for name in expand_nodes(node_set):
+        index = indices.get(name)
+        if index is not None:
+            mask |= 1 << index
+    return mask

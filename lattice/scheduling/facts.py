@@ -1,0 +1,62 @@
+"""A LatticeNode as placement reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lattice.errors import Rejected
+from lattice.scheduling.inventory import implied_features
+from lattice.scheduling.machine import HOLLOW, NodeFacts
+from lattice.units import quantity_bytes
+from lattice.views.cluster import Node, VCluster
+
+
+def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping[str, str]) -> NodeFacts:
+    """What the node has and where it stands; `homes` is the vcluster at home in each group, `usable` and `state` are the caller's.
+
+    A node without a group is a group of its own. A size that does not parse counts as none.
+    """
+    spec, had = node.spec, node.status.capabilities
+    group = spec.group or node.metadata.name
+    named = (*spec.features, *had.features, *((HOLLOW,) if node.status.hollow else ()))
+    return NodeFacts(
+        index=index,
+        name=node.metadata.name,
+        group=group,
+        cpus=had.cpus,
+        memory=_bytes(had.memory),
+        gpus=had.gpus,
+        features=frozenset(named) | implied_features(had.gpus, had.gpu_type),
+        hollow=node.status.hollow,
+        usable=usable,
+        state=state,
+        switch=spec.switch,
+        cxl_memory=_bytes(had.cxl_memory),
+        gpu_type=had.gpu_type,
+        gpu_memory=_bytes(had.gpu_memory),
+        unified=had.unified_memory,
+        fingerprint=node.status.fingerprint,
+        watts=had.nominal_watts,
+        home=homes.get(group, ""),
+    )
+
+
+def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
+    """The vcluster at home in each group.
+
+    A group has one home: where two vclusters name it, it is the older one's (by creation, then name), and the later one
+    shows `NodesShared`.
+    """
+    homes: dict[str, str] = {}
+    for vcluster in sorted(vclusters, key=lambda one: (one.metadata.creation_timestamp, one.metadata.name)):
+        selector = vcluster.spec.nodes.selector
+        for group in selector.group if selector is not None else ():
+            homes.setdefault(group, vcluster.metadata.name)
+    return homes
+
+
+def _bytes(quantity: int | str) -> int:
+    try:
+        return quantity_bytes(quantity)
+    except Rejected:
+        return 0
