@@ -13,7 +13,7 @@ _ENUMS: dict[str, dict[str, str]] = {
     "intent": {word.lower(): word for word in ("Train", "Simulate", "Serve", "Interactive", "Preprocess")},
     "lifecycle.type": {"bounded": "Bounded", "unbounded": "Unbounded", "reactive": "Reactive"},
     "resources.constraints.topology": {"any": "Any", "tight": "Tight", "spread": "Spread"},
-    "resources.constraints.conformance": {"required": "Required", "preferred": "Preferred", "any": "Any"},
+    "resources.constraints.conformance": {"required": "Required", "preferred": "Preferred"},
     "resources.constraints.memory_policy": {"interleave": "Interleave", "local": "Local", "preferred": "Preferred", "bind": "Bind"},
     "data.mounts[].access": {"read-only": "ReadOnly", "read-write": "ReadWrite"},
     "data.mounts[].tier_hint": {"hot": "Hot", "warm": "Warm", "cold": "Cold"},

@@ -5,13 +5,31 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lattice.errors import Rejected
 from lattice.scripts.asked import Given
 from lattice.units import parse_quantity
 
 _TERM = re.compile(r"(?P<key>[A-Za-z0-9_.-]+)(?:(?P<op>>=|=|:)(?P<value>[^\s=><]+))?")
-_SWITCHES = {"require_unified_memory": "requireUnifiedMemory", "allow_cxl_memory": "allowCxlMemory", "prefer_same_numa": "preferSameNuma"}
-_TEXTS = {"gpu_type": "gpuType", "conformance": "conformance", "memory_policy": "memoryPolicy"}
-_KEYS = ("gpu_type", "gpu_count", "gpu_memory_gb", "memory_gb", "topology", "conformance", "memory_policy", *_SWITCHES)
+_SWITCHES = {
+    "require_unified_memory": "requireUnifiedMemory",
+    "unified_memory": "requireUnifiedMemory",
+    "unified": "requireUnifiedMemory",
+    "allow_cxl_memory": "allowCxlMemory",
+    "prefer_same_numa": "preferSameNuma",
+}
+_TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
+_WORDS = {
+    "topology": ("topology", ("Any", "Tight", "Spread")),
+    "conformance": ("conformance", ("Required", "Preferred")),
+    "memory_policy": ("memoryPolicy", ("Local", "Interleave", "Preferred", "Bind")),
+}
+_GIGABYTES = {"gpu_memory_gb": "gpu_memory", "memory_gb": "memory"}
+_AT_LEAST = frozenset({"gpu_count", "gpus", "gpu_memory", "memory", "cpus", *_GIGABYTES})
+"""Keys that take `>=`; what a node must have is a lower bound, so `=` means the same."""
+_KEYS = (
+    "gpu_type", "gpu_count", "gpu_memory", "gpu_memory_gb", "memory", "memory_gb", "cpus", "topology", "conformance",
+    "memory_policy", "require_unified_memory", "allow_cxl_memory", "prefer_same_numa", "require_conformance", "feature",
+)  # fmt: skip
 
 
 def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -34,26 +52,58 @@ def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_term(given: Given, key: str, op: str | None, value: str | None, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
     word = key.lower().replace("-", "_")
-    if word in _SWITCHES and (value is None or value.lower() in {"true", "yes"}):
-        constraints[_SWITCHES[word]] = True
+    if word in _SWITCHES and (value is None or value.lower() in _TRUE | _FALSE):
+        _put(given, constraints, _SWITCHES[word], value is None or value.lower() in _TRUE)
+    elif word == "prefer_local_memory" and (value is None or value.lower() in _TRUE):
+        _put(given, constraints, "memoryPolicy", "Local")
+    elif word == "require_conformance" and (value is None or value.lower() in _TRUE):
+        _put(given, constraints, "conformance", "Required")
     elif op is None:
-        if len(key) > 63:
-            raise given.rejected(f"the feature {key[:20]!r}... has {len(key)} characters, the limit is 63")
-        constraints["features"] = sorted({*constraints.get("features", []), key})
-    elif op == ">=" and word not in {"gpu_count", "gpu_memory_gb", "memory_gb"}:
+        _feature(given, key, constraints)
+    elif op == ">=" and word not in _AT_LEAST:
         raise given.rejected(f"{key} takes no >=")
-    elif word in _TEXTS:
-        constraints[_TEXTS[word]] = value
-    elif word == "topology":
-        constraints["topology"] = (value or "").capitalize()
-    elif word == "gpu_count":
-        resources["gpus"] = _number(given, key, value)
-    elif word == "memory_gb":
-        resources["memory"] = f"{_number(given, key, value)}G"
-    elif word == "gpu_memory_gb":
-        constraints["gpuMemory"] = f"{_number(given, key, value)}G"
+    elif word in ("feature", "features"):
+        _feature(given, value or "", constraints)
+    elif word == "gpu_type":
+        _put(given, constraints, "gpuType", value)
+    elif word in _WORDS:
+        field, words = _WORDS[word]
+        _put(given, constraints, field, _one_of(given, key, value or "", words))
+    elif word in ("gpu_count", "gpus", "cpus"):
+        _put(given, resources, "cpus" if word == "cpus" else "gpus", _number(given, key, value))
+    elif word in _AT_LEAST:
+        size = f"{_number(given, key, value)}G" if word in _GIGABYTES else _size(given, key, value or "")
+        gpu = _GIGABYTES.get(word, word) == "gpu_memory"
+        _put(given, constraints if gpu else resources, "gpuMemory" if gpu else "memory", size)
     else:
         raise given.rejected(f"{key!r} is not a key of constraints; known: {', '.join(_KEYS)}")
+
+
+def _feature(given: Given, word: str, constraints: dict[str, Any]) -> None:
+    if len(word) > 63:
+        raise given.rejected(f"the feature {word[:20]!r}... has {len(word)} characters, the limit is 63")
+    constraints["features"] = sorted({*constraints.get("features", []), word})
+
+
+def _put(given: Given, where: dict[str, Any], field: str, value: Any) -> None:
+    """The value of a field; another one that was given for it before contradicts it."""
+    if where.setdefault(field, value) != value:
+        raise given.rejected(f"{field} is asked for twice, as {where[field]} and as {value}", "ConstraintsContradict")
+
+
+def _one_of(given: Given, key: str, value: str, words: tuple[str, ...]) -> str:
+    for word in words:
+        if value.lower() == word.lower():
+            return word
+    raise given.rejected(f"{key} is one of {', '.join(word.lower() for word in words)}, not {value!r}")
+
+
+def _size(given: Given, key: str, value: str) -> str:
+    try:
+        parse_quantity(value)
+    except Rejected as error:
+        raise given.rejected(f"{key}: {error.message}") from error
+    return value
 
 
 def read_gres(given: Given) -> tuple[int | None, str, list[str]]:

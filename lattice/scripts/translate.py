@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lattice.errors import Rejected
-from lattice.scripts.asked import Asked, Given, Queue, Site, Submitter
+from lattice.scripts.asked import SOURCES, Asked, Given, Queue, Site, Submitter
 from lattice.scripts.begin import read_begin
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
 from lattice.scripts.directives import Script
@@ -203,9 +203,9 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
     if "constraint" in draft.asked:
         resources, constraints = read_constraint(draft.asked["constraint"])
     if "topology" in draft.asked:
-        constraints["topology"] = _one_of(
-            draft.asked["topology"], draft.value("topology") or "", {"any": "Any", "tight": "Tight", "spread": "Spread"}
-        )
+        words = {"any": "Any", "tight": "Tight", "spread": "Spread"}
+        hint = _one_of(draft.asked["topology"], draft.value("topology") or "", words)
+        _agree(draft, draft.asked["topology"], constraints, "topology", hint)
     for slot, name in (("nodelist", "nodeList"), ("exclude", "excludeNodes")):
         if draft.value(slot):
             _node_set(draft.asked[slot])
@@ -213,9 +213,9 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
     nodes = _nodes(draft, vcluster)
     _gpus(draft, nodes, resources, constraints)
     if "cpus" in draft.asked:
-        resources["cpus"] = _count(draft.asked["cpus"])
+        _agree(draft, draft.asked["cpus"], resources, "cpus", _count(draft.asked["cpus"]))
     if "memory" in draft.asked:
-        resources["memory"] = _checked(draft.asked["memory"], read_quantity)
+        _agree(draft, draft.asked["memory"], resources, "memory", _checked(draft.asked["memory"], read_quantity))
     if constraints:
         resources["constraints"] = constraints
     return {"nodes": nodes, **resources}
@@ -294,9 +294,20 @@ def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraint
             raise given.rejected(f"a number of GPUs in all does not fit a range of nodes ({nodes}); give --gpus-per-node")
         count = math.ceil(total / low) if given.option == "gpus" else total
     if count is not None:
-        resources["gpus"] = count
+        _agree(draft, given, resources, "gpus", count)
     if kind:
-        constraints["gpuType"] = kind
+        _agree(draft, given, constraints, "gpuType", kind)
+
+
+def _agree(draft: _Draft, given: Given, where: dict[str, Any], field: str, value: Any) -> None:
+    """The value of a field that `--constraint` may have given as well: the stronger source wins, one source may not say two things."""
+    before = where.setdefault(field, value)
+    if str(before).lower() == str(value).lower():
+        return
+    if draft.asked["constraint"].source == given.source:
+        raise given.rejected(f"it asks for {field} {value}, and --constraint for {before}: ask for one of them", "ConstraintsContradict")
+    if SOURCES.index(given.source) > SOURCES.index(draft.asked["constraint"].source):
+        where[field] = value
 
 
 def _node_set(given: Given) -> list[str]:

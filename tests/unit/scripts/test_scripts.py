@@ -109,6 +109,15 @@ CASES = (
     Case("features", "#SBATCH -C 'ssd&ib'", {"resources.constraints.features": ["ib", "ssd"]}),
     Case("keys", "#SBATCH --constraint=gpu_type:GH200,memory_gb>=512,prefer_same_numa",
          {"resources.memory": "512G", "resources.constraints.gpuType": "GH200", "resources.constraints.preferSameNuma": True}),
+    Case("GPU memory, unified memory and conformance", "#SBATCH --constraint=gpu_memory>=90Gi&unified&conformance=required",
+         {"resources.constraints": {"gpuMemory": "90Gi", "requireUnifiedMemory": True, "conformance": "Required"}}),
+    Case("the book's words for memory", "#LATTICE --constraint=require_unified_memory,allow_cxl_memory,memory=1Ti,topology:tight",
+         {"resources.memory": "1Ti", "resources.constraints":
+          {"requireUnifiedMemory": True, "allowCxlMemory": True, "topology": "Tight"}}),
+    Case("a type of GPUs said twice alike", "#SBATCH --gres=gpu:gh200:4\n#SBATCH -C gpu_type=GH200&gpu_count=4",
+         {"resources.gpus": 4, "resources.constraints.gpuType": "GH200"}),
+    Case("a #LATTICE line is stronger than what #SBATCH says of GPUs", "#SBATCH --gres=gpu:a100:4\n#LATTICE --constraint=gpu_type=GH200",
+         {"resources.gpus": 4, "resources.constraints.gpuType": "GH200"}),
     Case("qos", "#SBATCH --qos=high", {"lifecycle.preemptionClass": 7}),
     Case("an unknown qos", "#SBATCH -q best", {"lifecycle.preemptionClass": None},
          ("--qos=best ignored (line 2: #SBATCH -q best: no class is configured for it; known: high, low)",)),
@@ -166,6 +175,12 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
         ("#SBATCH --export=MY_TOKEN=1", "looks like a secret"),
         ("#SBATCH --export=1A", "is not the name of a variable"),
         ("#SBATCH -C a|b", "either-or"),
+        ("#SBATCH -C topology=wide", "topology is one of any, tight, spread, not 'wide'"),
+        ("#SBATCH -C conformance=always", "conformance is one of required, preferred, not 'always'"),
+        ("#SBATCH -C gpu_memory>=much", "gpu_memory: 'much' is not a quantity"),
+        ("#SBATCH -C gpu_type>=GH200", "takes no >="),
+        ("#SBATCH -C gpu_type=A100,gpu_type=H100", "gpuType is asked for twice, as A100 and as H100"),
+        ("#SBATCH -C gpu_kind=A100", "'gpu_kind' is not a key of constraints; known: gpu_type, gpu_count,"),
         ("#SBATCH -w nid[001-", "at position"),
         ("#SBATCH -N 4 -w nid[1-2]", "names 2 nodes and 4 are asked for"),
         ("#SBATCH -t 0 -p debug", "the vcluster has none"),
@@ -183,6 +198,13 @@ def test_what_would_run_otherwise_than_asked_is_refused_with_its_line(line: str,
         translated(f"#!/bin/sh\n{line}\ntrue\n")
     assert caught.value.message.startswith(f"line 2: {line}")
     assert sentence in caught.value.message
+
+
+def test_gres_and_constraint_of_one_script_may_not_ask_for_different_gpus() -> None:
+    with pytest.raises(Rejected) as caught:
+        translated("#!/bin/sh\n#SBATCH --gres=gpu:a100:4\n#SBATCH -C gpu_type=GH200\ntrue\n")
+    assert caught.value.reason == "ConstraintsContradict"
+    assert "it asks for gpuType a100, and --constraint for GH200" in caught.value.message
 
 
 @pytest.mark.parametrize(
