@@ -1,0 +1,73 @@
+"""Checks of what each node must offer: sizes parse, node lists leave enough nodes, nothing contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lattice.admission.facts import Facts
+from lattice.admission.limits import NODES
+from lattice.admission.submission import Submission
+from lattice.admission.verdicts import Caution, Finding, Refused, reading
+from lattice.units import expand_nodes, parse_node_count, parse_quantity
+
+CONSTRAINTS = "spec.resources.constraints"
+GPUS = "spec.resources.gpus"
+
+
+def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """Sizes parse, and those that say how large something must be are above 0."""
+    del facts
+    resources = asked.spec.resources
+    sizes = (("spec.resources.memory", resources.memory), (f"{CONSTRAINTS}.gpuMemory", resources.constraints.gpu_memory))
+    for field, text in sizes:
+        if text is None:
+            continue
+        size = reading(parse_quantity, text, field=field, reason="QuantityInvalid")
+        if isinstance(size, Refused):
+            yield size
+        elif size <= 0 and field != "spec.resources.memory":
+            yield Refused("QuantityInvalid", f"{field} is {text}, and must be above 0", field, "write for example 90Gi, or leave it out")
+
+
+def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """What is asked of GPUs goes with asking for GPUs."""
+    del facts
+    resources, wanted = asked.spec.resources, asked.spec.resources.constraints
+    hint = "set spec.resources.gpus to at least 1, or take the constraint away"
+    for name, value in (
+        ("gpuType", wanted.gpu_type),
+        ("gpuMemory", wanted.gpu_memory),
+        ("requireUnifiedMemory", wanted.require_unified_memory or None),
+    ):
+        if value is not None and resources.gpus == 0:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            sentence = f"{CONSTRAINTS}.{name} is {shown} and {GPUS} is 0: work without GPUs cannot ask for that"
+            yield Refused("ConstraintsContradict", sentence, f"{CONSTRAINTS}.{name}", hint)
+    if wanted.gpu_memory is not None and resources.gpus is None and wanted.gpu_type is None:
+        sentence = f"{CONSTRAINTS}.gpuMemory is {wanted.gpu_memory}, and neither {GPUS} nor {CONSTRAINTS}.gpuType is set"
+        yield Refused("ConstraintsContradict", sentence, f"{CONSTRAINTS}.gpuMemory", f"say how many: set {GPUS}")
+    if wanted.allow_cxl_memory and resources.memory is None:
+        yield Caution(f"{CONSTRAINTS}.allowCxlMemory has no effect without spec.resources.memory")
+
+
+def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """Node sets parse, and the node list less the excluded nodes leaves enough of them."""
+    del facts
+    constraints = asked.spec.resources.constraints
+    sets: dict[str, set[str]] = {}
+    for field, text in (("nodeList", constraints.node_list), ("excludeNodes", constraints.exclude_nodes)):
+        names = reading(expand_nodes, text, field=f"{CONSTRAINTS}.{field}", reason="NodeSetInvalid")
+        if isinstance(names, Refused):
+            yield names
+            return
+        sets[field] = set(names)
+    count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
+    if not sets["nodeList"] or isinstance(count, Refused):
+        return
+    left = sets["nodeList"] - sets["excludeNodes"]
+    if len(left) < count[0]:
+        less = f" less {CONSTRAINTS}.excludeNodes" if len(left) < len(sets["nodeList"]) else ""
+        sentence = f"{CONSTRAINTS}.nodeList{less} leaves {len(left)} nodes and {count[0]} are asked for"
+        yield Refused("NodeListTooSmall", sentence, f"{CONSTRAINTS}.nodeList", f"name at least {count[0]} nodes")
+    elif len(left) < count[1]:
+        yield Caution(f"{CONSTRAINTS}.nodeList leaves {len(left)} nodes: of the {count[1]} asked for at most it never gets more")
