@@ -7,24 +7,14 @@ machine as they are found, and the caller gives them back when the ledger refuse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 from lattice.ledger.commit import over_quota
 from lattice.scheduling.machine import UNHEARD, Census, Machine, Need
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.placement import place
+from lattice.scheduling.scene import NOTHING, Scene
 from lattice.scheduling.work import Candidate
-from lattice.views.ledger import TenantAccount
-
-
-@dataclass
-class _Use:
-    """What this cycle has given out so far, on top of the ledger."""
-
-    accounts: Mapping[str, TenantAccount]
-    nodes: dict[str, int] = field(default_factory=dict)
-    allocations: dict[str, int] = field(default_factory=dict)
 
 
 def order(candidate: Candidate) -> tuple[int, float, str]:
@@ -32,9 +22,12 @@ def order(candidate: Candidate) -> tuple[int, float, str]:
     return (-candidate.preemption_class, candidate.submitted, candidate.key)
 
 
-def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[str, TenantAccount], now: float) -> Iterator[Outcome]:
-    """One outcome for each candidate, in order; takes what it places from `machine` as it goes."""
-    use = _Use(accounts)
+def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> Iterator[Outcome]:
+    """One outcome for each candidate of a vcluster, in order; claims what it places in `scene` as it goes.
+
+    The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`.
+    """
+    machine = scene.machine
     free_before: dict[Need, int] = {}
     too_many: dict[Need, int] = {}
     explained: dict[tuple[Need, int], tuple[str, str]] = {}
@@ -47,7 +40,7 @@ def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[
         return Waiting(candidate, *explained[asked])
 
     for candidate in sorted(candidates, key=order):
-        waiting = _gate(candidate, use, now)
+        waiting = _gate(candidate, scene, now)
         if waiting is not None:
             yield waiting
             continue
@@ -57,28 +50,27 @@ def decide(candidates: Iterable[Candidate], machine: Machine, accounts: Mapping[
             continue
         if free_before[candidate.need] < 0:
             free_before[candidate.need] = machine.census(candidate.need).free
-        nodes = place(machine, candidate.need, candidate.minimum, _room(candidate, use))
+        nodes = place(machine, candidate.need, candidate.minimum, _room(candidate, scene))
         if nodes is None:
             too_many[candidate.need] = candidate.minimum
             yield explain(candidate)
             continue
-        machine.take(nodes)
+        scene.claim(candidate, nodes, now)
         explained.clear()
-        use.nodes[candidate.tenant] = use.nodes.get(candidate.tenant, 0) + len(nodes)
-        use.allocations[candidate.tenant] = use.allocations.get(candidate.tenant, 0) + 1
         yield Placed(candidate, nodes)
 
 
-def _room(candidate: Candidate, use: _Use) -> int:
+def _room(candidate: Candidate, scene: Scene) -> int:
     """The most nodes it may get: its maximum, or what the tenant's quota leaves."""
-    account = use.accounts.get(candidate.tenant)
+    account = scene.accounts.get(candidate.tenant)
     if account is None or account.max_nodes is None:
         return candidate.maximum
-    left = account.max_nodes - account.used_nodes - use.nodes.get(candidate.tenant, 0)
+    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
+    left = account.max_nodes - account.used_nodes - claimed.nodes
     return max(candidate.minimum, min(candidate.maximum, left))
 
 
-def _gate(candidate: Candidate, use: _Use, now: float) -> Waiting | None:
+def _gate(candidate: Candidate, scene: Scene, now: float) -> Waiting | None:
     """What keeps it from the nodes, whatever is free."""
     if candidate.blocked is not None:
         return Waiting(candidate, *candidate.blocked)
@@ -93,18 +85,19 @@ def _gate(candidate: Candidate, use: _Use, now: float) -> Waiting | None:
         return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" does not exist any more')
     if not candidate.vcluster_open:
         return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" is Closed: it accepts work and starts none')
-    return _quota(candidate, use)
+    return _quota(candidate, scene)
 
 
-def _quota(candidate: Candidate, use: _Use) -> Waiting | None:
-    account = use.accounts.get(candidate.tenant)
+def _quota(candidate: Candidate, scene: Scene) -> Waiting | None:
+    account = scene.accounts.get(candidate.tenant)
     if account is None:
         return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
-    nodes = account.used_nodes + use.nodes.get(candidate.tenant, 0)
+    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
+    nodes = account.used_nodes + claimed.nodes
     if account.max_nodes is not None and nodes + candidate.minimum > account.max_nodes:
         message = over_quota(candidate.tenant, "max_nodes", nodes, candidate.minimum, account.max_nodes)
         return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
-    running = account.used_allocations + use.allocations.get(candidate.tenant, 0)
+    running = account.used_allocations + claimed.running
     if account.max_allocations is not None and running + 1 > account.max_allocations:
         message = over_quota(candidate.tenant, "max_concurrent_allocations", running, 1, account.max_allocations)
         return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)

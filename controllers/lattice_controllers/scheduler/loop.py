@@ -13,6 +13,7 @@ from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import UNHEARD, Machine
 from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -41,6 +42,7 @@ class Loop:
         self._clock = clock
         self._book = book
         self._machine = machine
+        self.scene = Scene(machine)
         self._metrics = metrics
         self._propose = propose
         self._allocation = allocation
@@ -91,12 +93,17 @@ class Loop:
     def _cycle(self, answers: asyncio.TaskGroup) -> None:
         began = self._clock.monotonic()
         self.cycles += 1
-        for outcome in decide(list(self.candidates.values()), self._machine, self._book.accounts, self._clock.now()):
-            match outcome:
-                case Placed(candidate, nodes):
-                    self._claim(candidate, nodes, answers)
-                case Waiting():
-                    self._wait(outcome)
+        self.scene.accounts = self._book.accounts
+        queues: dict[str, list[Candidate]] = {}
+        for candidate in self.candidates.values():
+            queues.setdefault(candidate.vcluster, []).append(candidate)
+        for vcluster in sorted(queues):
+            for outcome in decide(self.scene, vcluster, queues[vcluster], self._clock.now()):
+                match outcome:
+                    case Placed(candidate, nodes):
+                        self._claim(candidate, nodes, answers)
+                    case Waiting():
+                        self._wait(outcome)
         self._metrics.cycle_seconds.labels("all").observe(self._clock.monotonic() - began)
         self._metrics.queue_depth.labels("all").set(len(self.candidates))
 
@@ -104,7 +111,7 @@ class Loop:
         allocation = self._allocation(candidate.uid)
         self.drop(candidate.uid)
         if allocation is None:
-            self._machine.give(nodes)
+            self.scene.drop_holder(candidate.uid)
             return
         self.claiming.add(candidate.uid)
         answer = self._propose(
@@ -127,10 +134,10 @@ class Loop:
         self.claiming.discard(candidate.uid)
         accepted = isinstance(verdict, Accepted)
         self._metrics.proposals.labels(candidate.vcluster, "accepted" if accepted else "rejected").inc()
-        if not accepted:
-            self._machine.give([node for node in nodes if node not in self._book.holders])
-            if isinstance(verdict, Refused):
-                event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
+        self.scene.drop_holder(candidate.uid)
+        self._machine.take([node for node in nodes if node in self._book.holders])
+        if not accepted and isinstance(verdict, Refused):
+            event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
         self._placed(candidate.uid)
 
     def _wait(self, waiting: Waiting) -> None:

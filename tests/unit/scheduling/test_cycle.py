@@ -14,6 +14,7 @@ from lattice.scheduling.cycle import decide, order
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.placement import place
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.views.ledger import TenantAccount
 from tests.build import uid
@@ -44,7 +45,7 @@ def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
 
 
 def outcomes(made: Machine, *jobs: Candidate, accounts: dict[str, TenantAccount] | None = None) -> dict[str, Outcome]:
-    found = {outcome.candidate.key[-4:]: outcome for outcome in decide(jobs, made, accounts or UNLIMITED, 1000.0)}
+    found = {outcome.candidate.key[-4:]: outcome for outcome in decide(Scene(made, accounts or UNLIMITED), "hpc", jobs, 1000.0)}
     made.validate()
     return found
 
@@ -143,8 +144,8 @@ def test_every_place_satisfies_its_need_and_no_earlier_one_that_fits_is_passed_o
     by_index = {found.index: found for found in nodes}
     twin = machine(*nodes)
     twin.take(taken)
-    decided = list(decide(waiting, made, UNLIMITED, 1000.0))
-    assert decided == list(decide(waiting, twin, UNLIMITED, 1000.0))
+    decided = list(decide(Scene(made, UNLIMITED), "hpc", waiting, 1000.0))
+    assert decided == list(decide(Scene(twin, UNLIMITED), "hpc", waiting, 1000.0))
     for outcome in decided:
         fitting = {index for index in free if by_index[index].cpus >= outcome.candidate.need.cpus}
         match outcome:
@@ -160,12 +161,14 @@ def test_every_place_satisfies_its_need_and_no_earlier_one_that_fits_is_passed_o
 
 def test_equal_needs_are_explained_once_and_anew_after_a_place_was_found() -> None:
     work = [job(1, 3), job(2, 3), job(3, 2), job(4, 3)]
-    outcomes = list(decide(work, machine(node(0), node(1)), UNLIMITED, 0.0))
+    outcomes = list(decide(Scene(machine(node(0), node(1)), UNLIMITED), "hpc", work, 0.0))
     reasons = [outcome.message for outcome in outcomes if isinstance(outcome, Waiting)]
     assert reasons == ["needs 3 nodes, and 2 exist that fit its constraints"] * 3
     held = machine(*(node(index) for index in range(4)))
     held.take([0])
-    told = [outcome for outcome in decide([job(1, 4), job(2, 2), job(3, 4)], held, UNLIMITED, 0.0) if isinstance(outcome, Waiting)]
+    told = [
+        outcome for outcome in decide(Scene(held, UNLIMITED), "hpc", [job(1, 4), job(2, 2), job(3, 4)], 0.0) if isinstance(outcome, Waiting)
+    ]
     assert [outcome.message for outcome in told] == [
         "needs 4 nodes; of 4 that fit, 3 are free, 1 in use",
         "needs 4 nodes; of 4 that fit, 1 are free, 3 in use",

@@ -1,0 +1,226 @@
+"""What a cycle reads: the machine, who holds it, limits, windows, policies and promises.
+
+`Scene` has one owner, the scheduling loop, and is changed by its methods only; `validate` rebuilds what they keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lattice.errors import Corrupt
+from lattice.scheduling.machine import Machine, indices_of
+from lattice.scheduling.outcomes import Score
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.work import Candidate, Holder
+from lattice.views.ledger import TenantAccount
+
+START_ALLOWANCE: Final = 60.0
+"""Seconds from a placement to the first process that are counted on where nothing has started yet."""
+OVERRUN: Final = 60.0
+"""How far past its end a holder is assumed to need its nodes still, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
+
+    Work may use them in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or
+    vcluster, anybody where all three are empty, nobody where it is a maintenance.
+    """
+
+    name: str
+    start: float
+    end: float
+    nodes: int
+    """A bit set of node indices."""
+    users: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+    vclusters: frozenset[str] = frozenset()
+    maintenance: bool = False
+    ignore_running: bool = False
+
+    def admits(self, candidate: Candidate) -> bool:
+        """Whether this work may run in it."""
+        if self.maintenance:
+            return False
+        anybody = not (self.users or self.tenants or self.vclusters)
+        return anybody or candidate.user in self.users or candidate.tenant in self.tenants or candidate.vcluster in self.vclusters
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBudget:
+    """The most watts that all held nodes may draw at their nominal power; None: no limit."""
+
+    limit: int | None = None
+
+
+class Scoring(Protocol):
+    """The cost function of one vcluster."""
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        """A score for each candidate, in their order."""
+        ...
+
+
+class ClassThenWaiting:
+    """The order without a cost function: the higher class, and among equals who waits longer."""
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        """A tenth of the class; who submitted earlier wins a tie."""
+        by_class = [Score(rank / 10) for rank in range(11)]
+        return [by_class[candidate.preemption_class] for candidate in candidates]
+
+
+@dataclass(slots=True)
+class Use:
+    """What somebody holds: nodes and allocations."""
+
+    nodes: int = 0
+    running: int = 0
+
+    def add(self, nodes: int, running: int) -> None:
+        """Count more, or less, of both."""
+        self.nodes += nodes
+        self.running += running
+
+
+NOTHING: Final = Use()
+
+
+@dataclass
+class Uses:
+    """What is held: by vcluster, by (vcluster, user), by (vcluster, tenant); and borrowed nodes by vcluster."""
+
+    vclusters: dict[str, Use] = field(default_factory=dict)
+    users: dict[tuple[str, str], Use] = field(default_factory=dict)
+    tenants: dict[tuple[str, str], Use] = field(default_factory=dict)
+    borrowed: dict[str, int] = field(default_factory=dict)
+    claimed: dict[str, Use] = field(default_factory=dict)
+    """By tenant: what was placed and is not in the ledger's accounts yet."""
+
+    def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
+        """Count a holder in (+1) or out (−1)."""
+        nodes = sign * len(holder.nodes)
+        vcluster = holder.vcluster
+        self.vclusters.setdefault(vcluster, Use()).add(nodes, sign)
+        self.users.setdefault((vcluster, holder.user), Use()).add(nodes, sign)
+        self.tenants.setdefault((vcluster, holder.tenant), Use()).add(nodes, sign)
+        self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
+        if claimed:
+            self.claimed.setdefault(holder.tenant, Use()).add(nodes, sign)
+
+
+@dataclass
+class Scene:
+    """Everything that `lattice.scheduling.cycle.decide` reads; see the module's docstring."""
+
+    machine: Machine = field(default_factory=Machine)
+    accounts: Mapping[str, TenantAccount] = field(default_factory=dict)
+    """The ledger's hard limits and use, by tenant."""
+    policies: dict[str, Policy] = field(default_factory=dict)
+    """By vcluster; one that is not named here schedules by `Policy(name)`."""
+    scorings: dict[str, Scoring] = field(default_factory=dict)
+    """By vcluster; one that is not named here goes by class, then by waiting."""
+    power: PowerBudget = PowerBudget()
+    overrun_seconds: float = OVERRUN
+    holders: dict[str, Holder] = field(default_factory=dict)
+    """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
+    uses: Uses = field(default_factory=Uses)
+    windows: tuple[Window, ...] = ()
+    """Changed by `set_windows`."""
+    _claims: set[str] = field(default_factory=set)
+    _on: dict[int, str] = field(default_factory=dict)
+
+    def policy(self, vcluster: str) -> Policy:
+        """How a vcluster schedules."""
+        return self.policies.get(vcluster) or Policy(vcluster)
+
+    def scoring(self, vcluster: str) -> Scoring:
+        """The cost function of a vcluster."""
+        return self.scorings.get(vcluster) or _PLAIN
+
+    def put_holder(self, holder: Holder) -> None:
+        """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted."""
+        self._put(holder)
+
+    def claim(self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> None:
+        """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts."""
+        self._put(claim_of(candidate, nodes, now, borrowed), claimed=True)
+
+    def drop_holder(self, uid: str) -> None:
+        """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
+        holder = self.holders.pop(uid, None)
+        if holder is None:
+            return
+        self.uses.count(holder, -1, claimed=uid in self._claims)
+        self._claims.discard(uid)
+        mine = [node for node in holder.nodes if self._on.get(node) == uid]
+        for node in mine:
+            del self._on[node]
+        self.machine.give(mine)
+
+    def set_windows(self, windows: Iterable[Window]) -> None:
+        """These nodes are reserved in these times, sorted by start and name."""
+        self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
+
+    def watts(self) -> int:
+        """Nominal power of all held nodes."""
+        return sum(self.machine.nodes[node].watts for node in self._on if node in self.machine.nodes)
+
+    def validate(self) -> None:
+        """Rebuild the counters and the machine from the holders and compare; raises Corrupt on a difference."""
+        again = Uses()
+        for uid, holder in self.holders.items():
+            again.count(holder, 1, claimed=uid in self._claims)
+        if _filled(again) != _filled(self.uses):
+            raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
+        self.machine.validate()
+
+    def _put(self, holder: Holder, *, claimed: bool = False) -> None:
+        before = self.holders.get(holder.uid)
+        if before == holder and not claimed and holder.uid not in self._claims:
+            return
+        if before is not None:
+            self.drop_holder(holder.uid)
+        self.holders[holder.uid] = holder
+        if claimed:
+            self._claims.add(holder.uid)
+        self.uses.count(holder, 1, claimed=claimed)
+        for node in holder.nodes:
+            self._on[node] = holder.uid
+        self.machine.take(holder.nodes)
+
+
+def claim_of(candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> Holder:
+    """What a candidate is once it holds nodes, before the ledger knows."""
+    end = None if candidate.walltime is None else now + START_ALLOWANCE + candidate.walltime + candidate.grace
+    return Holder(
+        uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
+        preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
+        checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
+        borrowed=borrowed, name=candidate.name,
+    )  # fmt: skip
+
+
+def mask_of(nodes: Iterable[int]) -> int:
+    """Node indices as a bit set."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return mask
+
+
+def nodes_of(window: Window) -> tuple[int, ...]:
+    """The indices of a window's nodes, ascending."""
+    return tuple(indices_of(window.nodes))
+
+
+def _filled(uses: Uses) -> tuple[object, ...]:
+    parts = (uses.vclusters, uses.users, uses.tenants, uses.claimed)
+    return (*({key: (use.nodes, use.running) for key, use in part.items() if use != NOTHING} for part in parts),
+            {key: count for key, count in uses.borrowed.items() if count})  # fmt: skip
+
+
+_PLAIN: Final = ClassThenWaiting()
