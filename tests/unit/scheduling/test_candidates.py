@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lattice.scheduling.candidates import START_ALLOWANCE, candidate_of, holder_of, need_of
 from lattice.scheduling.facts import facts_of, home_groups
-from lattice.scheduling.machine import Hardware, Machine, Need, NodeFacts
+from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.units import format_duration, format_time
 from lattice.views.allocation import Resources
 from lattice.views.cluster import Node, VCluster
@@ -109,12 +109,12 @@ def test_a_constraint_on_gpus_asks_for_a_gpu() -> None:
     assert need_of(resources(), {}).gpus == 0
 
 
-GH200 = Hardware("g0", 288, 480 * GI, 4, frozenset({"gpu", "GH200"}), False, 0, "GH200", 96 * GI, True)
-CXL = Hardware("g0", 64, 512 * GI, 0, frozenset(), False, 2048 * GI)
+GH200 = node(cpus=288, memory="480Gi", gpus=4, gpuType="GH200", gpuMemory="96Gi", unifiedMemory=True)
+CXL = node(cpus=64, memory="512Gi", cxlMemory="2Ti")
 
 
 @pytest.mark.parametrize(
-    ("asked", "hardware", "admitted"),
+    ("asked", "there", "admitted"),
     [
         pytest.param({"gpus": 4, "constraints": {"gpuType": "GH200"}}, GH200, True, id="the type"),
         pytest.param({"gpus": 4, "constraints": {"gpuType": "gh200"}}, GH200, True, id="the type in lower case, as Slurm writes it"),
@@ -131,8 +131,11 @@ CXL = Hardware("g0", 64, 512 * GI, 0, frozenset(), False, 2048 * GI)
         pytest.param({"constraints": {"features": ["GH200"]}}, GH200, True, id="the type as a feature, as in Slurm"),
     ],
 )
-def test_a_node_is_admitted_only_if_it_offers_all_that_is_asked(asked: dict[str, Any], hardware: Hardware, admitted: bool) -> None:
-    assert need_of(resources(**asked), {}).admits(hardware) is admitted
+def test_a_node_is_admitted_only_if_it_offers_all_that_is_asked(asked: dict[str, Any], there: Node, admitted: bool) -> None:
+    machine = Machine()
+    machine.put(facts_of(there, 0, usable=True, state="Ready", homes={}))
+    assert machine.census(need_of(resources(**asked), {})).eligible == int(admitted)
+    machine.validate()
 
 
 # holders
@@ -197,8 +200,8 @@ def test_the_end_of_running_work_is_never_before_its_walltime_and_grace(start: i
 
 
 def test_a_node_is_what_its_agent_says_and_stands_where_operators_say() -> None:
-    had = {"cpus": 288, "memory": "480Gi", "gpus": 4, "gpuType": "GH200", "gpuMemory": "96Gi", "unifiedMemory": True, "nominalWatts": 2800}
-    facts = facts_of(node(group="g1", **had), 5, usable=True, state="Ready", homes={"g1": "ml"})
+    had = node(group="g1", cpus=288, memory="480Gi", gpus=4, gpuType="GH200", gpuMemory="96Gi", unifiedMemory=True, nominalWatts=2800)
+    facts = facts_of(had, 5, usable=True, state="Ready", homes={"g1": "ml"})
     assert facts == NodeFacts(
         5, "n0", "g1", 288, 480 * GI, 4, frozenset({"gpu", "GH200"}), False, True, "Ready",
         gpu_type="GH200", gpu_memory=96 * GI, unified=True, watts=2800, home="ml",
