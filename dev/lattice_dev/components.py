@@ -77,7 +77,7 @@ def _apiserver(site: Site) -> Component:
         f"--requestheader-client-ca-file={site.authority('front-proxy-ca')}", "--requestheader-allowed-names=front-proxy-client",
         "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        "--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--profiling=false",
+        "--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--profiling=true",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={site.service_accounts.certificate}",
         f"--service-account-signing-key-file={site.service_accounts.key}",
@@ -114,8 +114,15 @@ def _relay(site: Site) -> list[Component]:
 
 def _daemons(site: Site) -> list[Component]:
     webhook, gateway, peer = site.pair("ca", "webhook-server"), site.pair("ca", "gateway-server"), site.pair("agents-ca", "gateway")
+    answers = site.pair("agents-ca", "scheduler")
     own = {
-        "scheduler": ("lattice_controllers.scheduler", []),
+        "scheduler": (
+            "lattice_controllers.scheduler",
+            [
+                "--answers-listen", f"{LOOPBACK}:{site.ports['scheduler']}", "--answers-certificate", str(answers.certificate),
+                "--answers-key", str(answers.key), "--answers-ca", str(site.authority("agents-ca")),
+            ],
+        ),
         "operator": ("lattice_controllers.operator", []),
         "webhook": (
             "lattice_webhooks",

@@ -98,7 +98,7 @@ def node_names(count: int) -> tuple[str, ...]:
 
 def port_roles(options: Options, *, plain: bool) -> list[str]:
     """Every port that the instance needs on loopback, named by its component."""
-    roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "webhook"]
+    roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "webhook", "scheduler"]
     roles += [f"{daemon}-metrics" for daemon in (*DAEMONS, "hollow")]
     if plain:
         roles += [f"agent-{node}{suffix}" for node in node_names(options.nodes) for suffix in ("", "-metrics")]
@@ -120,6 +120,7 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
         ("etcd-ca", "etcd", etcd),
         ("etcd-ca", "kube-apiserver", Identity("kube-apiserver")),
         ("agents-ca", "gateway", Identity("lattice:gateway")),
+        ("agents-ca", "scheduler", Identity("lattice:scheduler", hosts=("lattice-scheduler",), server=True)),
         ("agents-ca", "hollow", Identity("lattice:hollow", addresses=(LOOPBACK,), hosts=("localhost",), server=True)),
     ]
     wanted += [("ca", daemon, Identity(f"lattice:{daemon}")) for daemon in DAEMONS]

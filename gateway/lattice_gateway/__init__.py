@@ -1,4 +1,4 @@
-"""The gateway: what people read from nodes, over HTTPS; they never talk to an agent themselves.
+"""The gateway: what people read from nodes and ask of the scheduler, over HTTPS; they never talk to either themselves.
 
 What belongs here: who asks (client certificate or token), whether they may, finding the agents, merging
 what they send into one stream with back pressure. What does not: any decision about work, any state that

@@ -1,4 +1,4 @@
-"""lattice-gateway: what people read from nodes, over HTTPS; stateless, safe to run many times."""
+"""lattice-gateway: what people read from nodes and ask of the scheduler, over HTTPS; stateless, safe to run many times."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lattice.kube.resources import CONFIG_MAPS, NODES
 from lattice.views import Node
 from lattice_gateway.agents import AgentFiles, GrpcAgents
 from lattice_gateway.metrics import Metrics
+from lattice_gateway.scheduler import LeadingScheduler
 from lattice_gateway.server import Server
 
 PROGRAM = "lattice-gateway"
@@ -38,14 +39,16 @@ class Settings(CommonSettings):
     listen: str = field(default="0.0.0.0:8443", metadata={"help": "HOST:PORT of the HTTPS server"})
     certificate: str = field(metadata={"help": "PEM file of the serving certificate; read again when it changes"})
     key: str = field(metadata={"help": "PEM file of its key"})
-    agent_certificate: str = field(metadata={"help": "PEM file of the certificate that is shown to agents (CN lattice:gateway)"})
+    agent_certificate: str = field(
+        metadata={"help": "PEM file of the certificate that is shown to agents and to the scheduler (CN lattice:gateway)"}
+    )
     agent_key: str = field(metadata={"help": "PEM file of its key"})
-    agent_ca: str = field(metadata={"help": "PEM file of the CA that agents' certificates are checked against"})
+    agent_ca: str = field(metadata={"help": "PEM file of the CA that the certificates of agents and scheduler are checked against"})
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What the gateway reaches, agents apart."""
+    """What the gateway reaches, agents and scheduler apart."""
 
     cluster: Cluster
     clock: Clock
@@ -61,7 +64,8 @@ class Gateway:
         self._nodes = Informer(outside.cluster, NODES, type=Node, clock=outside.clock)
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca="")
         files = AgentFiles(settings.agent_certificate, settings.agent_key, settings.agent_ca)
-        self._server = Server(outside.cluster, GrpcAgents(self._nodes.objects, files), outside.clock, self._metrics)
+        agents, scheduler = GrpcAgents(self._nodes.objects, files), LeadingScheduler(outside.cluster, files)
+        self._server = Server(outside.cluster, agents, scheduler, outside.clock, self._metrics)
         self.listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
 
     def ready(self) -> tuple[bool, str]:

@@ -38,7 +38,7 @@ class Rights:
 
     async def may_read_logs(self, identity: Identity, namespace: str, name: str) -> None:
         """Denied unless they may get the subresource `logs` of this allocation's name."""
-        if not await self._may(identity, Action("get", ALLOCATIONS.plural, name, namespace, "logs")):
+        if not await self.may(identity, Action("get", ALLOCATIONS.plural, name, namespace, "logs")):
             raise Denied(
                 f'"{identity.user}" may not read logs in namespace "{namespace}": the verb get on allocations/logs is missing; '
                 "ask an admin of the tenant",
@@ -51,7 +51,7 @@ class Rights:
         if owner and owner == identity.user:
             return
         for verb in ACTING_FOR_OTHERS:
-            if tenant and await self._may(identity, Action(verb, TENANTS.plural, tenant)):
+            if tenant and await self.may(identity, Action(verb, TENANTS.plural, tenant)):
                 return
         raise Denied(
             f'{allocation.metadata.key} is not the work of "{identity.user}": its output is read by its owner and by the admins of '
@@ -59,7 +59,8 @@ class Rights:
             reason="NotYourWork",
         )
 
-    async def _may(self, identity: Identity, action: Action) -> bool:
+    async def may(self, identity: Identity, action: Action) -> bool:
+        """Whether the authorisers allow it; an empty name means every object, an empty namespace all of them."""
         key = (action, identity.user, identity.groups, identity.uid)
         known = self._answers.get(key)
         return known[0] if known else self._answers.keep(key, await self._review(identity, action))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 from aiohttp import ClientConnectionError, web
 
 from lattice.daemon.clock import Clock
+from lattice.daemon.https import error_response
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
-from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.errors import LatticeError
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation
@@ -24,34 +26,40 @@ from lattice_gateway.lines import Record
 from lattice_gateway.logs import LogStream
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.query import Query, read_query
+from lattice_gateway.questions import LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, WHY, Questions
 from lattice_gateway.rights import Rights
+from lattice_gateway.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS: Final = 300.0
 """How often the rights of a long stream are checked again."""
 LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
-_STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
-    (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
-)  # fmt: skip
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
     """Answers people; every stream is one request, and nothing outlives it."""
 
-    def __init__(self, cluster: Cluster, agents: Agents, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics) -> None:
         self._cluster = cluster
         self._agents = agents
         self._clock = clock
         self._metrics = metrics
         self._authenticator = Authenticator(cluster, clock)
         self._rights = Rights(cluster, clock)
+        self._questions = Questions(cluster, self._rights, scheduler)
 
     def application(self) -> web.Application:
         """The routes, each under /v1 and /api/v1."""
-        app = web.Application()
+        app = web.Application(client_max_size=LARGEST_PLAN)
+        questions = self._questions
         for root in ("/v1", "/api/v1"):
-            app.router.add_get(root + LOGS, self._logs)
+            app.router.add_get(root + LOGS, self._measured("GET logs", self._answer_logs))
+            app.router.add_get(root + WHY, self._measured("GET why", self._identified(questions.why)))
+            app.router.add_get(root + QUEUE, self._measured("GET queue", self._identified(questions.queue)))
+            app.router.add_get(root + QUEUE_OF_ONE, self._measured("GET queue", self._identified(questions.queue)))
+            app.router.add_post(root + PLAN, self._measured("POST plan", self._identified(questions.plan)))
         app.router.add_get("/healthz", self._healthz)
         return app
 
@@ -59,22 +67,29 @@ class Server:
         del request
         return web.Response(text="ok\n")
 
-    async def _logs(self, request: web.Request) -> web.StreamResponse:
-        begun = self._clock.monotonic()
-        status = "499"  # the reader has left
-        try:
-            response = await self._answered(request)
-            status = str(response.status)
-            return response
-        finally:
-            self._metrics.requests.labels("GET logs", status).inc()
-            self._metrics.seconds.labels("GET logs").observe(max(0.0, self._clock.monotonic() - begun))
+    def _measured(self, method: str, answer: Answer) -> Answer:
+        """The handler with its errors as JSON, counted and timed under this name."""
 
-    async def _answered(self, request: web.Request) -> web.StreamResponse:
-        try:
-            return await self._answer_logs(request)
-        except LatticeError as error:
-            return error_response(error)
+        async def measured(request: web.Request) -> web.StreamResponse:
+            begun = self._clock.monotonic()
+            status = "499"  # the reader has left
+            try:
+                response = await _answered(answer, request)
+                status = str(response.status)
+                return response
+            finally:
+                self._metrics.requests.labels(method, status).inc()
+                self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
+
+        return measured
+
+    def _identified(self, answer: Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]) -> Answer:
+        """The handler, told who asks."""
+
+        async def identified(request: web.Request) -> web.StreamResponse:
+            return await answer(request, await self._identify(request))
+
+        return identified
 
     async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
         identity = await self._identify(request)
@@ -136,10 +151,8 @@ class Server:
             await self._rights.may_see_work_of(identity, allocation)
 
 
-def error_response(error: LatticeError) -> web.Response:
-    """The error as JSON with its status code."""
-    unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
-    status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-    headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}
-    body = msgspec.json.encode({"reason": error.reason, "message": error.message})
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+async def _answered(answer: Answer, request: web.Request) -> web.StreamResponse:
+    try:
+        return await answer(request)
+    except LatticeError as error:
+        return error_response(error)

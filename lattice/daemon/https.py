@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from ssl import SSLContext
+from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from lattice.daemon.metrics import split_address
-from lattice.errors import Rejected
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 
 SHUTDOWN_SECONDS = 3.0
 """How long requests under way may take once the process is asked to end."""
 ABORT_SECONDS = 0.05
 """The event loop's time to close what was aborted."""
+_STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
+    (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
+)  # fmt: skip
 
 
 async def serve(
@@ -47,3 +52,12 @@ async def _end(runner: web.AppRunner) -> None:
         if transport is not None:
             transport.abort()
     await asyncio.sleep(ABORT_SECONDS)
+
+
+def error_response(error: LatticeError) -> web.Response:
+    """The error as JSON (`reason`, `message`) with its status code."""
+    unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
+    status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}
+    body = msgspec.json.encode({"reason": error.reason, "message": error.message})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

@@ -51,6 +51,8 @@ class Elector:
         self.leading = False
         self.holder = ""
         """Who holds the Lease, as last seen."""
+        self.annotations: dict[str, str] = {}
+        """What the holder says of itself: written with each renewal."""
         self._cluster = cluster
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -154,7 +156,7 @@ class Elector:
     async def _create(self) -> None:
         sent = self._sending()
         spec = {**self._spec(sent.stamp), "acquireTime": sent.stamp, "leaseTransitions": 0}
-        body = {"metadata": {"name": self.name, "namespace": self.namespace}, "spec": spec}
+        body = {"metadata": {"name": self.name, "namespace": self.namespace, **self._noted()}, "spec": spec}
         lease = await self._cluster.create(LEASES, body, self.namespace, type=Lease)
         self._hold(lease, sent)
 
@@ -164,9 +166,12 @@ class Elector:
         spec = self._spec(sent.stamp)
         if transitions is not None:
             spec |= {"acquireTime": sent.stamp, "leaseTransitions": transitions}
-        change = {"metadata": {"resourceVersion": version}, "spec": spec}
+        change = {"metadata": {"resourceVersion": version, **self._noted()}, "spec": spec}
         lease = await self._cluster.patch(LEASES, self.name, change, self.namespace, type=Lease)
         self._hold(lease, sent)
+
+    def _noted(self) -> dict[str, Any]:
+        return {"annotations": dict(self.annotations)} if self.annotations else {}
 
     def _sending(self) -> _Write:
         moment = dt.datetime.fromtimestamp(self._clock.now(), dt.UTC)

@@ -55,6 +55,9 @@ spec:
             {{- range .args }}
             - {{ . | quote }}
             {{- end }}
+          env:
+            - name: POD_IP
+              valueFrom: {fieldRef: {fieldPath: status.podIP}}
           ports:
             - {name: metrics, containerPort: {{ .metrics }}}
             {{- with .port }}

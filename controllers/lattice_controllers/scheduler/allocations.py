@@ -196,7 +196,7 @@ class Allocations:
         uid = allocation.metadata.uid
         if self.loop is None or uid in self.loop.claiming:
             return None
-        self.loop.want(self._candidate(allocation))
+        self.loop.want(self.candidate(allocation))
         waiting = self.loop.reasons.get(uid)
         if waiting is None:
             return None
@@ -206,7 +206,8 @@ class Allocations:
         deadline = allocation.spec.lifecycle.deadline
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 
-    def _candidate(self, allocation: Allocation) -> Candidate:
+    def candidate(self, allocation: Allocation) -> Candidate:
+        """The allocation as the cycle reads it."""
         vcluster = self._vcluster(allocation.spec.vcluster)
         rows = tuple(self._stored.of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None

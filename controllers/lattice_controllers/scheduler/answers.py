@@ -1,0 +1,169 @@
+"""The scheduler's HTTPS server: `why`, `queue` and `plan`, for the gateway alone, which has found out who asks.
+
+Only the leader answers; a standby says who leads. Every answer is computed from the live state of the loop and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from lattice.daemon import https
+from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Denied, LatticeError, Rejected, Retry
+from lattice.scheduling.answers import Part, Plan, Queues, Why
+from lattice.scheduling.readers import Reader
+
+log = logging.getLogger(__name__)
+
+GATEWAY: Final = "lattice:gateway"
+"""Whom the server answers: the common name of the client's certificate."""
+ANNOTATION: Final = "lattice.dev/answers"
+"""On the leader's Lease: the URL at which it answers."""
+LARGEST_BODY: Final = 8 * 1024 * 1024
+QUEUE_LIMIT: Final = 200
+"""Entries of one vcluster's queue, where the question does not say."""
+
+
+class Desk(Protocol):
+    """Answers questions during one term of leadership."""
+
+    async def why(self, uid: str, reader: Reader) -> Why:
+        """Why it waits; NotFound when it is not pending."""
+        ...
+
+    async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
+        """What would become of these, in this order."""
+        ...
+
+    async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
+        """The queue of a vcluster; empty: of all."""
+        ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Certificate and key that are shown, and the CA of the gateway's certificate: PEM files."""
+
+    certificate: str
+    key: str
+    client_ca: str
+
+
+class _Body(msgspec.Struct, frozen=True):
+    allocations: list[dict[str, Any]]
+    optimal: bool = False
+
+
+Answer = Callable[[web.Request], Awaitable[Part]]
+
+
+class AnswerServer:
+    """Serves while the process lives; `desk` is there while it leads, `leader` names who leads, as last seen."""
+
+    def __init__(self, files: Files, clock: Clock, *, desk: Callable[[], Desk | None], leader: Callable[[], str]) -> None:
+        self._files = files
+        self._clock = clock
+        self._desk = desk
+        self._leader = leader
+        self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
+
+    async def run(self, address: str, on_listen: Callable[[str, int], None]) -> None:
+        """Serve on HOST:PORT until cancelled; `on_listen` hears the real one."""
+
+        def listens(host: str, port: int) -> None:
+            event(log, "Listening", address=f"{host}:{port}")
+            on_listen(host, port)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._certificate.follow(self._clock))
+            group.create_task(self._follow_authority())
+            group.create_task(https.serve(self.application(), address, self._certificate.context, on_listen=listens, cancel_abandoned=True))
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_get("/v1/why/{uid}", self._answered(self._why))
+        app.router.add_get("/v1/queue", self._answered(self._queue))
+        app.router.add_get("/v1/queue/{vcluster}", self._answered(self._queue))
+        app.router.add_post("/v1/plan", self._answered(self._plan))
+        return app
+
+    # -- the questions ------------------------------------------------------------------------------------------------
+
+    async def _why(self, request: web.Request) -> Part:
+        return await self._leading().why(request.match_info["uid"], reader_of(request.query))
+
+    async def _queue(self, request: web.Request) -> Part:
+        limit = request.query.get("limit", "")
+        if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+            raise Rejected(f"the parameter limit is {limit!r}: 1 to 10000", reason="ParameterInvalid", fields=("limit",))
+        return await self._leading().queue(request.match_info.get("vcluster", ""), reader_of(request.query), int(limit or QUEUE_LIMIT))
+
+    async def _plan(self, request: web.Request) -> Part:
+        try:
+            body = msgspec.json.decode(await request.read(), type=_Body)
+        except msgspec.DecodeError as error:
+            raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
+        return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal)
+
+    def _leading(self) -> Desk:
+        desk = self._desk()
+        if desk is None:
+            raise Retry(f"this scheduler is a standby; {self._leader() or 'nobody'} leads", reason="NotLeading")
+        return desk
+
+    # -- around them --------------------------------------------------------------------------------------------------
+
+    def _answered(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answered(request: web.Request) -> web.StreamResponse:
+            try:
+                _check_peer(request)
+                return web.Response(body=msgspec.json.encode(await answer(request)), content_type="application/json")
+            except LatticeError as error:
+                return https.error_response(error)
+
+        return answered
+
+    def _authority(self) -> str:
+        try:
+            return Path(self._files.client_ca).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Rejected(f"{self._files.client_ca} cannot be read: {error}", reason="CertificateUnreadable") from error
+
+    async def _follow_authority(self) -> None:
+        """Take the CA as its file is now, every few seconds."""
+        while True:
+            await self._clock.sleep(CHECK_SECONDS)
+            try:
+                self._certificate.trust(self._authority())
+            except Rejected as error:
+                event(log, "CertificateUnusable", logging.WARNING, certificate=self._files.client_ca, message=error.message)
+
+
+def _check_peer(request: web.Request) -> None:
+    """Denied unless the client has shown the gateway's certificate."""
+    certificate: Mapping[str, Any] | None = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    if names != [GATEWAY]:
+        shown = ", ".join(names) or "nobody"
+        event(log, "CallerRefused", logging.WARNING, caller=shown)
+        raise Denied(f"questions are asked through the gateway, not by {shown}", reason="NotTheGateway")
+
+
+def reader_of(query: Mapping[str, str]) -> Reader:
+    """Who asks, as the gateway says it; Rejected without a user."""
+    if not query.get("user"):
+        raise Rejected("the parameter user says who asks, and is missing", reason="ParameterInvalid", fields=("user",))
+    namespaces = frozenset(name for name in query.get("namespaces", "").split(",") if name)
+    return Reader(query["user"], namespaces, query.get("all") == "true")

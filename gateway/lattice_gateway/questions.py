@@ -1,0 +1,122 @@
+"""What people ask about the queue: who asks and what he may see is found out here, the scheduler answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from lattice.daemon.logs import event
+from lattice.errors import Denied, Rejected
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS, TENANTS
+from lattice.views import Allocation
+from lattice_gateway.identity import Identity
+from lattice_gateway.rights import Action, Rights
+from lattice_gateway.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+WHY: Final = "/why/{namespace}/{name}"
+QUEUE: Final = "/queue"
+QUEUE_OF_ONE: Final = "/queue/{vcluster}"
+PLAN: Final = "/plan"
+LARGEST_PLAN: Final = 8 * 1024 * 1024
+MOST_PLANNED: Final = 64
+"""Allocations in one question."""
+MOST_NAMESPACES: Final = 16
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The body of a plan: complete Allocations, as a server dry run gives them."""
+
+    allocations: list[dict[str, Any]]
+    optimal: bool = False
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Answers `why`, `queue` and `plan` for an identity that is known."""
+
+    cluster: Cluster
+    rights: Rights
+    scheduler: Scheduler
+
+    async def why(self, request: web.Request, identity: Identity) -> web.Response:
+        """Why an allocation waits, for whoever may read it."""
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
+            sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
+            raise Denied(sentence, reason="AllocationForbidden")
+        allocation = await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
+        event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
+        reader = await self._reader(identity, (namespace,))
+        return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), reader))
+
+    async def queue(self, request: web.Request, identity: Identity) -> web.Response:
+        """The queues, or one of them, for everybody who is known."""
+        unknown = sorted(set(request.query) - {"namespaces", "limit"})
+        if unknown:
+            raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit", reason="ParameterInvalid")
+        named = tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
+        query = {**await self._reader(identity, named), "limit": request.query.get("limit", "")}
+        vcluster = request.match_info.get("vcluster", "")
+        event(log, "QueueAsked", vcluster=vcluster, user=identity.user)
+        path = ("v1", "queue", vcluster) if vcluster else ("v1", "queue")
+        return _answer(await self.scheduler.ask("GET", path, {key: value for key, value in query.items() if value}))
+
+    async def plan(self, request: web.Request, identity: Identity) -> web.Response:
+        """What would become of Allocations that are not submitted, for whoever may submit them."""
+        asked = await _asked(request)
+        namespaces = []
+        for document in asked.allocations:
+            namespace = await self._may_submit(identity, document)
+            namespaces.append(namespace)
+        event(log, "PlanAsked", count=len(asked.allocations), user=identity.user)
+        reader = await self._reader(identity, tuple(dict.fromkeys(namespaces)))
+        return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
+
+    async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
+        """The document's namespace; Denied unless they may create it there, as themselves or with `runas`."""
+        metadata, spec = document.get("metadata"), document.get("spec")
+        if not isinstance(metadata, dict) or not isinstance(spec, dict) or not metadata.get("namespace"):
+            raise Rejected("each allocation of a plan has metadata.namespace and spec", reason="PlanInvalid", fields=("allocations",))
+        namespace, tenant = str(metadata["namespace"]), str(spec.get("tenant") or "")
+        if not await self.rights.may(identity, Action("create", ALLOCATIONS.plural, "", namespace)):
+            raise Denied(f'"{identity.user}" may not submit to namespace "{namespace}"', reason="SubmissionForbidden")
+        user = spec.setdefault("user", identity.user)
+        if user != identity.user and not await self.rights.may(identity, Action("runas", TENANTS.plural, tenant)):
+            raise Denied(
+                f'"{identity.user}" may not plan for another user: the verb runas on the tenant is missing', reason="RunasForbidden"
+            )
+        return namespace
+
+    async def _reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
+        """Who asks and what he may see, as the scheduler reads it."""
+        if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "")):
+            return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
+        seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]
+        return {"user": identity.user, "namespaces": ",".join(seen)}
+
+
+async def _asked(request: web.Request) -> Asked:
+    body = await request.content.read(LARGEST_PLAN + 1)
+    while len(body) <= LARGEST_PLAN and (more := await request.content.read(LARGEST_PLAN + 1)):
+        body += more
+    if len(body) > LARGEST_PLAN:
+        raise Rejected(f"a plan of more than {LARGEST_PLAN} bytes is not read", reason="PlanTooLarge")
+    try:
+        asked = msgspec.json.decode(body, type=Asked)
+    except msgspec.DecodeError as error:
+        raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
+    if not 1 <= len(asked.allocations) <= MOST_PLANNED:
+        raise Rejected(f"a plan is for 1 to {MOST_PLANNED} allocations, and {len(asked.allocations)} are given", reason="PlanInvalid")
+    return asked
+
+
+def _answer(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,183 @@
+"""Why an allocation waits: its place in the queue, what stands before it in order, and when it is expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from lattice.errors import NotFound
+from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, Whose, Why
+from lattice.scheduling.machine import indices_of
+from lattice.scheduling.outcomes import Waiting
+from lattice.scheduling.readers import Reader
+from lattice.scheduling.scene import Window, mask_of
+from lattice.scheduling.situation import (
+    ABOUT_NODES,
+    Situation,
+    census,
+    eligible_nodes,
+    expected_start,
+    in_order,
+    named,
+    position_of,
+    ranking,
+    subject,
+    time_text,
+    whose,
+)
+from lattice.scheduling.work import Candidate, Holder
+
+MOST_NAMED: Final = 12
+"""Blockers of one kind that are named one by one; the rest is summed up."""
+NOT_YET: Final = ("NotYetEvaluated", "no scheduling cycle has looked at it yet")
+QUOTA: Final = "WaitingForQuotaHeadroom"
+
+
+def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
+    """The scheduler's part of the answer. Raises NotFound when it waits for nothing here."""
+    candidate = situation.candidates.get(uid)
+    if candidate is None:
+        raise NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
+    waiting = situation.waiting.get(uid)
+    reason, message = (waiting.reason, waiting.message) if waiting is not None else NOT_YET
+    queue = in_order(situation, candidate.vcluster)
+    score = waiting.score if waiting is not None else None
+    return Why(
+        schema=WHY_SCHEMA,
+        allocation=subject(situation, candidate),
+        reason=reason,
+        message=message,
+        at=time_text(situation.now),
+        queue=position_of(queue, candidate),
+        score=ranking(situation, score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        blockers=blockers(situation, candidate, reason, queue, reader),
+        expected_start=expected_start(situation, uid, waiting.latest if waiting is not None else None),
+        changes=list(changes),
+        preemption=preemption,
+    )
+
+
+def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+    """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
+    if reason == QUOTA:
+        used = ((holder, len(holder.nodes)) for holder in situation.holders.values() if holder.tenant == candidate.tenant)
+        return _holders(situation, used, reader)
+    if reason not in ABOUT_NODES:
+        return []
+    fitting = eligible_nodes(situation, candidate.need)
+    held = ((holder, (mask_of(holder.nodes) & fitting).bit_count()) for holder in situation.holders.values())
+    return [
+        *_ahead(situation, candidate, queue, reader),
+        *_holders(situation, ((holder, count) for holder, count in held if count), reader),
+        *_reserved(situation, candidate, fitting, reader),
+        *_unavailable(situation, fitting),
+    ]
+
+
+@dataclass
+class _Sum:
+    """Several of one kind and owner, in counts."""
+
+    kind: Literal["Holder", "Ahead"]
+    whose: Whose
+    nodes: int = 0
+    allocations: int = 0
+    since: float | None = None
+    open_ended: bool = False
+    ends: list[float] = field(default_factory=list)
+
+    def add(self, nodes: int, since: float | None = None, until: float | None = None) -> None:
+        self.nodes += nodes
+        self.allocations += 1
+        if since is not None:
+            self.since = since if self.since is None else min(self.since, since)
+        if until is None:
+            self.open_ended = True
+        else:
+            self.ends.append(until)
+
+    def blocker(self) -> Blocker:
+        return Blocker(
+            kind=self.kind,
+            whose=self.whose,
+            nodes=self.nodes,
+            allocations=self.allocations,
+            since=time_text(self.since),
+            until=time_text(max(self.ends)) if self.ends and not self.open_ended else None,
+            first=time_text(min(self.ends)) if self.ends and self.allocations > 1 else None,
+        )
+
+
+def _holders(situation: Situation, held: Iterable[tuple[Holder, int]], reader: Reader) -> list[Blocker]:
+    """Work on nodes: what ends first stands first; those without a name are summed up by owner."""
+    ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
+    shown: list[Blocker] = []
+    sums: dict[Whose, _Sum] = {}
+    for holder, count in ordered:
+        work = named(situation, holder, reader)
+        owner = whose(holder, reader)
+        if work is not None and len(shown) < MOST_NAMED:
+            since, until = time_text(holder.since), time_text(holder.end)
+            shown.append(Blocker(kind="Holder", whose=owner, nodes=count, allocations=1, work=work, since=since, until=until))
+        else:
+            sums.setdefault(owner, _Sum("Holder", owner)).add(count, holder.since, holder.end)
+    return [*shown, *(entry.blocker() for entry in sums.values())]
+
+
+def _ahead(situation: Situation, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+    """Work of its queue that comes first and waits for nodes as well, by owner; the names only where there are few."""
+    before: list[Candidate] = []
+    for one in queue:
+        if one.uid == candidate.uid:
+            break
+        if _wants_nodes(situation.waiting.get(one.uid)):
+            before.append(one)
+    if len(before) <= MOST_NAMED and all(named(situation, one, reader) for one in before):
+        return [
+            Blocker(kind="Ahead", whose=whose(one, reader), nodes=one.minimum, allocations=1, work=named(situation, one, reader),
+                    since=time_text(one.submitted))
+            for one in before
+        ]  # fmt: skip
+    sums: dict[Whose, _Sum] = {}
+    for one in before:
+        owner = whose(one, reader)
+        sums.setdefault(owner, _Sum("Ahead", owner)).add(one.minimum, one.submitted)
+    return [entry.blocker() for entry in sums.values()]
+
+
+def _wants_nodes(waiting: Waiting | None) -> bool:
+    return waiting is None or waiting.reason in ABOUT_NODES
+
+
+def _reserved(situation: Situation, candidate: Candidate, fitting: int, reader: Reader) -> Iterator[Blocker]:
+    """Windows on nodes that fit, which begin before it could end."""
+    end = situation.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+    for window in situation.scene.windows:
+        if window.end <= situation.now or window.start >= end or window.name == candidate.reservation:
+            continue
+        nodes = (fitting & window.nodes).bit_count()
+        if nodes:
+            name = window.name if is_known(window, reader, candidate.tenant) else ""
+            start, until = time_text(window.start), time_text(window.end)
+            yield Blocker(kind="Reservation", nodes=nodes, name=name, since=start, until=until)
+
+
+def is_known(window: Window, reader: Reader, tenant: str = "") -> bool:
+    """Whether the reader may know a window's name: maintenance is everybody's, another is of those whom it admits."""
+    return reader.everything or window.maintenance or reader.user in window.users or tenant in window.tenants
+
+
+def _unavailable(situation: Situation, fitting: int) -> list[Blocker]:
+    """Nodes that fit and cannot be used, by state."""
+    counts: dict[str, int] = {}
+    for index in indices_of(fitting):
+        facts = situation.nodes[index]
+        if not facts.usable:
+            counts[facts.state] = counts.get(facts.state, 0) + 1
+    return [Blocker(kind="Unavailable", nodes=count, name=state) for state, count in sorted(counts.items())]
+
+
+def _end(holder: Holder) -> float:
+    return holder.end if holder.end is not None else float("inf")

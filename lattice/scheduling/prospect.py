@@ -1,0 +1,166 @@
+"""What would become of allocations that are not submitted: the production planner's outcome, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from lattice.scheduling.answers import (
+    LATER,
+    NEVER,
+    NOW,
+    Change,
+    ExpectedStart,
+    Group,
+    Placement,
+    Planned,
+    Preemption,
+    Quota,
+    Use,
+    Verdict,
+    Work,
+)
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.explanation import blockers
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.readers import Reader
+from lattice.scheduling.situation import (
+    Situation,
+    census,
+    expected_start,
+    in_order,
+    position_of,
+    ranking,
+    subject,
+    time_text,
+)
+from lattice.scheduling.work import Candidate
+from lattice.units import fold_nodes
+
+HOPELESS: Final = frozenset({"NeverFits"})
+"""Reasons that no waiting cures."""
+
+
+def prospects(
+    situation: Situation,
+    asked: Sequence[Candidate],
+    reader: Reader,
+    *,
+    changes: Callable[[Candidate], Sequence[Change]] = lambda _candidate: (),
+    preemption: Callable[[Candidate], Preemption | None] = lambda _candidate: None,
+) -> Iterator[Planned]:
+    """One plan for each, in this order: each is planned as if those before it were submitted too.
+
+    The planner is asked when the first one is taken; each further one costs its own explanation only.
+    """
+    found = trial(situation, asked)
+    used_nodes: dict[str, int] = {}
+    used_allocations: dict[str, int] = {}
+    for candidate in asked:
+        outcome = found.get(candidate.uid) or Waiting(candidate, "NotYetEvaluated", "the planner gave no outcome for it")
+        tenant = candidate.tenant
+        before = used_nodes.get(tenant, 0), used_allocations.get(tenant, 0)
+        taken = len(outcome.nodes) if isinstance(outcome, Placed) else candidate.minimum
+        used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
+        quota = _quota(situation, tenant, before, taken)
+        match outcome:
+            case Placed():
+                yield _now(situation, outcome, quota)
+            case Waiting():
+                yield _waits(situation, outcome, quota, asked, reader, changes, preemption)
+
+
+def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
+    """The outcome of each by uid, were they submitted now: the production cycle of their vclusters, of which nothing remains."""
+    scene, found = situation.scene, {}
+    mine = {candidate.uid for candidate in asked}
+    claimed: list[str] = []
+    before = dict(scene.holders)  # an earlier attempt may still be releasing under the same uid
+    try:
+        for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
+            queue = [one for one in situation.candidates.values() if one.vcluster == vcluster and one.uid not in mine]
+            new = [one for one in asked if one.vcluster == vcluster]
+            for outcome in decide(scene, vcluster, [*queue, *new], situation.now):
+                if isinstance(outcome, Placed):
+                    claimed.append(outcome.candidate.uid)
+                if outcome.candidate.uid in mine:
+                    found[outcome.candidate.uid] = outcome
+    finally:
+        for uid in reversed(claimed):
+            scene.drop_holder(uid)
+            if uid in before:
+                scene.put_holder(before[uid])
+    return found
+
+
+def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
+    candidate = outcome.candidate
+    now = time_text(situation.now)
+    return Planned(
+        allocation=planned_work(situation, candidate),
+        verdict=NOW,
+        score=ranking(situation, outcome.score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        placement=placement(situation, outcome),
+        expected_start=ExpectedStart(p50=now, p90=now),
+        quota=quota,
+    )
+
+
+def _waits(
+    situation: Situation, outcome: Waiting, quota: Quota | None, asked: Sequence[Candidate], reader: Reader,
+    changes: Callable[[Candidate], Sequence[Change]], preemption: Callable[[Candidate], Preemption | None],
+) -> Planned:  # fmt: skip
+    candidate = outcome.candidate
+    verdict: Verdict = NEVER if outcome.reason in HOPELESS else LATER
+    queue = in_order(situation, candidate.vcluster, asked)
+    return Planned(
+        allocation=planned_work(situation, candidate),
+        verdict=verdict,
+        reason=outcome.reason,
+        message=outcome.message,
+        queue=position_of(queue, candidate),
+        score=ranking(situation, outcome.score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,
+        blockers=blockers(situation, candidate, outcome.reason, queue, reader),
+        changes=list(changes(candidate)),
+        preemption=preemption(candidate),
+        quota=quota,
+    )
+
+
+def planned_work(situation: Situation, candidate: Candidate) -> Work:
+    """The allocation that is planned: it has neither number nor uid yet."""
+    work = subject(situation, candidate)
+    return Work(namespace=work.namespace, name=work.name, user=work.user, job=work.job)
+
+
+def placement(situation: Situation, outcome: Placed) -> Placement:
+    """The nodes with their groups, largest share first, and how many fingerprints and borrowed nodes are among them."""
+    facts = [situation.nodes[index] for index in outcome.nodes]
+    groups: dict[str, int] = {}
+    for node in facts:
+        groups[node.group] = groups.get(node.group, 0) + 1
+    home = outcome.candidate.vcluster
+    return Placement(
+        nodes=fold_nodes([node.name for node in facts]),
+        count=len(facts),
+        groups=[Group(name=name, nodes=count) for name, count in sorted(groups.items(), key=lambda pair: (-pair[1], pair[0]))],
+        fingerprints=len({node.fingerprint for node in facts if node.fingerprint}),
+        borrowed=sum(node.home not in ("", home) for node in facts),
+        backfilled=outcome.backfilled,
+    )
+
+
+def _quota(situation: Situation, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
+    """The hard quota of the tenant, were this to hold its nodes too."""
+    account = situation.scene.accounts.get(tenant)
+    if account is None:
+        return None
+    nodes, allocations = account.used_nodes + before[0], account.used_allocations + before[1]
+    return Quota(
+        tenant=tenant,
+        nodes=Use(used=nodes, after=nodes + taken, limit=account.max_nodes),
+        allocations=Use(used=allocations, after=allocations + 1, limit=account.max_allocations),
+    )

@@ -1,0 +1,88 @@
+"""The queues as a reader may see them: his own and his tenant's work by name, runs of others in counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lattice.errors import NotFound
+from lattice.scheduling.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Window
+from lattice.scheduling.explanation import is_known
+from lattice.scheduling.readers import Reader
+from lattice.scheduling.situation import Situation, expected_start, in_order, named, ranking, whose
+from lattice.scheduling.timeline import timeline
+from lattice.scheduling.work import Candidate
+from lattice.units import format_duration, format_time
+
+
+def queues(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
+    """The queue of every vcluster in `vclusters`, or of `only`. Raises NotFound when there is no such vcluster."""
+    if only and only not in vclusters:
+        raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
+    shown = [only] if only else sorted(vclusters)
+    return Queues(
+        schema=QUEUE_SCHEMA,
+        at=format_time(situation.now),
+        vclusters=[_queue(situation, vcluster, reader, limit) for vcluster in shown],
+        reservations=_windows(situation, reader),
+        timeline=timeline(situation, only),
+    )
+
+
+def _queue(situation: Situation, vcluster: str, reader: Reader, limit: int) -> Queue:
+    policy, order = situation.policy(vcluster), in_order(situation, vcluster)
+    entries: list[Entry] = []
+    counted = 0
+    for position, candidate in enumerate(order, 1):
+        entry = _entry(situation, position, candidate, reader)
+        last = entries[-1] if entries else None
+        if last is not None and entry.work is None and last.work is None and last.whose == entry.whose:
+            entries[-1] = _joined(last, entry)
+        elif len(entries) < limit:
+            entries.append(entry)
+        else:
+            break
+        counted = position
+    return Queue(
+        vcluster=vcluster, policy=policy.kind, pending=len(order), depth=policy.depth, entries=entries, left_out=len(order) - counted
+    )
+
+
+def _entry(situation: Situation, position: int, candidate: Candidate, reader: Reader) -> Entry:
+    work, owner = named(situation, candidate, reader), whose(candidate, reader)
+    if work is None:
+        return Entry(position=position, whose=owner, nodes=candidate.minimum, count=1)
+    waiting = situation.waiting.get(candidate.uid)
+    return Entry(
+        position=position,
+        whose=owner,
+        nodes=candidate.minimum,
+        work=work,
+        maximum=candidate.maximum if candidate.maximum > candidate.minimum else None,
+        walltime=format_duration(candidate.walltime) if candidate.walltime is not None else None,
+        preemption_class=candidate.preemption_class,
+        submitted=format_time(candidate.submitted),
+        score=ranking(situation, waiting.score if waiting is not None else None, candidate.vcluster),
+        reason=waiting.reason if waiting is not None else "NotYetEvaluated",
+        message=waiting.message if waiting is not None else "",
+        expected_start=expected_start(situation, candidate.uid, waiting.latest if waiting is not None else None),
+    )
+
+
+def _joined(first: Entry, second: Entry) -> Entry:
+    """A run of work of the same others, in counts."""
+    return Entry(position=first.position, whose=first.whose, nodes=first.nodes + second.nodes, count=first.count + second.count)
+
+
+def _windows(situation: Situation, reader: Reader) -> list[Window]:
+    """Windows that are not over; one whose name the reader may not know is shown without it."""
+    return [
+        Window(
+            name=window.name if is_known(window, reader) else "",
+            start=format_time(window.start),
+            end=format_time(window.end),
+            nodes=window.nodes.bit_count(),
+            maintenance=window.maintenance,
+        )
+        for window in situation.scene.windows
+        if window.end > situation.now
+    ]

@@ -1,0 +1,154 @@
+"""What answers are computed from: the loop's live state at one moment, and the pieces that all answers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lattice.scheduling.answers import Census, ExpectedStart, Position, Ranking, Whose, Work
+from lattice.scheduling.machine import Need, NodeFacts, node_mask
+from lattice.scheduling.outcomes import Score, Waiting
+from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
+from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate, Holder
+from lattice.units import format_time
+
+ABOUT_NODES: Final = frozenset(
+    {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
+)
+"""Reasons of work that would start if nodes were there."""
+_TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
+_WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER_TENANTS: "other tenants"}
+
+
+class Expected(Protocol):
+    """A forecast: seconds since the epoch, None where there is none, and why."""
+
+    @property
+    def p50(self) -> float | None:
+        """As likely before as after."""
+        ...
+
+    @property
+    def p90(self) -> float | None:
+        """Nine times of ten before."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One moment of the scheduler; what is read of it is not changed, and trials leave nothing behind."""
+
+    now: float
+    scene: Scene
+    candidates: Mapping[str, Candidate]
+    """Pending work by uid."""
+    waiting: Mapping[str, Waiting]
+    """What the last cycle said of it."""
+    holders: Mapping[str, Holder]
+    """Work on nodes, by uid."""
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    """The last forecast."""
+    number: Callable[[str], int | None] = lambda _uid: None
+    """The number of an allocation."""
+
+    @property
+    def nodes(self) -> Mapping[int, NodeFacts]:
+        """What is known of each node."""
+        return self.scene.machine.nodes
+
+    def policy(self, vcluster: str) -> Policy:
+        """How a vcluster schedules."""
+        return self.scene.policy(vcluster)
+
+
+def in_order(situation: Situation, vcluster: str, more: Iterable[Candidate] = ()) -> list[Candidate]:
+    """The queue of a vcluster as the last cycle saw it: by score, then submission, then name; strict submission where so."""
+    mine = [one for one in (*situation.candidates.values(), *more) if one.vcluster == vcluster]
+    if situation.policy(vcluster).kind == INTERACTIVE_FIFO:
+        return sorted(mine, key=lambda one: (one.submitted, one.key))
+    return sorted(mine, key=lambda one: (-_total(situation, one), -one.preemption_class, one.submitted, one.key))
+
+
+def _total(situation: Situation, candidate: Candidate) -> float:
+    waiting = situation.waiting.get(candidate.uid)
+    return waiting.score.total if waiting is not None and waiting.score is not None else 0.0
+
+
+def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
+    """Its place in a queue that `in_order` gave; None when it is not in it."""
+    place = next((at for at, one in enumerate(queue, 1) if one.uid == candidate.uid), None)
+    return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
+
+
+def subject(situation: Situation, candidate: Candidate) -> Work:
+    """The allocation that is asked about, which its reader may read."""
+    return _work(situation, candidate)
+
+
+def named(situation: Situation, work: Candidate | Holder, reader: Reader) -> Work | None:
+    """The work by name, where the reader may know it."""
+    return _work(situation, work) if reader.may_name(work.user, work.key) else None
+
+
+def whose(work: Candidate | Holder, reader: Reader) -> Whose:
+    """Whose it is, seen from the reader."""
+    return _WHOSE[reader.whose(work.user, work.key)]
+
+
+def _work(situation: Situation, work: Candidate | Holder) -> Work:
+    namespace, _, name = work.key.rpartition("/")
+    return Work(namespace=namespace, name=name, number=situation.number(work.uid), uid=work.uid, user=work.user, job=work.name)
+
+
+def ranking(situation: Situation, score: Score | None, vcluster: str) -> Ranking | None:
+    """The score with its terms and the weights in force; None where nothing was scored."""
+    if score is None:
+        return None
+    weights = situation.policy(vcluster).weights.normalised()
+    given = (
+        weights.priority, weights.wait_time, weights.fair_share, weights.topology, weights.data_readiness, weights.backlog,
+        weights.energy, weights.checkpoint, weights.conformance,
+    )  # fmt: skip
+    return Ranking(
+        total=round(score.total, 4),
+        multiplier=round(score.multiplier, 4),
+        terms={f"f{at}": round(value, 4) for at, value in enumerate(score.terms, 1)},
+        weights={name: round(weight, 4) for name, weight in zip(_TERMS, given, strict=True)} if score.terms else {},
+    )
+
+
+def expected_start(situation: Situation, uid: str, latest: float | None = None) -> ExpectedStart | None:
+    """The forecast, else the start that a reservation promises at the latest."""
+    found = situation.expected.get(uid)
+    if found is not None:
+        return ExpectedStart(p50=time_text(found.p50), p90=time_text(found.p90), reason=found.reason)
+    if latest is not None:
+        return ExpectedStart(p90=time_text(latest), reason="by its reservation; not forecast yet")
+    return None
+
+
+def census(situation: Situation, candidate: Candidate) -> Census:
+    """The nodes that fit, in numbers."""
+    found = situation.scene.machine.census(candidate.need)
+    return Census(needed=candidate.minimum, eligible=found.eligible, usable=found.usable, free=found.free)
+
+
+def eligible_nodes(situation: Situation, need: Need) -> int:
+    """The nodes that fit, usable or not, as a bit set of indices."""
+    mask = 0
+    for bucket in situation.scene.machine.admitted(need):
+        mask |= node_mask(need, bucket.members)
+    return mask
+
+
+def time_text(moment: float | None) -> str | None:
+    """RFC 3339, or None."""
+    return format_time(moment) if moment is not None else None

@@ -1,0 +1,75 @@
+"""Node use to come, in counts: what runs until its walltime's end, what is expected to start, what is reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+from lattice.scheduling.answers import Point, Timeline
+from lattice.scheduling.scene import mask_of
+from lattice.scheduling.situation import Situation
+from lattice.units import format_time
+
+STEPS: Final = 96
+SHORTEST: Final = 600.0
+LONGEST: Final = 7 * 86400.0
+"""Bounds of the time that is shown, in seconds."""
+_NICE: Final = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
+
+Span = tuple[float, float, int]
+"""From, until (seconds since the epoch), nodes."""
+
+
+def timeline(situation: Situation, vcluster: str = "") -> Timeline:
+    """The use of all nodes, or of those at home in a vcluster that has home nodes."""
+    home = vcluster if any(facts.home == vcluster for facts in situation.nodes.values()) else ""
+    shown = [facts for facts in situation.nodes.values() if not home or facts.home == home]
+    nodes, usable = mask_of(facts.index for facts in shown), sum(facts.usable for facts in shown)
+    running = [
+        (situation.now, holder.end if holder.end is not None else float("inf"), count)
+        for holder in situation.holders.values()
+        if (count := (mask_of(holder.nodes) & nodes).bit_count())
+    ]
+    planned = list(_planned(situation, vcluster if home else ""))
+    kept = [(window.start, window.end, (window.nodes & nodes).bit_count()) for window in situation.scene.windows]
+    step = _step(situation.now, (*running, *planned, *kept))
+    at = [situation.now + number * step for number in range(STEPS)]
+    columns = [_in_use(spans, at, step) for spans in (running, planned, kept)]
+    points = [
+        Point(at=format_time(moment), running=counts[0], planned=counts[1], reserved=counts[2])
+        for moment, *counts in zip(at, *columns, strict=True)
+    ]
+    return Timeline(nodes=usable, step_seconds=step, points=points)
+
+
+def _planned(situation: Situation, vcluster: str) -> Iterable[Span]:
+    for uid, candidate in situation.candidates.items():
+        expected = situation.expected.get(uid)
+        if expected is None or expected.p50 is None or (vcluster and candidate.vcluster != vcluster):
+            continue
+        length = candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+        yield expected.p50, expected.p50 + length, candidate.minimum
+
+
+def _step(now: float, spans: Iterable[Span]) -> float:
+    """A round step by which the steps cover every start and end that is known."""
+    moments = [moment - now for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")]
+    wanted = min(LONGEST, max(SHORTEST, max(moments, default=0.0))) / STEPS
+    return next((step for step in _NICE if step >= wanted), ceil(wanted / 3600) * 3600.0)
+
+
+def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:
+    """How many nodes at each moment: a prefix sum over the steps in which something begins or ends."""
+    changes = [0] * (len(at) + 1)
+    for begin, end, count in spans:
+        first = max(0, ceil((begin - at[0]) / step))
+        last = len(at) if end == float("inf") else min(len(at), max(0, ceil((end - at[0]) / step)))
+        if first < last:
+            changes[first] += count
+            changes[last] -= count
+    total, counts = 0, []
+    for change in changes[:-1]:
+        total += change
+        counts.append(total)
+    return counts
