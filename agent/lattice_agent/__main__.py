@@ -8,9 +8,9 @@ import os
 import random
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
+from lattice.scheduling.inventory import InventoryNode, read_inventory
+from lattice.units import quantity_bytes
 from lattice_agent.agent import Agent, Outside
 from lattice_agent.crew import Crew
+from lattice_agent.declared import Declared, of_class, read_components
 from lattice_agent.feeds import Configuration, Feed
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
@@ -63,7 +66,15 @@ class AgentSettings(CommonSettings):
     group: str = field(default="", metadata={"help": "topology group of a node that is not known yet"})
     features: tuple[str, ...] = field(default=(), metadata={"help": "features that allocations may ask for, comma-separated"})
     hollow: int = field(default=0, metadata={"help": "be so many nodes that run nothing and only wait"})
+    hollow_inventory: Path | None = field(default=None, metadata={"help": "be the nodes of this inventory (YAML), which only wait"})
     node_prefix: str = field(default="hollow", metadata={"help": "hollow nodes are PREFIX-0001 …"})
+    gpus: int = field(default=0, metadata={"help": "GPUs of this node; nothing is discovered"})
+    gpu_type: str = field(default="", metadata={"help": "their model, such as GH200"})
+    gpu_memory: str = field(default="0", metadata={"help": "memory of each GPU, such as 96Gi"})
+    cxl_memory: str = field(default="0", metadata={"help": "memory behind CXL, such as 2Ti"})
+    unified_memory: bool = field(default=False, metadata={"help": "CPU and GPU memory are one domain (GH200, MI300A)"})
+    watts: int = field(default=0, metadata={"help": "power at full load; 0: unknown"})
+    component: tuple[str, ...] = field(default=(), metadata={"help": "NAME=VERSION parts of the fingerprint, such as gpu-driver=550.54.14"})
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     heartbeat: float = field(default=0.0, metadata={"help": "seconds between heartbeats; 0: as the LatticeConfig says"})
 
@@ -71,10 +82,29 @@ class AgentSettings(CommonSettings):
         """Refuses what cannot be."""
         if self.hollow < 0 or self.hollow > 16384:
             raise Rejected(f"--hollow {self.hollow}: between 0 and 16384 nodes", reason="SettingWrong")
-        if not self.hollow and not (self.certificate and self.key and self.ca):
+        if not self.is_hollow and not (self.certificate and self.key and self.ca):
             raise Rejected("--certificate, --key and --ca are needed: agents know each other by certificate", reason="SettingMissing")
         if self.heartbeat < 0:
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
+        self.declared()
+
+    @property
+    def is_hollow(self) -> bool:
+        """Whether the process is hollow nodes."""
+        return self.hollow > 0 or self.hollow_inventory is not None
+
+    def declared(self) -> Declared:
+        """What the agent is told of its machine; Rejected names the flag that is wrong."""
+        sizes = {}
+        for flag, text in (("--gpu-memory", self.gpu_memory), ("--cxl-memory", self.cxl_memory)):
+            try:
+                sizes[flag] = quantity_bytes(text)
+            except Rejected as error:
+                raise Rejected(f"{flag}: {error.message}", reason="SettingWrong") from error
+        return Declared(
+            self.gpus, self.gpu_type, sizes["--gpu-memory"], sizes["--cxl-memory"], self.unified_memory, self.watts,
+            read_components(self.component),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +128,8 @@ class World:
 async def build(settings: AgentSettings, world: World) -> None:
     """Lists everything that runs, and runs it until cancelled."""
     cluster, clock = world.cluster, world.clock
-    crew = Crew(clock, workers=8 if settings.hollow == 0 else 32)
-    counted = AgentMetrics(settings.node_prefix if settings.hollow else world.places[0].me.node)
+    crew = Crew(clock, workers=32 if settings.is_hollow else 8)
+    counted = AgentMetrics(settings.node_prefix if settings.is_hollow else world.places[0].me.node)
     agents: dict[str, Agent] = {}
 
     def beat_all() -> None:
@@ -126,7 +156,7 @@ async def build(settings: AgentSettings, world: World) -> None:
                 metrics=counted,
                 config=configuration.spec,
                 registration=registration,
-                heartbeat_seconds=_spread(configuration.heartbeat) if settings.hollow else configuration.heartbeat,
+                heartbeat_seconds=_spread(configuration.heartbeat) if settings.is_hollow else configuration.heartbeat,
                 hollow=place.me.hollow,
             )
             await agent.begin()
@@ -137,7 +167,7 @@ async def build(settings: AgentSettings, world: World) -> None:
                 entering.create_task(enter(place))
         for start in world.beside:
             group.create_task(start(agents))
-        only = "" if settings.hollow else world.places[0].me.node
+        only = "" if settings.is_hollow else world.places[0].me.node
         group.create_task(Feed(cluster, clock, crew, agents, only=only).run())
 
 
@@ -176,7 +206,7 @@ async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) ->
     files.read()
     async with open_host(settings.state_dir, node=node, clock=clock, scope_root=settings.scope_root) as host:
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
-        me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features)
+        me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
         def server(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
             agent = agents[node]
@@ -195,14 +225,12 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
     boot = f"hollow-{secrets.token_hex(8)}"
     facts = Facts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
     instance = await asyncio.to_thread(_hollow_instance, settings.state_dir)
+    listed = await asyncio.to_thread(_inventory, settings.hollow_inventory) if settings.hollow_inventory is not None else ()
     places = []
-    for number in range(1, settings.hollow + 1):
-        node = f"{settings.node_prefix}-{number:04d}"
-        host = HollowHost(node, clock=clock, timers=timers, facts=facts, instance=f"{instance}-{number}")
-        own = cluster.impersonate(AGENT + node, (GROUP,))
-        group = settings.group or f"{settings.node_prefix}-g{(number - 1) // HOLLOW_GROUP:03d}"
-        me = Self(node, facts, host.instance(), "", group, settings.features, hollow=True)
-        places.append(Place(me, Outside(own, clock, host, peers, reads)))
+    for me in (*_counted(settings, facts), *(_listed(settings, facts, node) for node in listed)):
+        host = HollowHost(me.node, clock=clock, timers=timers, facts=me.facts, instance=f"{instance}-{me.node}")
+        own = cluster.impersonate(AGENT + me.node, (GROUP,))
+        places.append(Place(replace(me, instance=host.instance()), Outside(own, clock, host, peers, reads)))
 
     def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
         for node, agent in agents.items():
@@ -210,6 +238,32 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         return timers.run()
 
     yield World(cluster, clock, tuple(places), (join,))
+
+
+def _counted(settings: AgentSettings, facts: Facts) -> Iterator[Self]:
+    """The hollow nodes of `--hollow N`, all alike."""
+    declared = settings.declared()
+    for number in range(1, settings.hollow + 1):
+        node = f"{settings.node_prefix}-{number:04d}"
+        group = settings.group or f"{settings.node_prefix}-g{(number - 1) // HOLLOW_GROUP:03d}"
+        yield Self(node, facts, "", "", group, settings.features, hollow=True, declared=declared)
+
+
+def _listed(settings: AgentSettings, facts: Facts, node: InventoryNode) -> Self:
+    """One hollow node of an inventory."""
+    had = node.node_class
+    features = (*settings.features, *had.features)
+    own = replace(facts, cpus=had.cpus, memory_bytes=had.memory)
+    declared = of_class(had, node.fingerprint)
+    return Self(node.name, own, "", "", node.group, features, hollow=True, switch=node.switch, declared=declared)
+
+
+def _inventory(path: Path) -> tuple[InventoryNode, ...]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Rejected(f"--hollow-inventory {path} cannot be read: {error}", reason="SettingWrong") from error
+    return read_inventory(text, str(path)).nodes
 
 
 def _hollow_instance(state_dir: Path) -> str:
@@ -229,7 +283,7 @@ async def run(settings: AgentSettings) -> None:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connect(settings.kubeconfig, user_agent=PROGRAM))
         clock = SystemClock()
-        if settings.hollow:
+        if settings.is_hollow:
             world = await stack.enter_async_context(hollow_world(settings, cluster, clock))
         else:
             world = await stack.enter_async_context(real_world(settings, cluster, clock))

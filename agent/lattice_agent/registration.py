@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from lattice import __version__
 from lattice.daemon.logs import event
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Stale
@@ -16,6 +18,7 @@ from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
 from lattice.units import format_time
 from lattice.views.cluster import Lease, Node
+from lattice_agent.declared import Declared, fingerprint
 from lattice_agent.heartbeat import NAMESPACE
 from lattice_agent.host.interface import Facts
 
@@ -23,6 +26,7 @@ log = logging.getLogger(__name__)
 
 NAME_CONFLICT = "NameConflict"
 LOOK_SECONDS = 0.5
+NOTHING = Declared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Self:
     group: str = ""
     features: tuple[str, ...] = ()
     hollow: bool = False
+    switch: str = ""
+    declared: Declared = NOTHING
 
     def status(self) -> dict[str, Any]:
         """The agent's part of `LatticeNode.status`."""
@@ -46,9 +52,11 @@ class Self:
                 "memory": self.facts.memory_bytes,
                 "architecture": self.facts.architecture,
                 "features": list(features),
+                **self.declared.capabilities(),
             },
             "health": "Healthy",
-            "fingerprint": f"{self.facts.kernel}/{__version__}"[:128],
+            "fingerprint": fingerprint(self.facts.kernel, __version__, self.declared.components),
+            "components": dict(self.declared.components),
             "kernel": self.facts.kernel[:128],
             "agentVersion": __version__,
             "address": self.address,
@@ -98,7 +106,7 @@ class Registration:
             return await self._cluster.get(NODES, me.node, type=Node)
         except NotFound:
             pass  # this agent makes it
-        spec = {"group": me.group} if me.group else {}
+        spec = {name: word for name, word in (("group", me.group), ("switch", me.switch)) if word}
         body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": {"name": me.node}, "spec": spec}
         try:
             made = await self._cluster.create(NODES, body, type=Node)
@@ -118,6 +126,7 @@ class Registration:
             body["metadata"] = {"resourceVersion": found.metadata.resource_version}
         elif _says(found, status):
             return found
+        status["components"] |= dict.fromkeys(set(found.status.components) - set(status["components"]))  # null: it is gone
         try:
             return await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
         except Stale:
@@ -167,10 +176,16 @@ def _says(found: Node, status: dict[str, Any]) -> bool:
         and shown.boot_id == status["bootId"]
         and shown.address == status["address"]
         and shown.fingerprint == status["fingerprint"]
+        and shown.components == status["components"]
         and shown.health == status["health"]
         and shown.hollow == status["hollow"]
         and shown.formats == status["formats"]
-        and shown.capabilities.cpus == capabilities["cpus"]
-        and str(shown.capabilities.memory) == str(capabilities["memory"])
-        and list(shown.capabilities.features) == capabilities["features"]
+        and all(_same(msgspec.to_builtins(shown.capabilities).get(name), value) for name, value in capabilities.items())
     )
+
+
+def _same(shown: object, value: object) -> bool:
+    """Whether a capability stands there already; what is absent is empty, and a quantity may be a number or its text."""
+    if not value:
+        return not shown or str(shown) == "0"
+    return list(shown) == value if isinstance(shown, list | tuple) else str(shown) == str(value)

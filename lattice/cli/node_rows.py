@@ -8,6 +8,7 @@ from lattice.cli.render import Column, age, fields, memory, table
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import READY
 from lattice.views import Node, VCluster
+from lattice.views.cluster import Capabilities
 
 _COLUMNS = (
     Column("NODE"),
@@ -17,6 +18,7 @@ _COLUMNS = (
     Column("CPUS", right=True),
     Column("MEMORY", right=True),
     Column("GPUS", right=True),
+    Column("GPU"),
     Column("VCLUSTER", shrink_to=8),
     Column("GROUP"),
     Column("SWITCH"),
@@ -72,7 +74,8 @@ def _row(node: Node, home: Mapping[str, str], now: float, wide: bool) -> list[st
     if wide:
         index = "" if status.index is None else str(status.index)
         features = ",".join(sorted({*node.spec.features, *had.features}))
-        extra = [node.spec.switch, features, index, status.kernel, status.agent_version, status.address, status.fingerprint]
+        extra = [node.spec.switch, features, index, status.kernel, status.agent_version, status.address]
+        extra.append(short_fingerprint(status.fingerprint))
         extra.append(ready.message if ready is not None else "")
     return [
         node.metadata.name,
@@ -82,6 +85,7 @@ def _row(node: Node, home: Mapping[str, str], now: float, wide: bool) -> list[st
         str(had.cpus or ""),
         memory(had.memory),
         str(had.gpus or ""),
+        had.gpu_type,
         home.get(node.spec.group, ""),
         node.spec.group,
         *extra,
@@ -100,8 +104,9 @@ def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
             ("Drain", _wanted(spec.drain.reason, spec.drain.by, spec.drain.since) if spec.drain is not None else ""),
             ("Disable", _disable(node)),
             ("CPUs", str(had.cpus or "")),
-            ("Memory", memory(had.memory)),
-            ("GPUs", str(had.gpus or "")),
+            ("Memory", memory(had.memory) + _beside_memory(had)),
+            ("GPUs", _gpus(had)),
+            ("Power", f"{had.nominal_watts} W at full load" if had.nominal_watts else ""),
             ("Architecture", had.architecture),
             ("Features", ", ".join(sorted({*spec.features, *had.features}))),
             ("Group", spec.group + (f", switch {spec.switch}" if spec.switch else "")),
@@ -110,11 +115,35 @@ def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
             ("Health", status.health or ""),
             ("Kernel", status.kernel),
             ("Agent", f"{status.agent_version} at {status.address}" if status.address else status.agent_version),
-            ("Conformance", status.fingerprint),
+            ("Conformance", _conformance(node)),
             ("Boot", status.boot_id),
             ("Hollow", "nothing runs here, the agent only waits" if status.hollow else ""),
         ]
     )
+
+
+def short_fingerprint(fingerprint: str) -> str:
+    """Enough of it to tell the fingerprints of a site apart."""
+    return fingerprint.removeprefix("sha256:")[:12]
+
+
+def _beside_memory(had: Capabilities) -> str:
+    parts = [f"CXL {memory(had.cxl_memory)}"] if str(had.cxl_memory) != "0" else []
+    parts += ["one domain with the GPUs"] if had.unified_memory else []
+    return "".join(f", {part}" for part in parts)
+
+
+def _gpus(had: Capabilities) -> str:
+    if not had.gpus:
+        return ""
+    each = f", {memory(had.gpu_memory)} each" if str(had.gpu_memory) != "0" else ""
+    return f"{had.gpus} {had.gpu_type}".rstrip() + each
+
+
+def _conformance(node: Node) -> str:
+    """The fingerprint, and the versions that the agent was told of: what differs between two nodes can be seen."""
+    told = ", ".join(f"{name} {version}" for name, version in sorted(node.status.components.items()))
+    return node.status.fingerprint + (f" ({told})" if told else "")
 
 
 def _wanted(reason: str, by: str, when: str | None) -> str:

@@ -1,0 +1,85 @@
+"""What the agent is told of its machine because it does not discover it: GPUs, CXL memory, power, versions of components.
+
+Nothing is invented: what nobody declares is absent, and a node without declared GPUs has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.errors import Rejected
+from lattice.scheduling.inventory import NodeClass
+
+MOST_COMPONENTS: Final = 16
+FINGERPRINT: Final = "sha256:"
+"""How a fingerprint begins, before its 64 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Hardware and software as configured; memories in bytes, `gpu_memory` of each GPU, `watts` at full load (0: unknown)."""
+
+    gpus: int = 0
+    gpu_type: str = ""
+    gpu_memory: int = 0
+    cxl_memory: int = 0
+    unified: bool = False
+    watts: int = 0
+    components: Mapping[str, str] = field(default_factory=dict)
+    """Version by name, such as gpu-driver: part of the fingerprint."""
+
+    def __post_init__(self) -> None:
+        """Refuses what contradicts itself."""
+        if min(self.gpus, self.watts) < 0 or self.gpus > 1024:
+            raise Rejected(f"--gpus {self.gpus}, --watts {self.watts}: 0 to 1024 GPUs, and no power below 0", reason="SettingWrong")
+        for flag, value in (("--gpu-type", self.gpu_type), ("--gpu-memory", self.gpu_memory)):
+            if value and not self.gpus:
+                raise Rejected(f"{flag} {value}: this node declares no GPUs; set --gpus", reason="SettingWrong")
+
+    def capabilities(self) -> dict[str, Any]:
+        """Its part of `LatticeNode.status.capabilities`."""
+        return {
+            "gpus": self.gpus,
+            "gpuType": self.gpu_type,
+            "gpuMemory": self.gpu_memory,
+            "cxlMemory": self.cxl_memory,
+            "unifiedMemory": self.unified,
+            "nominalWatts": self.watts,
+        }
+
+
+def of_class(node_class: NodeClass, fingerprint: str) -> Declared:
+    """What a node of an inventory's class declares; `fingerprint` stands for all its software."""
+    return Declared(
+        gpus=node_class.gpus,
+        gpu_type=node_class.gpu_type,
+        gpu_memory=node_class.gpu_memory,
+        cxl_memory=node_class.cxl_memory,
+        unified=node_class.unified,
+        watts=node_class.watts,
+        components={"inventory": fingerprint},
+    )
+
+
+def read_components(words: Iterable[str]) -> dict[str, str]:
+    """Versions by name of `gpu-driver=550.54.14,nic=2.1`; Rejected for a word that is no NAME=VERSION, or a name given twice."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, version = word.partition("=")
+        if not equals or not name or not version or len(name) > 63 or len(version) > 128:
+            raise Rejected(f"--component {word}: write NAME=VERSION, for example gpu-driver=550.54.14", reason="SettingWrong")
+        if found.setdefault(name, version) != version:
+            raise Rejected(f"--component {name} is given twice, as {found[name]} and as {version}", reason="SettingWrong")
+    if len(found) > MOST_COMPONENTS:
+        raise Rejected(f"--component: {len(found)} components (limit: {MOST_COMPONENTS})", reason="SettingWrong")
+    return found
+
+
+def fingerprint(kernel: str, agent: str, components: Mapping[str, str]) -> str:
+    """SHA-256 over the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
+    known = {**components, "kernel": kernel, "lattice-agent": agent}
+    text = "".join(f"{name}={known[name]}\n" for name in sorted(known))
+    return FINGERPRINT + hashlib.sha256(text.encode()).hexdigest()
