@@ -87,6 +87,7 @@ class Agent:
         self.node = node
         self.index: int | None = None
         self.planned = False
+        self._called = 0
         self._outside = outside
         self._crew = crew
         self._group = group
@@ -134,9 +135,12 @@ class Agent:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def plan(self, seq: int, rows: tuple[PlanRow, ...]) -> None:
-        """The node's plan has been read."""
+    def plan(self, seq: int, rows: tuple[PlanRow, ...], *, call: int = 0) -> None:
+        """The node's plan has been read; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
         self.post(PlanRead(seq, rows))
+        if call > self._called:
+            self._called = call
+            self.beat_now()
         self._begin_beating()
 
     def no_plan(self) -> None:

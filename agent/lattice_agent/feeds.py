@@ -138,4 +138,4 @@ class Feed:
                 agent.unreadable_plan()
             return
         for agent in agents:
-            agent.plan(plan.spec.seq, tuple(rows.get(agent.node, ())))
+            agent.plan(plan.spec.seq, tuple(rows.get(agent.node, ())), call=plan.spec.call)

@@ -147,7 +147,7 @@ def _daemon(site: Site, name: str, module: str, flags: list[str]) -> Component:
 
 def _agents(site: Site) -> list[Component]:
     agents = [_agent(site, node) for node in site.nodes]
-    return [*agents, _hollow(site)] if site.options.hollow else agents
+    return [*agents, _hollow(site)] if site.options.waiting_nodes else agents
 
 
 def _agent(site: Site, node: str) -> Component:
@@ -179,10 +179,12 @@ def group_of(index: int, count: int) -> str:
 
 
 def _hollow(site: Site) -> Component:
-    port = site.ports["hollow-metrics"]
-    argv = (
-        sys.executable, "-m", "lattice_agent", "--hollow", str(site.options.hollow), "--node-prefix", "hollow",
+    port, options = site.ports["hollow-metrics"], site.options
+    argv = [
+        sys.executable, "-m", "lattice_agent", "--hollow", str(options.hollow), "--node-prefix", "hollow",
         "--kubeconfig", str(site.where.kubeconfig("hollow")), "--metrics-address", f"{LOOPBACK}:{port}",
         "--state-dir", str(site.where.node("hollow") / "state"),
-    )  # fmt: skip
-    return Component("hollow", 2, argv, Answers(LOOPBACK, port, "/readyz"))
+    ]  # fmt: skip
+    if options.inventory:
+        argv += ["--hollow-inventory", str(site.where.inventory(options.inventory_digest))]
+    return Component("hollow", 2, tuple(argv), Answers(LOOPBACK, port, "/readyz"))

@@ -182,6 +182,8 @@ class NodeGroupPlanSpec(Part):
     """Sequence number of the ledger that it was made from."""
     text: Annotated[str, Field(max_length=524288)]
     """The rows; format in docs/explanation/formats.md."""
+    call: Counter = 0
+    """The epoch of the last roll call: nodes that see it grow renew their Lease at once."""
 
     rules: ClassVar = (Rule("self.seq >= oldSelf.seq", "a plan is never replaced by one made from an older ledger"),)
 

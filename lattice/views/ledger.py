@@ -61,6 +61,7 @@ class PlanSpec(View, frozen=True):
 
     seq: int = 0
     text: str = ""
+    call: int = 0
 
 
 class Plan(View, frozen=True):

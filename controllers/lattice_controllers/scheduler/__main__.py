@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 PROGRAM = "lattice-scheduler"
 VERIFY_SECONDS = 30.0
 SETTLE_SECONDS = 0.05
+ROLL_CALL_SECONDS = 0.1
+"""Between two plans of a roll call: 640 heartbeats a second."""
 CAMPAIGN_AGAIN_SECONDS = 1.0
 HEARTBEAT_SECONDS, HEARD_AFTER = 10.0, 1.5
 """How often nodes report where no config says it, and how many of their intervals a new leader listens before it says who is silent."""
@@ -90,7 +92,8 @@ class Term:
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
                 self._synced()
                 for later in (
-                    self.plans.queue.run, self.allocations.queue.run, self.loop.run, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.plans.queue.run, self.allocations.queue.run, self.loop.run, self._call_roll,
+                    self._keep_nodes, self._keep_tenants, self._verify,
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
@@ -144,6 +147,7 @@ class Term:
             self.committer.stored,
             self.nodes,
             measured,
+            epoch=book.head.epoch,
             allocation=self.allocations.get,
             number=self.allocations.number,
             stopped=stopped,
@@ -204,6 +208,13 @@ class Term:
         config = self.configs.objects.get("lattice")
         if config is not None:
             self.loop.interval = max(0.02, parse_duration(config.spec.scheduling.cycle_interval))
+
+    async def _call_roll(self) -> None:
+        """Ask the nodes that this process has not seen alive to say so now, one plan after the other, rather than wait for their beat."""
+        for group in self.nodes.unheard():
+            if group in self.nodes.unheard():
+                self.plans.call(group)
+            await self._outside.clock.sleep(ROLL_CALL_SECONDS)
 
     async def _keep_nodes(self) -> None:
         """Give indices, forget nodes, keep the pool's size right."""

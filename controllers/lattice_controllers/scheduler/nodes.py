@@ -172,6 +172,15 @@ class Nodes:
             if row.state == UNNAMED
         ]
 
+    def unheard(self) -> dict[str, int]:
+        """Plan groups with nodes that are Ready and that this process has not seen alive yet, and how many those are."""
+        groups: dict[str, int] = {}
+        for name, node in self.nodes.items():
+            if name in self.indices and name not in self.seen and node.status.state == "Ready":
+                group = plan_name(self.indices[name])
+                groups[group] = groups.get(group, 0) + 1
+        return groups
+
     # -- indices ------------------------------------------------------------------------------------
 
     async def load(self) -> None:

@@ -23,14 +23,16 @@ log = logging.getLogger(__name__)
 
 
 class Plans:
-    """Writer of every NodeGroupPlan; `plans` are those last seen or written."""
+    """Writer of every NodeGroupPlan; `plans` are those last seen or written, `epoch` this term's."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics,
-        *, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
+        *, epoch: int, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
         self._stopped = stopped
+        self._epoch = epoch
+        self._called: set[str] = set()
         self.sent: dict[str, int] = {}
         """Highest seq that this term has put, or tried to put, into each plan."""
         self._cluster = cluster
@@ -69,6 +71,11 @@ class Plans:
         """Have these plans written if they differ."""
         for group in groups:
             self.queue.add(group)
+
+    def call(self, group: str) -> None:
+        """Have its nodes renew their Leases now: every plan that this term writes does so once."""
+        self._called.add(group)
+        self.queue.add(group)
 
     def on_plan(self, change: Change[Plan]) -> None:
         """A plan was written or touched: keep it, and look whether it is right."""
@@ -115,15 +122,15 @@ class Plans:
         if self._stopped():
             return None
         text, standing = self.text(group), self.plans.get(group)
-        if standing is None and not self._keys.get(group) and text == format_plan(()):
+        if group not in self._called and standing is None and not self._keys.get(group) and text == format_plan(()):
             return None
-        if standing is not None and standing.spec.text == text:
+        if standing is not None and standing.spec.text == text and (group not in self._called or standing.spec.call == self._epoch):
             return None
         body = {
             "apiVersion": "lattice.dev/v1alpha1",
             "kind": "NodeGroupPlan",
             "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
-            "spec": {"seq": self._stored.head.seq, "text": text},
+            "spec": {"seq": self._stored.head.seq, "text": text, "call": self._epoch},
         }
         self.sent[group] = self._stored.head.seq
         try:

@@ -64,9 +64,10 @@ class Driver:
         nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
         await self.admin.patch(CONFIGS, "lattice", {"spec": {"nodes": nodes}})
 
-    async def clear(self, seen: Watching, *, within: float = 120.0) -> None:
+    async def clear(self, seen: Watching) -> None:
         """Delete every allocation of the namespace, and wait until all are gone."""
         names = list(seen.lives)
+        within = 120.0 + len(names) / 5
         await self._timed(CONNECTIONS, (partial(self._delete, name) for name in names))
         await seen.until(lambda: not seen.lives, within=within, what="the end of the measured work")
 

@@ -34,7 +34,7 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
 
         await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
         figures = [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]
-        await driver.clear(seen, within=120 + allocations / 10)
+        await driver.clear(seen)
     return figures
 
 

@@ -124,10 +124,10 @@ class Site:
         del self.rows[(self.held_uid(number), attempt)]
         await self.publish()
 
-    async def publish(self, *, seq: int | None = None) -> None:
+    async def publish(self, *, seq: int | None = None, call: int = 0) -> None:
         self.seq = self.seq + 1 if seq is None else seq
         body = {"apiVersion": PLANS.api_version, "kind": PLANS.kind, "metadata": {"name": "group-0000"}}
-        spec = {"seq": self.seq, "text": format_plan(self.rows.values())}
+        spec = {"seq": self.seq, "text": format_plan(self.rows.values()), "call": call}
         if "group-0000" in self.cluster.snapshot(PLANS):
             await self.cluster.patch(PLANS, "group-0000", {"spec": spec})
         else:

@@ -38,6 +38,19 @@ async def test_a_new_node_registers_gets_an_index_reads_its_plan_and_only_then_r
         await site.halt()
 
 
+async def test_a_roll_call_is_answered_with_one_heartbeat_at_once_and_only_once() -> None:
+    async with running("n1", "n2") as site:
+        await site.publish(call=1)
+        await site.clock.run_for(0.2)
+        before = {node: site.report(node).hb for node in ("n1", "n2")}
+        await site.publish(call=2)
+        await site.clock.run_for(0.2)
+        assert {node: site.report(node).hb - before[node] for node in before} == {"n1": 1, "n2": 1}
+        await site.publish(call=2)
+        await site.clock.run_for(0.2)
+        assert {node: site.report(node).hb - before[node] for node in before} == {"n1": 1, "n2": 1}
+
+
 async def test_one_node_work_runs_and_completes_with_one_patch_a_transition() -> None:
     async with running("n1") as site:
         await site.submit(environment=wait(5))

@@ -1,0 +1,75 @@
+"""Plans: what the ledger orders, and the roll call of a new leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from lattice.daemon.clock import ManualClock
+from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import PLANS
+from lattice.ledger.commit import Book
+from lattice.ledger.stored import Stored
+from lattice.views import Plan
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.plans import Plans
+
+EPOCH = 7
+
+
+@asynccontextmanager
+async def writing() -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
+    """A writer of plans for an empty ledger, at work."""
+    clock = ManualClock()
+    cluster = FakeCluster(clock)
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
+    plans = Plans(
+        cluster, clock, Stored(Book.empty("t", "c")), nodes, SchedulerMetrics(),
+        epoch=EPOCH, allocation=lambda _: None, number=lambda _: 0, stopped=lambda: False,
+    )  # fmt: skip
+    task = asyncio.ensure_future(plans.queue.run())
+    try:
+        yield plans, cluster, clock
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def stored(cluster: FakeCluster, name: str) -> Plan | None:
+    found = cluster.snapshot(PLANS).get(name)
+    return msgspec.convert(found, Plan) if found is not None else None
+
+
+async def test_a_plan_that_orders_nothing_is_written_only_to_call_the_roll_and_only_once() -> None:
+    async with writing() as (plans, cluster, clock):
+        plans.add(["group-0000"])
+        await clock.run_for(0.1)
+        assert stored(cluster, "group-0000") is None
+        plans.call("group-0001")
+        await clock.run_for(0.1)
+        called = stored(cluster, "group-0001")
+        assert called is not None
+        assert called.spec.call == EPOCH
+        plans.call("group-0001")
+        await clock.run_for(0.1)
+        assert len(cluster.writes(PLANS)) == 1
+
+
+async def test_a_plan_of_an_earlier_term_with_the_same_orders_is_written_again_for_the_roll_call_alone() -> None:
+    async with writing() as (plans, cluster, clock):
+        body = {"apiVersion": PLANS.api_version, "kind": PLANS.kind, "metadata": {"name": "group-0002"}}
+        plans.plans["group-0002"] = await cluster.create(
+            PLANS, {**body, "spec": {"seq": 0, "text": plans.text("group-0002"), "call": 6}}, type=Plan
+        )
+        plans.add(["group-0002"])
+        await clock.run_for(0.1)
+        assert len(cluster.writes(PLANS)) == 1
+        plans.call("group-0002")
+        await clock.run_for(0.1)
+        again = stored(cluster, "group-0002")
+        assert again is not None
+        assert again.spec.call == EPOCH
