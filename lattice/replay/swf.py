@@ -61,6 +61,8 @@ class Trace:
     """Processors."""
     estimate: array[int] = field(default_factory=_column)
     """Requested time in seconds."""
+    user: array[int] = field(default_factory=_column)
+    group: array[int] = field(default_factory=_column)
     line: array[int] = field(default_factory=_column)
     header: dict[str, int] = field(default_factory=dict)
     """`maxnodes` and `maxprocs`, where the header says them."""
@@ -76,6 +78,7 @@ def parse(lines: Iterable[bytes]) -> Trace:
     numbers = _JobNumbers(trace)
     job, submit, run, line = trace.job.append, trace.submit.append, trace.run.append, trace.line.append
     allocated, requested, estimate = trace.allocated.append, trace.requested.append, trace.estimate.append
+    user, group = trace.user.append, trace.group.append
     for at, text in enumerate(lines, start=1):
         words = text.split()
         if not words:
@@ -93,6 +96,8 @@ def parse(lines: Iterable[bytes]) -> Trace:
         allocated(values[4])
         requested(values[7])
         estimate(values[8])
+        user(values[11])
+        group(values[12])
         line(at)
     return trace
 

@@ -1,0 +1,100 @@
+"""The jobs of a replay through the production cycle, whatever format they came in, and what of a trace was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.errors import Rejected
+from lattice.scheduling.machine import Need
+from lattice.scheduling.work import ANY, PREFERRED
+
+ANYTHING: Final = Need()
+"""Any node will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a trace; times in seconds (of the epoch, or of the log where it has no other), durations in seconds."""
+
+    id: str
+    submit: float
+    nodes: int
+    """The fewest nodes it takes."""
+    run: float
+    """How long it ran; a replay ends it after that, or at its walltime."""
+    walltime: float | None
+    """What was requested; None: unbounded."""
+    most: int = 0
+    """The most nodes it takes; 0: as many as `nodes`."""
+    tenant: str = "default"
+    user: str = ""
+    vcluster: str = "default"
+    name: str = ""
+    preemption_class: int = 5
+    need: Need = ANYTHING
+    only: str = ""
+    """A node set that it must stay in; empty: any node."""
+    without: str = ""
+    """A node set that it must not touch."""
+    grace: float = 30.0
+    topology: str = ANY
+    conformance: str = PREFERRED
+    checkpointable: bool = True
+    preemptible: bool = True
+    sensitive: bool = False
+    withdrawn: float | None = None
+    """When its user cancelled it, if it still waits then."""
+    line: int = 0
+    """Where it stands in the trace, from 1; 0: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """What a tenant was promised; None: nothing was."""
+
+    share: float | None = None
+    """Its target share of what is used, between 0 and 1."""
+    max_nodes: int | None = None
+    max_allocations: int | None = None
+
+
+@dataclass
+class Log:
+    """What was read of a trace: jobs in order of submission, equal times in order of the lines."""
+
+    format: str
+    jobs: list[Job] = field(default_factory=list)
+    total: int = 0
+    """Jobs that the trace speaks of, also those left out."""
+    left: dict[str, int] = field(default_factory=dict)
+    """How many were left out by which rule: a phrase that follows the number."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """How many were changed and how."""
+    inventory: Mapping[str, Any] | None = None
+    """The machine, where the trace says it: the document that `lattice.scheduling.inventory` reads."""
+    tenants: dict[str, TenantTerms] = field(default_factory=dict)
+    vclusters: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The settings of each vcluster, as a file of weights has them."""
+    missing: str = ""
+    """What the trace itself says that it lacks."""
+
+    def leave(self, rule: str) -> None:
+        """Count a job that is left out."""
+        self.left[rule] = self.left.get(rule, 0) + 1
+
+    def change(self, rule: str) -> None:
+        """Count a job that is replayed otherwise than it was recorded."""
+        self.changed[rule] = self.changed.get(rule, 0) + 1
+
+    def settle(self) -> Log:
+        """Sort by submission and count what was out of order; Rejected (`BadTrace`) when no job is left."""
+        if not self.jobs:
+            why = ": " + ", ".join(f"{count} {rule}" for rule, count in self.left.items()) if self.left else ""
+            raise Rejected(f"no job to replay: 0 of {self.total} jobs are left{why}", reason="BadTrace")
+        for before, after in zip(self.jobs, self.jobs[1:], strict=False):
+            if after.submit < before.submit:
+                self.change("jobs out of order sorted by submit time")
+        self.jobs.sort(key=lambda job: job.submit)
+        return self

@@ -1,0 +1,348 @@
+"""What a replay through the production cycle came to: utilisation, waits, fairness, backfill, targets met.
+
+Formulas (book, "Using RM-Replay", "Simulation"; docs/howto/replay.md says them for readers):
+- utilisation: node-hours held ÷ (nodes × time), from the first submission to the last end, and until the last submission;
+- fairness is asked only while somebody waits. At each of 2,000 equally spaced instants the nodes in use are divided among the
+  tenants by their target shares, nobody getting more than it runs and waits for (water level): that is what each was *entitled*
+  to. Jain's index is of used ÷ entitled; a tenant's deviation is |used − entitled| ÷ all that was used;
+- idle nodes filled: of the nodes that were free or held by backfilled work while somebody waited, the part held by backfilled work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, fsum
+from typing import Any, Final
+
+from lattice.replay.jobs import Job, TenantTerms
+from lattice.scheduling.machine import NodeFacts
+
+INSTANTS: Final = 2000
+_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One job that the replay ran; times in seconds, nodes as indices."""
+
+    job: Job
+    start: float
+    end: float
+    nodes: tuple[int, ...]
+    backfilled: bool = False
+    killed: bool = False
+    """Whether it ended at its walltime, not by itself."""
+
+    @property
+    def wait(self) -> float:
+        """Seconds from submission to start."""
+        return self.start - self.job.submit
+
+
+@dataclass
+class Replayed:
+    """All that a replay did, in order of starts."""
+
+    nodes: Sequence[NodeFacts]
+    ran: list[Ran] = field(default_factory=list)
+    withdrawn: list[Job] = field(default_factory=list)
+    """Cancelled by their users while they waited."""
+    stuck: list[tuple[Job, str, str]] = field(default_factory=list)
+    """Never started: with the reason and the sentence of the last cycle."""
+    cycles: int = 0
+    decided: int = 0
+    """Outcomes over all cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits of some jobs, seconds; percentiles are the nearest rank."""
+
+    jobs: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    most: float
+
+    def document(self) -> dict[str, float]:
+        """For JSON."""
+        return {"jobs": self.jobs, "mean": self.mean, "p50": self.p50, "p95": self.p95, "p99": self.p99, "max": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """One tenant: shares of what all used while somebody waited; `target` is what was promised or an equal part of the rest."""
+
+    target: float
+    used: float
+    entitled: float
+    node_hours: float
+    jobs: int
+
+    @property
+    def deviation(self) -> float:
+        """How far what it used is from what it was entitled to."""
+        return abs(self.used - self.entitled)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The numbers of one replay; hours are node- or GPU-hours, waits seconds, shares between 0 and 1."""
+
+    name: str
+    jobs: int
+    withdrawn: int
+    stuck: int
+    killed: int
+    makespan: float
+    node_hours_used: float
+    node_hours_available: float
+    gpu_hours_used: float
+    gpu_hours_available: float
+    utilisation: float
+    utilisation_submitting: float
+    waits: Waits
+    by_class: Mapping[int, Waits]
+    by_vcluster: Mapping[str, Waits]
+    sensitive: Waits | None
+    bounded_slowdown: float
+    jain: float
+    tenants: Mapping[str, TenantUse]
+    contended: float
+    """The part of the time in which somebody waited."""
+    backfilled: int
+    idle_filled: float
+    preemptions: int
+    """0 until preemption is executed."""
+    target_wait: float | None
+    target_met: float | None
+    """The part of the jobs that waited no longer than `target_wait`."""
+    ramp_up: float | None
+    """Seconds from the first submission until 95 % of the nodes were held at once; None: never."""
+    cycles: int
+
+    @property
+    def deviation(self) -> float:
+        """The greatest of the tenants' deviations."""
+        return max((use.deviation for use in self.tenants.values()), default=0.0)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether GPU-hours say anything here."""
+        return self.gpu_hours_available > 0
+
+    def document(self) -> dict[str, Any]:
+        """`report.json`, and what `-o json` prints: part of the interface."""
+        return {
+            "format": 1,
+            "kind": "ReplayReport",
+            "name": self.name,
+            "jobs": {"replayed": self.jobs, "withdrawn": self.withdrawn, "neverStarted": self.stuck, "endedAtWalltime": self.killed},
+            "makespanSeconds": self.makespan,
+            "utilisation": {
+                "share": self.utilisation,
+                "shareWhileSubmitting": self.utilisation_submitting,
+                "nodeHoursUsed": self.node_hours_used,
+                "nodeHoursAvailable": self.node_hours_available,
+                "gpuHoursUsed": self.gpu_hours_used,
+                "gpuHoursAvailable": self.gpu_hours_available,
+            },
+            "waitSeconds": {
+                "all": self.waits.document(),
+                "byClass": {str(number): waits.document() for number, waits in self.by_class.items()},
+                "byVCluster": {name: waits.document() for name, waits in self.by_vcluster.items()},
+                "sensitive": None if self.sensitive is None else self.sensitive.document(),
+            },
+            "boundedSlowdown": self.bounded_slowdown,
+            "fairness": {"jain": self.jain, "maxShareDeviation": self.deviation, "contendedShareOfTime": self.contended},
+            "tenants": {
+                name: {
+                    "jobs": use.jobs,
+                    "nodeHours": use.node_hours,
+                    "targetShare": use.target,
+                    "usedShare": use.used,
+                    "entitledShare": use.entitled,
+                    "deviation": use.deviation,
+                }
+                for name, use in self.tenants.items()
+            },
+            "backfill": {"jobs": self.backfilled, "idleFilled": self.idle_filled},
+            "preemptions": {"total": self.preemptions, "executed": False},
+            "slo": {"targetWaitSeconds": self.target_wait, "met": self.target_met},
+            "rampUpSeconds": self.ramp_up,
+            "cycles": self.cycles,
+        }
+
+
+def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_wait: float | None = None) -> Measures:
+    """The numbers of a replay of at least one job that ran."""
+    ran = done.ran
+    first = min(each.job.submit for each in ran)
+    last = max(each.end for each in ran)
+    closing = max(each.job.submit for each in ran)
+    span = max(last - first, 1.0)
+    gpus = [facts.gpus for facts in done.nodes]
+    node_hours = fsum(len(each.nodes) * (each.end - each.start) for each in ran) / _HOUR
+    gpu_hours = fsum(sum(gpus[at] for at in each.nodes) * (each.end - each.start) for each in ran) / _HOUR
+    fair = _Fairness(ran, first, last, len(done.nodes), terms)
+    waits = sorted(each.wait for each in ran)
+    sensitive = [each.wait for each in ran if each.job.sensitive]
+    return Measures(
+        name=name,
+        jobs=len(ran),
+        withdrawn=len(done.withdrawn),
+        stuck=len(done.stuck),
+        killed=sum(each.killed for each in ran),
+        makespan=last - first,
+        node_hours_used=node_hours,
+        node_hours_available=len(done.nodes) * span / _HOUR,
+        gpu_hours_used=gpu_hours,
+        gpu_hours_available=sum(gpus) * span / _HOUR,
+        utilisation=node_hours * _HOUR / (len(done.nodes) * span),
+        utilisation_submitting=held_share(ran, first, closing, len(done.nodes)),
+        waits=waits_of(waits),
+        by_class=_grouped((each.job.preemption_class, each.wait) for each in ran),
+        by_vcluster=_grouped((each.job.vcluster, each.wait) for each in ran),
+        sensitive=waits_of(sensitive) if sensitive else None,
+        bounded_slowdown=fsum(max(1.0, (each.end - each.job.submit) / max(10.0, each.end - each.start)) for each in ran) / len(ran),
+        jain=fair.jain,
+        tenants=fair.tenants,
+        contended=fair.contended,
+        backfilled=sum(each.backfilled for each in ran),
+        idle_filled=fair.idle_filled,
+        preemptions=0,
+        target_wait=target_wait,
+        target_met=None if target_wait is None else sum(wait <= target_wait for wait in waits) / len(waits),
+        ramp_up=ramp_up(ran, len(done.nodes)),
+        cycles=done.cycles,
+    )
+
+
+def waits_of(values: Iterable[float]) -> Waits:
+    """Mean and percentiles of at least one wait."""
+    ascending = sorted(values)
+    count = len(ascending)
+
+    def percentile(percent: int) -> float:
+        return ascending[max(0, -(-count * percent // 100) - 1)]
+
+    return Waits(count, fsum(ascending) / count, percentile(50), percentile(95), percentile(99), ascending[-1])
+
+
+def _grouped(pairs: Iterable[tuple[Any, float]]) -> dict[Any, Waits]:
+    groups: dict[Any, list[float]] = {}
+    for key, wait in pairs:
+        groups.setdefault(key, []).append(wait)
+    return {key: waits_of(groups[key]) for key in sorted(groups)}
+
+
+def held_share(ran: Sequence[Ran], begin: float, end: float, nodes: int) -> float:
+    """The part of the nodes held between two moments; of an instant: 0."""
+    if end <= begin:
+        return 0.0
+    held = fsum(len(each.nodes) * max(0.0, min(each.end, end) - max(each.start, begin)) for each in ran)
+    return held / (nodes * (end - begin))
+
+
+def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None:
+    """Seconds from the first submission until so great a part of the nodes was held at once."""
+    changes = sorted([(each.start, 1, len(each.nodes)) for each in ran] + [(each.end, 0, -len(each.nodes)) for each in ran])
+    held = 0
+    first = min(each.job.submit for each in ran)
+    for at, _, count in changes:
+        held += count
+        if held >= share * nodes:
+            return at - first
+    return None
+
+
+class _Fairness:
+    """Used and entitled, from samples of who runs and who waits; see the module's docstring."""
+
+    def __init__(self, ran: Sequence[Ran], first: float, last: float, nodes: int, terms: Mapping[str, TenantTerms]) -> None:
+        names = sorted({each.job.tenant for each in ran})
+        targets = target_shares(names, terms)
+        at = {name: index for index, name in enumerate(names)}
+        step = max(last - first, 1.0) / INSTANTS
+        running = [[0] * (INSTANTS + 1) for _ in names]
+        waiting = [[0] * (INSTANTS + 1) for _ in names]
+        jumped = [0] * (INSTANTS + 1)
+
+        def add(row: list[int], begin: float, end: float, count: int) -> None:
+            low, high = _slot(begin, first, step), _slot(end, first, step)
+            row[low] += count
+            row[high] -= count
+
+        for each in ran:
+            tenant, count = at[each.job.tenant], len(each.nodes)
+            add(waiting[tenant], each.job.submit, each.start, each.job.nodes)
+            add(running[tenant], each.start, each.end, count)
+            if each.backfilled:
+                add(jumped, each.start, each.end, count)
+        used, entitled = [0.0] * len(names), [0.0] * len(names)
+        contended = idle = filled = 0
+        now_running, now_waiting, now_jumped = [0] * len(names), [0] * len(names), 0
+        weights = [targets[name] for name in names]
+        for slot in range(INSTANTS):
+            for index in range(len(names)):
+                now_running[index] += running[index][slot]
+                now_waiting[index] += waiting[index][slot]
+            now_jumped += jumped[slot]
+            if not any(now_waiting):
+                continue
+            contended += 1
+            total = sum(now_running)
+            idle += nodes - total
+            filled += now_jumped
+            asked = [now_running[index] + now_waiting[index] for index in range(len(names))]
+            for index, part in enumerate(water_fill(total, asked, weights)):
+                entitled[index] += part
+                used[index] += now_running[index]
+        every = fsum(used)
+        self.contended = contended / INSTANTS
+        self.idle_filled = filled / (idle + filled) if idle + filled else 0.0
+        self.jain = jain([mine / due for mine, due in zip(used, entitled, strict=True) if due > 0])
+        self.tenants = {
+            name: TenantUse(
+                target=targets[name],
+                used=used[at[name]] / every if every else 0.0,
+                entitled=entitled[at[name]] / every if every else 0.0,
+                node_hours=fsum(len(each.nodes) * (each.end - each.start) for each in ran if each.job.tenant == name) / _HOUR,
+                jobs=sum(each.job.tenant == name for each in ran),
+            )
+            for name in names
+        }
+
+
+def _slot(moment: float, first: float, step: float) -> int:
+    """The first sample at or after a moment; samples stand in the middle of their slots."""
+    return min(INSTANTS, max(0, ceil((moment - first) / step - 0.5)))
+
+
+def target_shares(names: Sequence[str], terms: Mapping[str, TenantTerms]) -> dict[str, float]:
+    """What was promised; those without a promise have equal parts of what is left, at least 1 % of an equal part."""
+    promised = {name: share for name in names if (share := terms.get(name, TenantTerms()).share) is not None}
+    rest = len(names) - len(promised)
+    left = max(1.0 - fsum(promised.values()), 0.01)
+    return {name: promised.get(name, left / rest if rest else 0.0) for name in names}
+
+
+def water_fill(total: float, asked: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """`total` in parts proportional to the weights, none above what was asked; what some do not want goes to the others."""
+    parts = [0.0] * len(asked)
+    thirsty = sorted((index for index in range(len(asked)) if asked[index] > 0), key=lambda at: (asked[at] / max(weights[at], 1e-12), at))
+    weight = fsum(max(weights[index], 1e-12) for index in thirsty)
+    for index in thirsty:
+        mine = max(weights[index], 1e-12)
+        parts[index] = min(float(asked[index]), total * mine / weight) if weight > 0 else float(asked[index])
+        total -= parts[index]
+        weight -= mine
+    return parts
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's fairness index, (Σx)² ÷ (n · Σx²): 1 when all are equal, 1/n when one has everything."""
+    squares = fsum(value * value for value in values)
+    return fsum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0

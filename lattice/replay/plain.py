@@ -1,0 +1,46 @@
+"""Plain logs for the production cycle: a trace in SWF as jobs on nodes that are all alike, and the nodes of a mere number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lattice.replay.jobs import Job, Log
+from lattice.replay.swf import Trace
+from lattice.replay.workload import Left, Machine, select
+from lattice.scheduling.machine import NodeFacts
+
+GROUP: Final = 64
+"""Nodes of a topology group, where a machine is given as a number."""
+
+
+def jobs_of(trace: Trace, machine: Machine, vcluster: str) -> tuple[Log, Left]:
+    """The jobs that the filter of the published studies keeps, and what it left out: a log's group is the tenant, user the user.
+
+    Runs are not cut here: the production cycle ends a job at its walltime, which is its requested time. There is no grace.
+    """
+    workload, left = select(trace, machine)
+    place = {number: at for at, number in enumerate(trace.job)}
+    jobs: list[Job] = []
+    for number, submit, estimate, nodes in zip(workload.job, workload.submit, workload.estimate, workload.nodes, strict=True):
+        at = place[number]
+        group, user = trace.group[at], trace.user[at]
+        jobs.append(
+            Job(
+                id=str(number), submit=float(submit), nodes=nodes, most=nodes, run=float(trace.run[at]), walltime=float(estimate),
+                tenant=f"group-{group}" if group > 0 else "default", user=f"user-{user}" if user > 0 else "", vcluster=vcluster,
+                grace=0.0, line=trace.line[at],
+            )
+        )  # fmt: skip
+    return Log("swf", jobs, total=len(trace.job)), left
+
+
+def alike(count: int) -> list[NodeFacts]:
+    """So many equal nodes, `n1`, `n2`, … in groups of 64."""
+    width = len(str(count))
+    return [
+        NodeFacts(
+            index=at, name=f"n{at + 1:0{width}d}", group=f"g{at // GROUP}", cpus=1, memory=0, gpus=0, features=frozenset(), hollow=False,
+            usable=True, state="Ready", fingerprint="alike",
+        )
+        for at in range(count)
+    ]  # fmt: skip

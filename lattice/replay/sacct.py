@@ -1,0 +1,265 @@
+"""Traces as Slurm's accounting prints them: `sacct -P` with a header line, in any order of columns; lines in, jobs out.
+
+The header names the columns. Needed are JobID, Submit, a number of nodes (NNodes, AllocNodes or ReqNodes) and a
+length (Elapsed, ElapsedRaw, or Start with End); Timelimit is what was requested. Steps (`123.batch`, `123.0`) are
+parts of a job and are skipped. Account becomes the tenant, Partition the vcluster. Local times are read in the zone
+that is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.replay.jobs import Job, Log
+from lattice.scheduling.machine import Need
+from lattice.units import parse_slurm_time
+
+KNOWN: Final = (
+    "JobID", "JobName", "User", "Account", "Partition", "QOS", "Submit", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit",
+    "TimelimitRaw", "NNodes", "AllocNodes", "ReqNodes", "State", "ReqTRES", "AllocTRES", "ReqGRES", "AllocGRES",
+)  # fmt: skip
+"""The columns that are read, as sacct spells them; all others are passed over."""
+_ID: Final = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\])|\+\d+)?)(\.[A-Za-z0-9_+-]+)?", re.ASCII)
+_STATES: Final = frozenset({
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "CONFIGURING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING",
+    "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "RUNNING", "SUSPENDED", "TIMEOUT",
+})  # fmt: skip
+_OPEN: Final = frozenset({"COMPLETING", "CONFIGURING", "PENDING", "REQUEUED", "RESIZING", "RUNNING", "SUSPENDED"})
+_UNKNOWN: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID"})
+_NO_LIMIT: Final = frozenset({"UNLIMITED", "Partition_Limit"})
+_MOST_NODES: Final = 10**6
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How the words of a site become those of Lattice."""
+
+    zone: tzinfo = UTC
+    """Of times without one."""
+    classes: Mapping[str, int] | None = None
+    """The preemption class of each QOS; others get 5."""
+
+
+@dataclass
+class _Reader:
+    names: list[str]
+    how: Translation
+    log: Log
+    lines: dict[str, int]
+
+    def take(self, at: int, words: list[str]) -> None:
+        if len(words) != len(self.names):
+            raise Rejected(
+                f"line {at} has {len(words)} fields, the header names {len(self.names)}: a field with | in it, or a cut line",
+                reason="BadTrace",
+            )
+        row = _Row(at, dict(zip(self.names, words, strict=True)))
+        found = _ID.fullmatch(row.get("JobID"))
+        if found is None:
+            raise row.bad("JobID", "is no job id such as 123, 123_4 or 123.batch")
+        if found[2]:
+            return  # a step of a job that has a line of its own
+        name = found[1]
+        if name in self.lines:
+            raise row.bad("JobID", f"stands already in line {self.lines[name]}; sacct -D prints every attempt: leave -D out")
+        self.lines[name] = at
+        self.log.total += 1
+        job = self._job(row, name)
+        if job is not None:
+            self.log.jobs.append(job)
+
+    def _job(self, row: _Row, name: str) -> Job | None:
+        """The job, or None where it cannot be replayed, which is counted."""
+        state = row.get("State").partition(" ")[0].rstrip("+")
+        if state and state not in _STATES:
+            raise row.bad("State", "is no state of sacct")
+        if "[" in name:
+            self.log.leave("that are arrays not yet split into tasks")
+            return None
+        submit = row.time("Submit", self.how.zone)
+        if submit is None:
+            self.log.leave("without a submit time")
+            return None
+        if state in _OPEN:
+            self.log.leave("that had not ended")
+            return None
+        run, withdrawn = _run(row, self.how.zone, state, submit)
+        nodes = row.number("NNodes", "AllocNodes", "ReqNodes")
+        walltime = _walltime(row)
+        if withdrawn is not None and walltime and nodes:
+            run = walltime
+        if run <= 0:
+            self.log.leave("without a run time")
+            return None
+        if nodes <= 0:
+            self.log.leave("without nodes")
+            return None
+        if walltime is not None and run > walltime:
+            self.log.change("runs cut at their time limit")
+        return Job(
+            id=name, submit=submit, nodes=nodes, run=run, walltime=walltime, tenant=row.get("Account") or "default",
+            user=row.get("User"), vcluster=(row.get("Partition").partition(",")[0]) or "default", name=row.get("JobName"),
+            preemption_class=(self.how.classes or {}).get(row.get("QOS"), 5), need=_need(row, nodes), withdrawn=withdrawn,
+            line=row.at,
+        )  # fmt: skip
+
+
+class _Row:
+    """One line by the names of its columns."""
+
+    __slots__ = ("_values", "at")
+
+    def __init__(self, at: int, values: dict[str, str]) -> None:
+        self.at = at
+        self._values = values
+
+    def get(self, name: str) -> str:
+        """The text of a column, empty where it is not known."""
+        value = self._values.get(name, "").strip()
+        return "" if value in _UNKNOWN else value
+
+    def bad(self, name: str, what: str) -> Rejected:
+        """The error of one column."""
+        return Rejected(f"line {self.at}: {name}: {self._values.get(name, '')[:60]!r} {what}", reason="BadTrace", fields=(name,))
+
+    def number(self, *names: str) -> int:
+        """The first of these columns that has a number above 0, else 0."""
+        for name in names:
+            text = self.get(name)
+            if not text:
+                continue
+            if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_NODES:
+                raise self.bad(name, f"is no number from 0 to {_MOST_NODES}")
+            if int(text):
+                return int(text)
+        return 0
+
+    def time(self, name: str, zone: tzinfo) -> float | None:
+        """Seconds since the epoch, or None where it is not known."""
+        text = self.get(name)
+        if not text:
+            return None
+        if text.isascii() and text.isdigit() and len(text) <= 12:
+            return float(text)  # SLURM_TIME_FORMAT=%s
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise self.bad(name, "is no time such as 2026-03-01T08:00:00") from error
+        seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds()
+        if seconds < 0:
+            raise self.bad(name, "is before 1970")
+        return seconds
+
+    def length(self, name: str) -> float | None:
+        """Seconds of an elapsed time or limit; None where it is not known or unlimited."""
+        text = self.get(name)
+        if not text or text in _NO_LIMIT:
+            return None
+        try:
+            return parse_slurm_time(text.partition(".")[0]) or 0.0
+        except Rejected as error:
+            raise self.bad(name, "is no length of time such as 1-12:30:00") from error
+
+
+def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
+    """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    reader: _Reader | None = None
+    for at, text in enumerate(lines, start=1):
+        words = _words(at, text)
+        if not words:
+            continue
+        if reader is None:
+            reader = _Reader(_header(at, words), how or Translation(), Log("sacct"), {})
+        else:
+            reader.take(at, words)
+    if reader is None:
+        raise Rejected("the trace is empty: sacct -P begins with a line of column names", reason="BadTrace")
+    return reader.log.settle()
+
+
+def _words(at: int, text: bytes) -> list[str]:
+    try:
+        line = text.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise Rejected(f"line {at} is no text in UTF-8: byte {error.start + 1} is wrong", reason="BadTrace") from error
+    return line.split("|") if line.strip() else []
+
+
+def _header(at: int, words: Sequence[str]) -> list[str]:
+    """The columns in sacct's spelling; `-p` ends each line with a separator, which makes an empty last column."""
+    spelling = {name.lower(): name for name in KNOWN}
+    names = [spelling.get(word.strip().lower(), word.strip()) for word in words]
+    double = {name for name in names if name in KNOWN and names.count(name) > 1}
+    if double:
+        raise Rejected(f"line {at}: the column {min(double)} stands there twice", reason="BadTrace", fields=(min(double),))
+    for wanted in (("JobID",), ("Submit",), ("NNodes", "AllocNodes", "ReqNodes"), ("Elapsed", "ElapsedRaw", "Start")):
+        if not any(name in names for name in wanted):
+            raise Rejected(
+                f"line {at}: no column {' or '.join(wanted)}; ask for sacct -a -P -X -o "
+                "JobID,JobName,User,Account,Partition,QOS,Submit,Start,End,Elapsed,Timelimit,NNodes,State,ReqTRES,AllocTRES",
+                reason="BadTrace",
+                fields=wanted,
+            )
+    return names
+
+
+def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, float | None]:
+    """How long it ran, and when it was cancelled if that was before it started."""
+    start, end = row.time("Start", zone), row.time("End", zone)
+    elapsed = row.length("Elapsed")
+    if elapsed is None and row.get("ElapsedRaw"):
+        if not row.get("ElapsedRaw").isdigit():
+            raise row.bad("ElapsedRaw", "is no number of seconds")
+        elapsed = float(row.get("ElapsedRaw"))
+    if elapsed is None and start is not None and end is not None:
+        if end < start:
+            raise row.bad("End", "is before Start")
+        elapsed = end - start
+    if state == "CANCELLED" and not elapsed and end is not None and end >= submit:
+        return 0.0, end
+    return elapsed or 0.0, None
+
+
+def _walltime(row: _Row) -> float | None:
+    """The requested time in seconds; None: unlimited or not known."""
+    raw = row.get("TimelimitRaw")
+    if raw and raw not in _NO_LIMIT and not row.get("Timelimit"):
+        if not raw.isdigit():
+            raise row.bad("TimelimitRaw", "is no number of minutes")
+        return float(raw) * 60 or None
+    return row.length("Timelimit") or None
+
+
+def _need(row: _Row, nodes: int) -> Need:
+    """GPUs of each node and their type, from `gres/gpu:a100=8` in TRES or `gpu:a100:4` in GRES."""
+    for name in ("AllocTRES", "ReqTRES"):
+        total, kind = _gpus_of(row, name)
+        if total:
+            return Need(gpus=-(-total // nodes), gpu_type=kind)
+    for name in ("AllocGRES", "ReqGRES"):
+        for part in row.get(name).split(","):
+            words = part.partition("(")[0].split(":")
+            if words[0].removeprefix("gres/") == "gpu":
+                count = words[-1] if words[-1].isdigit() else "1"
+                return Need(gpus=int(count), gpu_type=words[1] if len(words) > 2 else "")
+    return Need()
+
+
+def _gpus_of(row: _Row, name: str) -> tuple[int, str]:
+    total, kind = 0, ""
+    for part in row.get(name).split(","):
+        key, equals, value = part.partition("=")
+        if not equals and part:
+            raise row.bad(name, f"has no '=' in {part!r}")
+        if key == "gres/gpu" or key.startswith("gres/gpu:"):
+            if not value.isdigit():
+                raise row.bad(name, f"has no number of GPUs in {part!r}")
+            total = max(total, int(value))
+            kind = key.partition(":")[2] or kind
+    return total, kind
