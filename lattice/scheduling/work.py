@@ -85,6 +85,12 @@ class Holder:
     preemptions: int = 0
     """How often it was preempted before."""
     name: str = ""
+    checkpointing: bool = False
+    """Whether it saves its state already because somebody else preempts it."""
+    checkpointed: float | None = None
+    """When its last checkpoint was complete, seconds since the epoch; None: never, or unknown."""
+    burst: bool = False
+    """Whether its tenant uses more than its fair share: such work is preempted first."""
 
     @property
     def non_preemptible(self) -> bool:
