@@ -9,7 +9,7 @@ import msgspec
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Finding, Object, Refused, reading
-from lattice.units import parse_duration, quantity_bytes
+from lattice.units import parse_duration, parse_quantity, parse_time, quantity_bytes
 from lattice.views import Config
 
 LEAST_LOG_BYTES = 65536
@@ -35,6 +35,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
             yield Refused("OptionInvalid", sentence, field, "choose a duration within the limits")
         seconds[field] = value
     yield from _order(config, seconds)
+    yield from _scheduling(config)
     yield from _work(config)
 
 
@@ -44,6 +45,9 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
     return (
         ("spec.scheduling.cycleInterval", scheduling.cycle_interval, 1, 3600),
         ("spec.scheduling.retryBackOff", scheduling.retry_back_off, 1, 300),
+        ("spec.scheduling.referenceWait", scheduling.reference_wait, 1, 7 * 86400),
+        ("spec.scheduling.fairShareHalfLife", scheduling.fair_share_half_life, 3600, 365 * 86400),
+        ("spec.scheduling.nearCompletion", scheduling.near_completion, 0, 86400),
         ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
         ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
         ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),
@@ -64,6 +68,29 @@ def _order(config: Config, seconds: dict[str, float]) -> Iterator[Finding]:
         numbers = f"(boot: {nodes.boot_timeout}, timeout: {nodes.heartbeat_timeout})"
         sentence = f"spec.nodes.bootTimeout is below heartbeatTimeout {numbers}: a booting node would be Failed before it is Degraded"
         yield Refused("OptionInvalid", sentence, "spec.nodes.bootTimeout", "choose at least heartbeatTimeout")
+
+
+def _scheduling(config: Config) -> Iterator[Finding]:
+    scheduling, where = config.spec.scheduling, "spec.scheduling"
+    for field, number, least, most in (
+        ("backfillDepth", scheduling.backfill_depth, 0, 1000),
+        ("victims", scheduling.victims, 1, 16),
+        ("powerBudgetKilowatts", scheduling.power_budget_kilowatts, 0, 1_000_000),
+    ):
+        if not least <= number <= most:
+            sentence = f"{where}.{field} is {number} (limits: {least} to {most})"
+            yield Refused("OptionInvalid", sentence, f"{where}.{field}", "choose a number within the limits")
+    if scheduling.energy_price is not None:
+        price = reading(parse_quantity, scheduling.energy_price, field=f"{where}.energyPrice", reason="QuantityInvalid")
+        if isinstance(price, Refused):
+            yield price
+        elif price > 1:
+            sentence = f"{where}.energyPrice is {scheduling.energy_price} (limits: 0 to 1)"
+            yield Refused("OptionInvalid", sentence, f"{where}.energyPrice", "0 is the cheapest electricity of the day, 1 the dearest")
+    if scheduling.energy_price_until is not None:
+        until = reading(parse_time, scheduling.energy_price_until, field=f"{where}.energyPriceUntil", reason="TimeInvalid")
+        if isinstance(until, Refused):
+            yield until
 
 
 def _work(config: Config) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lattice.admission.facts import Facts
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
-from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_quantity
+from lattice.units import format_duration, parse_duration, parse_node_count
 from lattice.views import Tenant
 
 NODES = "spec.resources.nodes"
@@ -32,27 +32,6 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
             f"{least} nodes are asked for and the cluster has {facts.nodes}: "
             "the allocation waits with reason NeverFits until enough nodes join"
         )
-
-
-def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Memory and node sets parse, and the node list leaves enough nodes."""
-    resources = asked.spec.resources
-    if resources.memory is not None:
-        memory = reading(parse_quantity, resources.memory, field="spec.resources.memory", reason="QuantityInvalid")
-        if isinstance(memory, Refused):
-            yield memory
-    sets: dict[str, set[str]] = {}
-    for field, text in (("nodeList", resources.constraints.node_list), ("excludeNodes", resources.constraints.exclude_nodes)):
-        names = reading(expand_nodes, text, field=f"spec.resources.constraints.{field}", reason="NodeSetInvalid")
-        if isinstance(names, Refused):
-            yield names
-            return
-        sets[field] = set(names)
-    count = reading(parse_node_count, resources.nodes, field=NODES, reason="NodesInvalid")
-    left = sets["nodeList"] - sets["excludeNodes"]
-    if sets["nodeList"] and not isinstance(count, Refused) and len(left) < count[0]:
-        sentence = f"spec.resources.constraints.nodeList leaves {len(left)} nodes and {count[0]} are asked for"
-        yield Refused("NodeListTooSmall", sentence, "spec.resources.constraints.nodeList", f"name at least {count[0]} nodes")
 
 
 def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
@@ -99,6 +78,16 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
     if highest is not None and wanted > highest:
         sentence = f'preemption class {wanted} is above the highest of tenant "{asked.spec.tenant}" (requested: {wanted}, limit: {highest})'
         yield Refused("ClassAboveLimit", sentence, CLASS, f"set spec.lifecycle.preemptionClass to at most {highest}")
+
+
+def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The user has fewer waiting allocations in the vcluster than it allows."""
+    vcluster = asked.vcluster(facts)
+    limit = vcluster.spec.limits.max_pending_per_user if vcluster is not None else None
+    if limit is not None and facts.pending is not None and facts.pending >= limit:
+        numbers = f"(current: {facts.pending}, requested: 1, limit: {limit})"
+        sentence = f'user "{asked.spec.user}" would exceed maxPendingPerUser of vCluster "{asked.spec.vcluster}" {numbers}'
+        yield Refused("TooManyPending", sentence, "spec.vcluster", "wait until some have started, cancel some, or use another vcluster")
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:

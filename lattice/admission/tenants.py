@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ from lattice.admission.defaults import may_use
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
-from lattice.units import parse_duration
+from lattice.units import parse_duration, parse_quantity
 from lattice.views import Tenant
 
 RESERVED_NAMESPACES: Final = frozenset({"default", "lattice-system", "lattice-node-lease"})
@@ -30,6 +31,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _namespaces(tenant, facts)
     yield from _access(tenant)
     yield from _quota(tenant)
+    yield from _budget(tenant, facts)
     yield from _vcluster(tenant, facts)
     retention = reading(parse_duration, tenant.spec.finished_retention, field="spec.finishedRetention", reason="DurationInvalid")
     if isinstance(retention, Refused):
@@ -94,6 +96,41 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
         yield Refused(
             "ClassInvalid", f"spec.quota.maxPreemptionClass {highest} is outside 0 to 10", "spec.quota.maxPreemptionClass", "choose 0 to 10"
         )
+
+
+def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    """Hours from 0 on, a share of at most 1, an allowance of at least 1; shares that sum to more than 1 are warned of."""
+    budget, where = tenant.spec.budget, "spec.budget"
+    for field, hours in (("gpuHours", budget.gpu_hours), ("nodeHours", budget.node_hours)):
+        if hours < 0:
+            yield Refused("BudgetInvalid", f"{where}.{field} is {hours}", f"{where}.{field}", "leave it out, or give 0, for no budget")
+    if budget.period_days < 1:
+        yield Refused("BudgetInvalid", f"{where}.periodDays is {budget.period_days}", f"{where}.periodDays", "give at least 1; 90 is usual")
+    allowance = reading(parse_quantity, budget.burst_allowance, field=f"{where}.burstAllowance", reason="QuantityInvalid")
+    if isinstance(allowance, Refused):
+        yield allowance
+    elif allowance < 1:
+        sentence = f"{where}.burstAllowance is {budget.burst_allowance}, and 1 is the share itself"
+        yield Refused("BudgetInvalid", sentence, f"{where}.burstAllowance", "write 1500m for up to 150 % of the fair share")
+    if budget.fair_share_target is None:
+        return
+    target = reading(parse_quantity, budget.fair_share_target, field=f"{where}.fairShareTarget", reason="QuantityInvalid")
+    if isinstance(target, Refused):
+        yield target
+    elif target > 1:
+        sentence = f"{where}.fairShareTarget is {budget.fair_share_target}, and the whole is 1"
+        yield Refused("BudgetInvalid", sentence, f"{where}.fairShareTarget", "write 150m for 15 %")
+    else:
+        others = [other for other in (facts.tenants or {}).values() if other.metadata.name != tenant.metadata.name]
+        total = target + sum(_target(other) for other in others)
+        if total > 1:
+            yield Caution(f"the fair share targets of all tenants sum to {total}: nothing is left for those without one")
+
+
+def _target(tenant: Tenant) -> Decimal | int:
+    given = tenant.spec.budget.fair_share_target
+    value = reading(parse_quantity, given, field="", reason="QuantityInvalid") if given is not None else 0
+    return 0 if isinstance(value, Refused) else value
 
 
 def _vcluster(tenant: Tenant, facts: Facts) -> Iterator[Finding]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 
 import msgspec
 
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
-from lattice.units import parse_duration
+from lattice.units import format_duration, parse_duration, parse_quantity
 from lattice.views import VCluster
 
 
@@ -35,6 +37,9 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _groups(vcluster, others)
     yield from _walltimes(vcluster)
     yield from _limits(vcluster)
+    yield from _weights(vcluster)
+    yield from _cycle(vcluster)
+    yield from _lending(vcluster)
     unknown = [name for name in vcluster.spec.tenants if name != "*" and facts.tenants is not None and name not in facts.tenants]
     if unknown:
         yield Caution(f"spec.tenants names tenants that do not exist yet: {', '.join(sorted(unknown)[:20])}")
@@ -97,9 +102,83 @@ def _walltimes(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _limits(vcluster: VCluster) -> Iterator[Finding]:
-    most = vcluster.spec.limits.max_nodes_per_allocation
-    if most is not None and most < 1:
-        field = "spec.limits.maxNodesPerAllocation"
-        yield Refused(
-            "OptionInvalid", f"{field} is {most}, and must be at least 1", field, "set spec.state to Closed to place no more work"
-        )
+    limits = vcluster.spec.limits
+    for field, most in (
+        ("maxNodesPerAllocation", limits.max_nodes_per_allocation),
+        ("maxRunning", limits.max_running),
+        ("maxRunningPerUser", limits.max_running_per_user),
+        ("maxNodesPerUser", limits.max_nodes_per_user),
+        ("maxPendingPerUser", limits.max_pending_per_user),
+        ("maxRunningPerTenant", limits.max_running_per_tenant),
+        ("maxNodesPerTenant", limits.max_nodes_per_tenant),
+    ):
+        if most is not None and most < 1:
+            where = f"spec.limits.{field}"
+            sentence = f"{where} is {most}, and must be at least 1"
+            yield Refused("OptionInvalid", sentence, where, "leave it out for no limit; set spec.state to Closed to place no more work")
+
+
+def _weights(vcluster: VCluster) -> Iterator[Finding]:
+    """A profile or own weights; these are quantities from 0 on, not all 0; where they do not sum to 1 the person is told."""
+    weights, profile = vcluster.spec.weights, vcluster.spec.profile
+    if weights is None:
+        return
+    if profile is not None:
+        sentence = f"spec.profile ({profile}) and spec.weights are both given"
+        yield Refused("WeightsInvalid", sentence, "spec.weights", "name a profile, or give weights of its own, and remove the other")
+    total = Decimal(0)
+    for key in weights.__struct_fields__:
+        given = getattr(weights, key)
+        if given is None:
+            continue
+        field = f"spec.weights.{camel(key)}"
+        value = reading(parse_quantity, given, field=field, reason="WeightsInvalid")
+        if isinstance(value, Refused):
+            negative = str(given).startswith("-")
+            yield replace(value, sentence=f"{field} is {given}, and a weight is at least 0") if negative else value
+            return
+        total += value
+    if not total:
+        sentence = "spec.weights are all 0: every score would be 0"
+        yield Refused("WeightsInvalid", sentence, "spec.weights", "give at least one above 0, or remove them for the balanced ones")
+    elif total != 1:
+        yield Caution(f"spec.weights sum to {total}: each is divided by {total}, so that they sum to 1")
+
+
+def camel(name: str) -> str:
+    """The field's name as people write it."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def _cycle(vcluster: VCluster) -> Iterator[Finding]:
+    cycle, preemption, borrowing = vcluster.spec.cycle, vcluster.spec.preemption, vcluster.spec.borrowing
+    for field, text, least, most in (
+        ("cycle.interval", cycle.interval, 0.02, 3600),
+        ("preemption.minRuntime", preemption.min_runtime, 0, 365 * 86400),
+        ("borrowing.maxDuration", borrowing.max_duration, 1, 365 * 86400),
+        ("borrowing.returnGrace", borrowing.return_grace, 0, 86400),
+    ):
+        seconds = reading(parse_duration, text, field=f"spec.{field}", reason="DurationInvalid") if text is not None else None
+        if isinstance(seconds, Refused):
+            yield seconds
+        elif seconds is not None and not least <= seconds <= most:
+            sentence = f"spec.{field} is {text} (limits: {least:g}s to {format_duration(most)})"
+            yield Refused("OptionInvalid", sentence, f"spec.{field}", "choose a duration within the limits")
+    if cycle.depth is not None and not 0 <= cycle.depth <= 1000:
+        sentence = f"spec.cycle.depth is {cycle.depth} (limits: 0 to 1000)"
+        yield Refused("OptionInvalid", sentence, "spec.cycle.depth", "0 holds no reservation, 1 is EASY, 10 to 20 is usual")
+
+
+def _lending(vcluster: VCluster) -> Iterator[Finding]:
+    borrowing, selector = vcluster.spec.borrowing, vcluster.spec.nodes.selector
+    if not 0 <= borrowing.priority <= 10:
+        sentence = f"spec.borrowing.priority is {borrowing.priority} (limits: 0 to 10)"
+        yield Refused("OptionInvalid", sentence, "spec.borrowing.priority", "5 is the default; higher borrows first and gives back last")
+    if borrowing.max_borrowed is not None and borrowing.max_borrowed < 0:
+        sentence = f"spec.borrowing.maxBorrowed is {borrowing.max_borrowed}, and must be at least 0"
+        yield Refused("OptionInvalid", sentence, "spec.borrowing.maxBorrowed", "leave it out for no limit")
+    if borrowing.lend and (selector is None or not selector.group):
+        yield Caution("spec.borrowing.lend is true, and no node is at home here: spec.nodes.selector names home nodes")
+    if not borrowing.borrow and (borrowing.max_borrowed is not None or borrowing.max_duration is not None):
+        yield Caution("spec.borrowing has limits of borrowing, and spec.borrowing.borrow is false: nothing is borrowed")

@@ -261,7 +261,7 @@ class AllocationSpec(Part):
     quota: Text | None = None
     """Leaf of the elastic quota tree."""
     reservation: Text | None = None
-    """A reservation to run in."""
+    """The Reservation to run in."""
     data: Untyped | None = None
     """Data to bring."""
     connectivity: Untyped | None = None
@@ -293,7 +293,6 @@ class AllocationSpec(Part):
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
         not_served("quota", "the elastic quota tree is not served by this release"),
-        not_served("reservation", "reservations are not served by this release"),
         not_served("data", "data is not staged by this release"),
         not_served("connectivity", "network domains are not served by this release"),
         not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),
@@ -357,10 +356,10 @@ class ExpectedStart(Part):
 
 
 class Score(Part):
-    """How it ranked in the last cycle."""
+    """How it ranked when its status was last written; texts with three decimals."""
 
     total: Annotated[str, Field(max_length=16)]
-    """Weighted sum."""
+    """Weighted sum of the terms, times the multiplier of the tenant's budgets."""
     terms: Annotated[dict[str, Annotated[str, Field(max_length=16)]], Field(max_length=12)] = Field(default_factory=dict)
     """By factor, f1 to f9."""
 
@@ -440,6 +439,7 @@ class Allocation(Kind):
             Column("User", ".spec.user", priority=1),
             Column("Where", ".status.nodes", priority=1),
             Column("Walltime", ".spec.lifecycle.walltime", priority=1),
+            Column("Score", ".status.score.total", priority=1),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', priority=1),
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),

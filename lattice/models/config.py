@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time
 
 
 class SchedulingOptions(Part):
@@ -16,6 +16,22 @@ class SchedulingOptions(Part):
     """Longest time between two cycles; a change starts one at once."""
     retry_back_off: Duration = "10s"
     """Delay of an attempt after a node-side failure; doubled with each, at most 5m."""
+    backfill_depth: Annotated[int, Field(ge=0, le=1000)] = 10
+    """How many blocked allocations of a vcluster hold a reservation, where it does not say itself."""
+    reference_wait: Duration = "1h"
+    """Waiting that the score calls short; smaller lets early minutes count more."""
+    fair_share_half_life: Duration = "7d"
+    """Use so long ago counts half in the fair share."""
+    victims: Annotated[int, Field(ge=1, le=16)] = 3
+    """Most allocations that one decision preempts."""
+    near_completion: Duration = "5m"
+    """Work so close to the end of its walltime is never preempted."""
+    power_budget_kilowatts: Annotated[int, Field(ge=0, le=1000000)] = 0
+    """What nodes that hold work may draw together, by their nominal watts; 0: no limit."""
+    energy_price: Quantity | None = None
+    """Price of electricity now, from 0 (cheapest) to 1; absent: unknown."""
+    energy_price_until: Time | None = None
+    """When that price ends, and is unknown again; absent: never."""
 
 
 class NodeOptions(Part):

@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Rule, Time, Untyped, kube
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, Untyped, kube
 
 Principal = Annotated[str, Field(min_length=1, max_length=253)]
 Count = Annotated[int, Field(ge=0, le=1000000)]
+Hours = Annotated[int, Field(ge=0, le=1000000000)]
 
 
 class TenantQuota(Part):
@@ -31,6 +32,27 @@ class TenantQuota(Part):
     )
 
 
+class TenantBudget(Part):
+    """Soft limits: they lower scores, and refuse nothing."""
+
+    gpu_hours: Hours = 0
+    """GPU-hours in a period; 0: no budget."""
+    node_hours: Hours = 0
+    """Node-hours in a period; 0: no budget."""
+    period_days: Annotated[int, Field(ge=1, le=3650)] = 90
+    """Length of the rolling window, in days."""
+    fair_share_target: Quantity | None = None
+    """Its share of all use, 150m is 15 %; absent: an equal part of what the other tenants leave."""
+    burst_allowance: Quantity = "1"
+    """How far above its share it may go before its work is preempted first: 1500m is 150 % of it."""
+    on_exhausted: Untyped | None = None
+    """What happens when a budget is used up."""
+
+    rules: ClassVar = (
+        Rule("!has(self.onExhausted)", "spec.budget.onExhausted is not served yet: used-up budgets lower scores only; remove the field"),
+    )
+
+
 class TenantAccess(Part):
     """Who belongs to the tenant; becomes role bindings in its namespaces."""
 
@@ -49,7 +71,7 @@ class TenantSpec(Part):
     """Its namespaces; default: one of the tenant's name."""
     quota: TenantQuota | None = None
     """Hard limits."""
-    budget: Untyped | None = None
+    budget: TenantBudget | None = None
     """Soft limits."""
     isolation: Literal["Standard", "Strict"] | None = None
     """Standard or Strict."""
@@ -61,7 +83,6 @@ class TenantSpec(Part):
     """How long final allocations stay; default 7d."""
 
     rules: ClassVar = (
-        Rule("!has(self.budget)", "spec.budget is not served yet: hours are not counted by this release; remove the field"),
         Rule(
             "!has(self.isolation) || self.isolation == 'Standard'",
             "spec.isolation Strict is not served yet: tenants share nodes in turn; use Standard",

@@ -6,9 +6,69 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Untyped, kube, not_served
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, kube
 
 Word = Annotated[str, Field(min_length=1, max_length=63)]
+Nodes = Annotated[int, Field(ge=1, le=16384)]
+Count = Annotated[int, Field(ge=1, le=1000000)]
+
+
+class CostWeights(Part):
+    """The share of each term in the score; what is left out is 0, and they are scaled to sum to 1."""
+
+    priority: Quantity | None = None
+    """w1, of the preemption class."""
+    wait_time: Quantity | None = None
+    """w2, of the waiting time."""
+    fair_share: Quantity | None = None
+    """w3, of how far the tenant is below its share."""
+    topology: Quantity | None = None
+    """w4, of how few groups it needs."""
+    data_readiness: Quantity | None = None
+    """w5, of input data at hand."""
+    backlog: Quantity | None = None
+    """w6, of how much waits in all."""
+    energy: Quantity | None = None
+    """w7, of cheap electricity."""
+    checkpoint: Quantity | None = None
+    """w8, of how quickly it can checkpoint."""
+    conformance: Quantity | None = None
+    """w9, of nodes of equal software."""
+
+
+class VClusterCycle(Part):
+    """When it schedules, and how far it plans."""
+
+    interval: Duration | None = None
+    """Longest time between two cycles; default: scheduling.cycleInterval of the LatticeConfig."""
+    depth: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """How many blocked allocations hold a reservation: 0 none, 1 is EASY; default: scheduling.backfillDepth."""
+
+
+class VClusterBorrowing(Part):
+    """Idle nodes that it lends to other vclusters, and borrows of them."""
+
+    lend: bool = False
+    """Whether others may use its idle home nodes."""
+    borrow: bool = False
+    """Whether its work may run on idle home nodes of others."""
+    max_borrowed: Annotated[int, Field(ge=0, le=16384)] | None = None
+    """Most nodes of others at a time; absent: no limit."""
+    priority: Annotated[int, Field(ge=0, le=10)] = 5
+    """Who borrows first (higher) and gives back last."""
+    max_duration: Duration | None = None
+    """Longest walltime of work on borrowed nodes; absent: no limit."""
+    return_grace: Duration = "0s"
+    """Time that its work has to leave a borrowed node."""
+
+
+class VClusterPreemption(Part):
+    """What protects its running work from preemption."""
+
+    min_runtime: Duration | None = None
+    """No allocation is preempted before it has run so long."""
+    max_per_allocation: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """How often one allocation may be preempted; absent: no limit."""
 
 
 class NodeSelector(Part):
@@ -39,24 +99,36 @@ class VClusterLimits(Part):
 
     max_walltime: Duration | None = None
     """Longest walltime."""
-    max_nodes_per_allocation: Annotated[int, Field(ge=1, le=16384)] | None = None
+    max_nodes_per_allocation: Nodes | None = None
     """Most nodes of one allocation."""
+    max_running: Count | None = None
+    """Most allocations that hold nodes."""
+    max_running_per_user: Count | None = None
+    """Of these, of one user."""
+    max_nodes_per_user: Nodes | None = None
+    """Most nodes that one user holds here."""
+    max_pending_per_user: Count | None = None
+    """Most allocations of one user that wait here; more are refused at submission."""
+    max_running_per_tenant: Count | None = None
+    """Most allocations of one tenant that hold nodes here."""
+    max_nodes_per_tenant: Nodes | None = None
+    """Most nodes that one tenant holds here."""
 
 
 class VClusterSpec(Part):
     """How it schedules, and for whom."""
 
     policy: Literal["Backfill", "BinPack", "SensitiveReservation", "InteractiveFifo"] | None = None
-    """The scheduling policy."""
-    profile: Word | None = None
-    """A weight profile of the book."""
-    weights: Untyped | None = None
-    """Weights of its own."""
-    cycle: Untyped | None = None
-    """Interval and depth."""
+    """How it places work; default: Backfill."""
+    profile: Literal["HpcBatch", "MlTraining", "Service", "Sensitive", "Interactive"] | None = None
+    """A weight profile of the book; default: the balanced one."""
+    weights: CostWeights | None = None
+    """Weights of its own, instead of a profile."""
+    cycle: VClusterCycle | None = None
+    """When it schedules, and how far it plans."""
     nodes: VClusterNodes | None = None
     """Where its work runs."""
-    borrowing: Untyped | None = None
+    borrowing: VClusterBorrowing | None = None
     """Lending and borrowing of idle nodes."""
     defaults: VClusterDefaults | None = None
     """What a submission gets that does not say."""
@@ -66,18 +138,16 @@ class VClusterSpec(Part):
     """Who may submit; "*": everybody."""
     state: Literal["Open", "Closed"] = "Open"
     """Closed: work is accepted and waits."""
-    preemption: Untyped | None = None
-    """Limits of preemption."""
+    preemption: VClusterPreemption | None = None
+    """What protects its running work."""
     partition_names: Annotated[list[Word], Field(max_length=64, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Slurm partitions that mean this vcluster."""
 
     rules: ClassVar = (
-        not_served("policy", "every vcluster places by class and waiting time, first fit, in this release"),
-        not_served("profile", "scores have no weights in this release"),
-        not_served("weights", "scores have no weights in this release"),
-        not_served("cycle", "a change starts a cycle at once in this release"),
-        not_served("borrowing", "nodes are not lent between vclusters by this release"),
-        not_served("preemption", "nothing is preempted by this release"),
+        Rule(
+            "!has(self.profile) || !has(self.weights)",
+            "spec.profile and spec.weights are both given: name a profile, or give weights of its own, and remove the other",
+        ),
     )
 
 
@@ -104,11 +174,15 @@ class VCluster(Kind):
         namespaced=False,
         columns=(
             Column("State", ".spec.state"),
+            Column("Policy", ".spec.policy"),
             Column("Nodes", ".status.nodes", "integer"),
             Column("Ready", ".status.ready", "integer"),
             Column("Max-Walltime", ".spec.limits.maxWalltime"),
             Column("Max-Nodes", ".spec.limits.maxNodesPerAllocation", "integer"),
             Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            Column("Profile", ".spec.profile", priority=1),
+            Column("Interval", ".spec.cycle.interval", priority=1),
+            Column("Depth", ".spec.cycle.depth", "integer", priority=1),
             Column("Tenants", ".spec.tenants", priority=1),
             Column("Partitions", ".spec.partitionNames", priority=1),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', priority=1),

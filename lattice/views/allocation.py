@@ -121,6 +121,13 @@ class Report(View, frozen=True):
     by: str = ""
 
 
+class Score(View, frozen=True):
+    """How it ranked when its status was last written: texts with three decimals, the terms by `f1` to `f9`."""
+
+    total: str = ""
+    terms: dict[str, str] = {}
+
+
 class AllocationStatus(View, frozen=True):
     """What Lattice made of it so far."""
 
@@ -138,6 +145,7 @@ class AllocationStatus(View, frozen=True):
     submit_time: str | None = None
     start_time: str | None = None
     end_time: str | None = None
+    score: Score | None = None
     exit: Exit | None = None
     attempts: tuple[Attempt, ...] = ()
     requeues: int = 0

@@ -104,6 +104,16 @@ class TenantQuota(View, frozen=True):
     max_preemption_class: int | None = None
 
 
+class TenantBudget(View, frozen=True):
+    """Soft limits; 0 hours: no such budget; shares and allowance are quantities."""
+
+    gpu_hours: int = 0
+    node_hours: int = 0
+    period_days: int = 90
+    fair_share_target: int | str | None = None
+    burst_allowance: int | str = "1"
+
+
 class TenantAccess(View, frozen=True):
     """Who belongs to it."""
 
@@ -117,6 +127,7 @@ class TenantSpec(View, frozen=True):
 
     namespaces: tuple[str, ...] = ()
     quota: TenantQuota = TenantQuota()
+    budget: TenantBudget = TenantBudget()
     default_v_cluster: str = ""
     access: TenantAccess = TenantAccess()
     finished_retention: str = "7d"
@@ -170,16 +181,67 @@ class VClusterLimits(View, frozen=True):
 
     max_walltime: str | None = None
     max_nodes_per_allocation: int | None = None
+    max_running: int | None = None
+    max_running_per_user: int | None = None
+    max_nodes_per_user: int | None = None
+    max_pending_per_user: int | None = None
+    max_running_per_tenant: int | None = None
+    max_nodes_per_tenant: int | None = None
+
+
+class CostWeights(View, frozen=True):
+    """The share of each term in the score, as quantities; None is 0."""
+
+    priority: int | str | None = None
+    wait_time: int | str | None = None
+    fair_share: int | str | None = None
+    topology: int | str | None = None
+    data_readiness: int | str | None = None
+    backlog: int | str | None = None
+    energy: int | str | None = None
+    checkpoint: int | str | None = None
+    conformance: int | str | None = None
+
+
+class VClusterCycle(View, frozen=True):
+    """When it schedules, and how far it plans; None: as the LatticeConfig says."""
+
+    interval: str | None = None
+    depth: int | None = None
+
+
+class VClusterBorrowing(View, frozen=True):
+    """Idle nodes that it lends and borrows."""
+
+    lend: bool = False
+    borrow: bool = False
+    max_borrowed: int | None = None
+    priority: int = 5
+    max_duration: str | None = None
+    return_grace: str = "0s"
+
+
+class VClusterPreemption(View, frozen=True):
+    """What protects its running work."""
+
+    min_runtime: str | None = None
+    max_per_allocation: int | None = None
 
 
 class VClusterSpec(View, frozen=True):
     """How it schedules, and for whom."""
 
+    policy: str | None = None
+    profile: str | None = None
+    weights: CostWeights | None = None
+    cycle: VClusterCycle = VClusterCycle()
     nodes: VClusterNodes = VClusterNodes()
+    borrowing: VClusterBorrowing = VClusterBorrowing()
     defaults: VClusterDefaults = VClusterDefaults()
     limits: VClusterLimits = VClusterLimits()
     tenants: tuple[str, ...] = ("*",)
     state: str = "Open"
+    preemption: VClusterPreemption = VClusterPreemption()
     partition_names: tuple[str, ...] = ()
 
 
@@ -205,6 +267,14 @@ class SchedulingOptions(View, frozen=True):
 
     cycle_interval: str = "1s"
     retry_back_off: str = "10s"
+    backfill_depth: int = 10
+    reference_wait: str = "1h"
+    fair_share_half_life: str = "7d"
+    victims: int = 3
+    near_completion: str = "5m"
+    power_budget_kilowatts: int = 0
+    energy_price: int | str | None = None
+    energy_price_until: str | None = None
 
 
 class NodeOptions(View, frozen=True):

@@ -1,0 +1,295 @@
+"""Scores of all pending work of a vcluster at once: columns, of which only waiting, shares and capacities change.
+
+What a candidate brings itself is computed once and kept; in a cycle each tenant, each user and each (need, nodes) is looked at
+once, and each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log1p
+from typing import Final, NamedTuple, overload
+
+from lattice.scheduling import cost
+from lattice.scheduling.machine import Machine, Need
+from lattice.scheduling.outcomes import Score
+from lattice.scheduling.policy import BALANCED, Policy, Weights
+from lattice.scheduling.shares import Shares, Standing
+from lattice.scheduling.work import Candidate, Holder
+
+TIE: Final = 0.001
+"""At equal deficit the user with less decayed usage goes first: of equal scores at most the third decimal is given for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a need finds: nodes that the largest groups hold together, and the largest set of equal fingerprint; free, and usable."""
+
+    free: list[int]
+    usable: list[int]
+    free_alike: int
+    usable_alike: int
+
+    def terms(self, need: Need, nodes: int) -> tuple[float, float]:
+        """f4 and f9 of the node set that would be used: of free nodes where they suffice, else of those there are."""
+        now = bool(self.free) and self.free[-1] >= nodes
+        reached, alike = (self.free, self.free_alike) if now else (self.usable, self.usable_alike)
+        wanted = cost.groups_needed(reached, nodes)
+        inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
+        return cost.topology(inter, cost.intra_node(need.gpus, unified=need.unified), nodes), cost.conformance(alike, nodes)
+
+
+class _Entry(NamedTuple):
+    """What one candidate brings itself; `person` and `shape` are places in the columns' lists."""
+
+    candidate: Candidate
+    static: float
+    submitted: float
+    person: int
+    shape: int
+    gpu_hours: float
+    priority: float
+    checkpoint: float
+
+
+@dataclass
+class _Columns:
+    """The candidates of one vcluster and what they share: people (tenant, user), needs, shapes (place of the need, nodes)."""
+
+    weights: Weights
+    candidates: list[Candidate] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
+    queued_gpu_hours: float = 0.0
+    people: dict[tuple[str, str], int] = field(default_factory=dict)
+    needs: dict[Need, int] = field(default_factory=dict)
+    shapes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _fitness: list[tuple[float, float]] = field(default_factory=list)
+    _capacities: list[Capacity] = field(default_factory=list)
+    _known: dict[str, _Entry] = field(default_factory=dict)
+
+    def take(self, candidates: list[Candidate]) -> None:
+        """Make these the candidates; what is known of those that stay is kept."""
+        known = self._known
+        self.candidates = candidates
+        self.entries = [
+            entry if (entry := known.get(candidate.uid)) is not None and entry.candidate is candidate else self._enter(candidate)
+            for candidate in candidates
+        ]
+        self.queued_gpu_hours = sum(entry.gpu_hours for entry in self.entries)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether most of what is kept belongs to candidates that are gone."""
+        return len(self._known) > 2 * len(self.candidates) + 64
+
+    def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
+        """f4 and f9 of each shape, from the capacity of each need; those of the last cycle where none has changed."""
+        needs = list(self.needs)
+        if capacities != self._capacities or len(self._fitness) != len(self.shapes):
+            self._capacities = capacities
+            self._fitness = [capacities[need].terms(needs[need], nodes) for need, nodes in self.shapes]
+        return self._fitness
+
+    def _enter(self, candidate: Candidate) -> _Entry:
+        weights = self.weights
+        need = self.needs.setdefault(candidate.need, len(self.needs))
+        priority, checkpoint = cost.priority(candidate.preemption_class), checkpoint_term(candidate)
+        entry = self._known[candidate.uid] = _Entry(
+            candidate=candidate,
+            static=weights.priority * priority + weights.data_readiness * cost.data_readiness() + weights.checkpoint * checkpoint,
+            submitted=candidate.submitted,
+            person=self.people.setdefault((candidate.tenant, candidate.user), len(self.people)),
+            shape=self.shapes.setdefault((need, candidate.minimum), len(self.shapes)),
+            gpu_hours=cost.gpu_hours(candidate.minimum, candidate.need.gpus, candidate.walltime),
+            priority=priority,
+            checkpoint=checkpoint,
+        )
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What one call has found out, to explain its totals with; `shapes`: f4 and f9 of each."""
+
+    now: float
+    reference: float
+    span: float
+    """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
+    standings: Mapping[str, Standing]
+    shapes: Sequence[tuple[float, float]]
+    backlog: float
+    energy: float
+
+    def score(self, entry: _Entry, total: float) -> Score:
+        """The total with its terms."""
+        standing = self.standings[entry.candidate.tenant]
+        topology, conformance = self.shapes[entry.shape]
+        waiting = min(1.0, log1p(max(0.0, self.now - entry.submitted) / self.reference) / self.span)
+        known = (standing.deficit, topology, cost.data_readiness(), self.backlog, self.energy)
+        terms = (entry.priority, waiting, *known, entry.checkpoint, conformance)
+        return Score(total, terms, standing.multiplier)
+
+
+class Scores(Sequence[Score]):
+    """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for."""
+
+    def __init__(self, totals: list[float], entries: Sequence[_Entry], terms: _Terms) -> None:
+        self.totals = totals
+        self._entries = entries
+        self._terms = terms
+
+    def __len__(self) -> int:
+        return len(self.totals)
+
+    @overload
+    def __getitem__(self, at: int) -> Score: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Score]: ...
+    def __getitem__(self, at: int | slice) -> Score | Sequence[Score]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self.totals)))]
+        return self._terms.score(self._entries[at], self.totals[at])
+
+
+@dataclass
+class Scoring:
+    """The cost function of every vcluster; owned by the loop, which sets what follows before a cycle."""
+
+    shares: Shares = field(default_factory=Shares)
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    reference_wait: float = cost.REFERENCE_WAIT
+    """Seconds."""
+    energy_price: float | None = None
+    """In [0, 1]; None: unknown."""
+    running_gpu_hours: float = 0.0
+    """Of everything that holds nodes, by `running`."""
+    _columns: dict[str, _Columns] = field(default_factory=dict)
+    _seen: tuple[int, int] = (-1, -1)
+    _capacities: dict[Need, Capacity] = field(default_factory=dict)
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Scores:
+        """The score of each candidate of one vcluster, in the order given."""
+        vcluster = candidates[0].vcluster if candidates else ""
+        policy = self.policies.get(vcluster)
+        weights = policy.weights if policy is not None else BALANCED
+        columns = self._current(vcluster, candidates, weights)
+        self._look(machine)
+        terms = self._terms(columns, machine, now)
+        return Scores(self._totals(columns, terms), columns.entries, terms)
+
+    def running(self, holders: Sequence[Holder], machine: Machine) -> None:
+        """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
+        hours = 0.0
+        for holder in holders:
+            first = machine.nodes.get(holder.nodes[0]) if holder.nodes else None
+            hours += cost.gpu_hours(len(holder.nodes), first.gpus if first is not None else 0, holder.walltime)
+        self.running_gpu_hours = hours
+
+    def forget(self, vcluster: str) -> None:
+        """Nothing of this vcluster waits any more."""
+        self._columns.pop(vcluster, None)
+
+    def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _Columns:
+        """The columns of these candidates: those of the last cycle where nothing came or went."""
+        columns = self._columns.get(vcluster)
+        if columns is None or columns.weights != weights or columns.crowded:
+            columns = self._columns[vcluster] = _Columns(weights)
+        listed = list(candidates)
+        if columns.candidates != listed:
+            columns.take(listed)
+        return columns
+
+    def _terms(self, columns: _Columns, machine: Machine, now: float) -> _Terms:
+        queued = sum(each.queued_gpu_hours for each in self._columns.values())
+        return _Terms(
+            now=now,
+            reference=self.reference_wait,
+            span=log1p(cost.SATURATION / self.reference_wait),
+            standings={tenant: self.shares.standing(tenant, now) for tenant in {tenant for tenant, _ in columns.people}},
+            shapes=columns.fitness([self._capacity(machine, need) for need in columns.needs]),
+            backlog=cost.backlog(queued, self.running_gpu_hours),
+            energy=cost.energy(self.energy_price),
+        )
+
+    def _look(self, machine: Machine) -> None:
+        """Forget the capacities when a node has come, gone, or changed hands since."""
+        seen = (machine.shape, sum(bucket.version for bucket in machine.buckets.values()))
+        if seen != self._seen:
+            self._seen = seen
+            self._capacities.clear()
+
+    def _capacity(self, machine: Machine, need: Need) -> Capacity:
+        found = self._capacities.get(need)
+        if found is None:
+            found = self._capacities[need] = capacity(machine, need)
+        return found
+
+    def _totals(self, columns: _Columns, terms: _Terms) -> list[float]:
+        weights, now, reference = columns.weights, terms.now, terms.reference
+        shapes = [weights.topology * topology + weights.conformance * conformance for topology, conformance in terms.shapes]
+        factors, offsets = self._people(columns, terms)
+        most = weights.wait_time
+        per_log = most / terms.span
+        totals = []
+        for _, static, submitted, person, shape, _, _, _ in columns.entries:
+            waited = now - submitted
+            waiting = per_log * log1p(waited / reference) if waited > 0.0 else 0.0
+            if waiting > most:
+                waiting = most
+            totals.append(factors[person] * (static + waiting + offsets[person] + shapes[shape]))
+        return totals
+
+    def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
+        """For each (tenant, user): what multiplies the sum, and what is added to it."""
+        weights = columns.weights
+        common = weights.backlog * terms.backlog + weights.energy * terms.energy
+        factors, offsets = [], []
+        for tenant, user in columns.people:
+            standing = terms.standings[tenant]
+            factors.append(standing.multiplier * (1 - TIE * self.shares.share_of_user(tenant, user, terms.now)))
+            offsets.append(weights.fair_share * standing.deficit + common)
+        return factors, offsets
+
+
+def capacity(machine: Machine, need: Need) -> Capacity:
+    """What the machine holds for a need, by group and by fingerprint; nodes of unknown fingerprint are unlike every other."""
+    free: dict[str, int] = {}
+    usable: dict[str, int] = {}
+    free_alike: dict[str, int] = {}
+    usable_alike: dict[str, int] = {}
+    for group, fingerprint, free_nodes, usable_nodes in counts(machine, need):
+        if usable_nodes:
+            usable[group] = usable.get(group, 0) + usable_nodes
+            usable_alike[fingerprint] = (usable_alike.get(fingerprint, 0) + usable_nodes) if fingerprint else 1
+        if free_nodes:
+            free[group] = free.get(group, 0) + free_nodes
+            free_alike[fingerprint] = (free_alike.get(fingerprint, 0) + free_nodes) if fingerprint else 1
+    return Capacity(
+        cost.reach(free.values()), cost.reach(usable.values()), max(free_alike.values(), default=0), max(usable_alike.values(), default=0)
+    )
+
+
+def counts(machine: Machine, need: Need) -> Iterator[tuple[str, str, int, int]]:
+    """Group, fingerprint, free and usable nodes of each part of the machine that admits a need."""
+    if need.lists <= machine.masks:
+        for bucket in machine.admitted(need):
+            yield bucket.group, bucket.fingerprint, len(bucket.free), bucket.usable
+        return
+    for index in machine.eligible(need):
+        facts = machine.nodes[index]
+        if facts.usable:
+            yield facts.group, facts.fingerprint, int(index not in machine.taken), 1
+
+
+def checkpoint_term(candidate: Candidate) -> float:
+    """f8 of a candidate; 0 for what nothing may preempt."""
+    if not candidate.checkpointable or candidate.non_preemptible:
+        return cost.checkpoint(None)
+    need = candidate.need
+    return cost.checkpoint(cost.checkpoint_minutes(need.gpus * need.gpu_memory or need.memory))
+
+
+def shown(score: Score) -> dict[str, object]:
+    """The score as `status.score` has it: texts with three decimals."""
+    return {"total": f"{score.total:.3f}", "terms": {f"f{number}": f"{value:.3f}" for number, value in enumerate(score.terms, start=1)}}
