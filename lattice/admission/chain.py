@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from lattice.admission import allocations, configs, nodes, tenants, vclusters
+from lattice.admission import allocations, configs, nodes, reservations, tenants, vclusters
 from lattice.admission.defaults import fill_allocation
 from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
 from lattice.admission.submission import part, read_submission
@@ -37,10 +37,14 @@ _CREATION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
     "Allocation": allocations.judge_creation,
     "Tenant": tenants.judge,
     "VCluster": vclusters.judge,
+    "Reservation": reservations.judge,
     "LatticeConfig": configs.judge,
     "LatticeNode": nodes.judge,
 }
-_CHANGE: Final[dict[str, Callable[[Object, Object, Facts], Iterator[Finding]]]] = {"Allocation": allocations.judge_change}
+_CHANGE: Final[dict[str, Callable[[Object, Object, Facts], Iterator[Finding]]]] = {
+    "Allocation": allocations.judge_change,
+    "Reservation": reservations.judge_change,
+}
 _DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
     "Tenant": tenants.judge_deletion,
     "VCluster": vclusters.judge_deletion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lattice.views import Tenant, VCluster
+from lattice.views import Reservation, Tenant, VCluster
 
 RUN_AS = "runas"
 """The verb on a tenant that lets its holder submit and act for other users."""
@@ -24,13 +24,24 @@ class Requester:
 
 
 @dataclass(frozen=True)
+class Occupied:
+    """Nodes that work holds: its NAMESPACE/NAME, and when it ends at the latest (seconds since the epoch; None: nobody knows)."""
+
+    allocation: str
+    nodes: frozenset[str]
+    end: float | None
+
+
+@dataclass(frozen=True)
 class Facts:
     """The cluster as the gatherer saw it: nothing in here is asked for by a check itself.
 
     `namespace_tenant` is the tenant of the request's namespace, "" when it belongs to none; `namespaces` maps
     each namespace to its tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of
     `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
-    ended and name the object that is to be deleted; `now` is seconds since the epoch.
+    ended and name the object that is to be deleted; `now` is seconds since the epoch; `node_names` are the
+    LatticeNodes that exist, `occupied` the work that holds nodes now; `pending` counts the user's allocations that
+    wait in the vcluster, where it limits them.
     """
 
     requester: Requester
@@ -42,3 +53,7 @@ class Facts:
     nodes: int | None = None
     rights: frozenset[str] | None = None
     holders: int | None = None
+    reservations: Mapping[str, Reservation] | None = None
+    node_names: frozenset[str] | None = None
+    occupied: tuple[Occupied, ...] | None = None
+    pending: int | None = None

@@ -17,11 +17,12 @@ from pydantic import BaseModel, ValidationError
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
+from lattice.models.reservation import Reservation
 from lattice.models.shape import API_VERSION, DURATION_PATTERN, Kind, Part
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, LatticeConfig, LatticeNode)}
+KINDS: Final[dict[str, type[Kind]]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)}
 """The kinds that people write."""
 
 _UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})

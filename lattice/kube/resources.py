@@ -41,6 +41,7 @@ ALLOCATIONS = Resource(*_LATTICE, "allocations", "Allocation", namespaced=True, 
 TENANTS = Resource(*_LATTICE, "tenants", "Tenant", namespaced=False, status=True)
 VCLUSTERS = Resource(*_LATTICE, "vclusters", "VCluster", namespaced=False, status=True)
 CONFIGS = Resource(*_LATTICE, "latticeconfigs", "LatticeConfig", namespaced=False, status=True)
+RESERVATIONS = Resource(*_LATTICE, "reservations", "Reservation", namespaced=False, status=True)
 LEDGERS = Resource(*_LATTICE, "ledgers", "Ledger", namespaced=False, status=True)
 NODES = Resource(*_LATTICE, "latticenodes", "LatticeNode", namespaced=False, status=True)
 NODE_INDEXES = Resource(*_LATTICE, "nodeindexes", "NodeIndex", namespaced=False)
@@ -68,4 +69,4 @@ VALIDATING_WEBHOOKS = Resource(*_ADMISSION, "validatingwebhookconfigurations", "
 ADMISSION_POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True)
 ADMISSION_POLICY_BINDINGS = Resource(*_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False)
 
-LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS)
+LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS)

@@ -63,6 +63,17 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
 
 PENDING_WORDS: Final = frozenset(reason.word for reason in PENDING_REASONS)
 
+PREEMPTION_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("FitsWithout", "free nodes serve: nothing has to go", ""),
+    Reason("TooFewNodes", "with all work gone too few nodes would do", "ask for fewer nodes, or drop a constraint"),
+    Reason("NoneToPreempt", "nothing on nodes that fit may be preempted by its class", "wait; the message counts what protects the others"),
+    Reason(
+        "TooFewFreed", "no set of allowed size frees enough nodes, or not in the form that is asked for", "wait, or ask for fewer nodes"
+    ),
+    Reason("CostAboveValue", "what would be lost is not below what the allocation is worth", "wait"),
+)
+"""Why nothing is preempted for an allocation that waits (`lattice why`, `lattice plan`)."""
+
 END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("Completed", "every task ended with 0", ""),
     Reason("TaskFailed", "a task ended with another code than 0, or by a signal", "`lattice logs`"),
@@ -112,3 +123,17 @@ ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("DeletionWaits", "it is deleted once nothing uses it any more", "cancel its allocations, or wait for their end"),
 )
 """Why a Tenant, VCluster or LatticeConfig is as it is."""
+
+RESERVATION_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("Planned", "its nodes are held from the next window on", ""),
+    Reason("Active", "a window is open", ""),
+    Reason("Ended", "its last window is over", "delete it"),
+    Reason(
+        "NodesMissing",
+        "fewer nodes exist, or fit, than it asks for",
+        "name nodes that exist, or start their agents; the message has the numbers",
+    ),
+    Reason("Overlaps", "a reservation that was made earlier holds these nodes at the same time", "delete one of the two"),
+    Reason("CalendarInvalid", "its times make no sense; it was made while the admission webhook was down", "delete it and make it again"),
+)
+"""Why a Reservation is as it is."""

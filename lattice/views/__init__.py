@@ -9,6 +9,7 @@ from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatu
 from lattice.views.cluster import Config, Lease, LeaseSpec, Node, NodeSpec, NodeStatus, Tenant, VCluster
 from lattice.views.ledger import Ledger, LedgerStatus, NodeIndex, Plan, PlanSpec, TenantAccount
 from lattice.views.meta import Metadata, Owner, View
+from lattice.views.reservation import Recurrence, Reservation, ReservationSpec, ReservationStatus
 
 __all__ = [
     "Allocation",
@@ -31,7 +32,11 @@ __all__ = [
     "Owner",
     "Plan",
     "PlanSpec",
+    "Recurrence",
     "Requeue",
+    "Reservation",
+    "ReservationSpec",
+    "ReservationStatus",
     "Tenant",
     "TenantAccount",
     "VCluster",

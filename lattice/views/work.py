@@ -44,6 +44,7 @@ class WorkSpec(View, frozen=True):
     tasks: Tasks = Tasks()
     resources: Resources = Resources()
     lifecycle: Lifecycle = Lifecycle()
+    reservation: str = ""
     cancel: Cancel | None = None
 
     @property

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
-from lattice.errors import NotFound
+from lattice.admission.facts import Occupied
+from lattice.errors import NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
-from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, SUBJECT_ACCESS_REVIEWS, TENANTS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, RESERVATIONS, SUBJECT_ACCESS_REVIEWS, TENANTS, VCLUSTERS
 from lattice.lifecycle.settle import is_final
-from lattice.views import Allocation, Metadata, Tenant, VCluster, View
+from lattice.models.conditions import PENDING, RUNNING, STAGING
+from lattice.units import expand_nodes, parse_duration, parse_time
+from lattice.views import Allocation, Metadata, Reservation, Tenant, VCluster, View
 from lattice_webhooks.reviews import Identity
 
 TENANT_LABEL = "lattice.dev/tenant"
@@ -33,6 +37,7 @@ class Caches:
     vclusters: Informer[VCluster]
     namespaces: Informer[Named]
     nodes: Informer[Named]
+    reservations: Informer[Reservation]
 
     @classmethod
     def of(cls, cluster: Cluster, clock: Clock) -> Caches:
@@ -42,21 +47,26 @@ class Caches:
             vclusters=Informer(cluster, VCLUSTERS, type=VCluster, clock=clock),
             namespaces=Informer(cluster, NAMESPACES, type=Named, clock=clock),
             nodes=Informer(cluster, NODES, type=Named, clock=clock),
+            reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
         )
+
+    def all(self) -> tuple[Informer[Any], ...]:
+        """Each of them."""
+        return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations)
 
     def unsynced(self) -> list[str]:
         """The resources that have not been read yet."""
-        return [cache.resource.plural for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes) if not cache.synced.is_set()]
+        return [cache.resource.plural for cache in self.all() if not cache.synced.is_set()]
 
     async def synced(self) -> None:
         """Return when everything has been read once."""
-        for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes):
+        for cache in self.all():
             await cache.synced.wait()
 
     async def run(self) -> None:
         """Follow all of them until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in (self.tenants, self.vclusters, self.namespaces, self.nodes):
+            for cache in self.all():
                 group.create_task(cache.run())
 
 
@@ -79,7 +89,10 @@ class Gatherer:
         if request.operation == "DELETE":
             return Facts(identity.requester, holders=await self._holders(request))
         rights = await self._rights(request, identity)
-        return await self._known(request, identity, rights)
+        known = await self._known(request, identity, rights)
+        if request.kind == "Allocation" and request.operation == "CREATE":
+            return replace(known, pending=await self._pending(request, known))
+        return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
         namespaces = {name: entry.metadata.labels.get(TENANT_LABEL, "") for name, entry in self._caches.namespaces.objects.items()}
@@ -88,9 +101,11 @@ class Gatherer:
         spec = spec if isinstance(spec, dict) else {}
         tenants: Mapping[str, Tenant] = self._caches.tenants.objects
         vclusters: Mapping[str, VCluster] = self._caches.vclusters.objects
+        reservations: Mapping[str, Reservation] = self._caches.reservations.objects
         if request.kind == "Allocation":
             tenants = await self._tenants(str(spec.get("tenant") or home or ""))
             vclusters = await self._vclusters(str(spec.get("vcluster") or ""))
+            reservations = await self._reservations(str(spec.get("reservation") or ""))
         return Facts(
             requester=identity.requester,
             now=self._clock.now(),
@@ -100,6 +115,8 @@ class Gatherer:
             vclusters=vclusters,
             nodes=len(self._caches.nodes.objects),
             rights=rights,
+            reservations=reservations,
+            node_names=frozenset(self._caches.nodes.objects) if request.kind == "Reservation" else None,
         )
 
     async def _home(self, namespace: str) -> str:
@@ -131,6 +148,35 @@ class Gatherer:
         except NotFound:
             return known
 
+    async def _reservations(self, named: str) -> Mapping[str, Reservation]:
+        known = self._caches.reservations.objects
+        if not named or named in known:
+            return known
+        try:
+            return {**known, named: await self._cluster.get(RESERVATIONS, named, type=Reservation)}
+        except NotFound:
+            return known
+
+    async def _occupied(self, request: Request) -> tuple[Occupied, ...]:
+        """The work that holds nodes, asked of the server: a new Reservation may not be in its way unknowingly."""
+        if request.operation != "CREATE":
+            return ()
+        found: list[Occupied] = []
+        for phase in (STAGING, RUNNING):
+            listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=f"status.phase={phase}")
+            found += [occupied(entry, self._clock.now()) for entry in listing.items if entry.status.nodes]
+        return tuple(found)
+
+    async def _pending(self, request: Request, known: Facts) -> int | None:
+        """How many allocations of the user wait in the vcluster, asked of the server only where the vcluster limits them."""
+        spec = request.obj.get("spec") or {}
+        vcluster = (known.vclusters or {}).get(str(spec.get("vcluster") or ""))
+        if vcluster is None or vcluster.spec.limits.max_pending_per_user is None:
+            return None
+        fields = f"spec.vcluster={vcluster.metadata.name},spec.user={spec.get('user', '')}"
+        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields)
+        return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
+
     async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:
         tenant, verbs = wanted_rights(request, identity.user)
         return frozenset([verb for verb in sorted(verbs) if await self._may(identity, verb, tenant)])
@@ -159,3 +205,17 @@ class Gatherer:
             return None
         listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=f"{field}={name}")
         return sum(not is_final(entry.status) for entry in listing.items)
+
+
+def occupied(allocation: Allocation, now: float) -> Occupied:
+    """The nodes of an allocation, and when they are free at the latest: its start, walltime and grace period."""
+    spec, status = allocation.spec.lifecycle, allocation.status
+    end: float | None = None
+    try:
+        if spec.type == "Bounded" and spec.walltime is not None:
+            start = parse_time(status.start_time) if status.start_time else now
+            end = start + parse_duration(spec.walltime) + parse_duration(spec.grace_period)
+        nodes = frozenset(expand_nodes(status.nodes))
+    except Rejected:
+        return Occupied(allocation.metadata.key, frozenset(), None)
+    return Occupied(allocation.metadata.key, nodes, end)

@@ -18,12 +18,15 @@ from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.ledger import KINDS_WITHOUT_STATUS, Ledger, NodeGroupPlan, NodeIndex
 from lattice.models.node import LatticeNode
+from lattice.models.reservation import Reservation
 from lattice.models.shape import GROUP, VERSION, Column, Kind, Meta
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 from lattice_dev.generate.placing import place_rules
 
-KINDS: Final[tuple[type[Kind], ...]] = (Allocation, Tenant, VCluster, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan)
+KINDS: Final[tuple[type[Kind], ...]] = (
+    Allocation, Tenant, VCluster, Reservation, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan,
+)  # fmt: skip
 """Every kind that Lattice serves."""
 
 HEADER: Final = "# Generated from lattice/models by `make generate`; change the model, not this file.\n"

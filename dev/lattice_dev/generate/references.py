@@ -14,7 +14,8 @@ from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
-from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS, Reason
+from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS, RESERVATION_REASONS, Reason
+from lattice.models.reservation import Reservation
 from lattice.models.shape import API_VERSION, DURATION_PATTERN, QUANTITY_PATTERN, Kind, Meta
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
@@ -26,6 +27,7 @@ PAGES: Final[tuple[tuple[str, type[Kind]], ...]] = (
     ("allocation", Allocation),
     ("tenant", Tenant),
     ("vcluster", VCluster),
+    ("reservation", Reservation),
     ("config", LatticeConfig),
     ("node", LatticeNode),
 )
@@ -68,6 +70,7 @@ def reasons_page() -> str:
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
         + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)
+        + _reasons("Why a Reservation is as it is", RESERVATION_REASONS)
         + _reasons("Why admission refuses", REFUSALS)
     )
 

@@ -117,10 +117,12 @@ def test_the_list_of_pending_reasons_is_the_documented_one() -> None:
     assert sorted(reasons.PENDING_WORDS) == sorted(PENDING)
 
 
-LISTS = [reasons.PENDING_REASONS, reasons.END_REASONS, reasons.NODE_REASONS, reasons.ADMINISTRATION_REASONS]
+LISTS = [
+    reasons.PENDING_REASONS, reasons.END_REASONS, reasons.NODE_REASONS, reasons.ADMINISTRATION_REASONS, reasons.RESERVATION_REASONS,
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("listed", LISTS, ids=["pending", "end", "node", "administration"])
+@pytest.mark.parametrize("listed", LISTS, ids=["pending", "end", "node", "administration", "reservation"])
 def test_reasons_are_camel_case_words_given_once_with_a_meaning(listed: tuple[reasons.Reason, ...]) -> None:
     words = [reason.word for reason in listed]
     assert len(words) == len(set(words))

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from lattice import views
-from lattice.models import allocation, config, ledger, node, tenant, vcluster
+from lattice.models import allocation, config, ledger, node, reservation, tenant, vcluster
 from lattice.views import cluster, meta, work
 
 PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
@@ -22,6 +22,7 @@ PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "LatticeNode": (views.Node, node.LatticeNode),
     "Tenant": (views.Tenant, tenant.Tenant),
     "VCluster": (views.VCluster, vcluster.VCluster),
+    "Reservation": (views.Reservation, reservation.Reservation),
     "LatticeConfig": (views.Config, config.LatticeConfig),
     "Ledger": (views.Ledger, ledger.Ledger),
     "NodeIndex": (views.NodeIndex, ledger.NodeIndex),

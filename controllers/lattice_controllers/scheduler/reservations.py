@@ -1,0 +1,221 @@
+"""Reservations as the scheduler knows them: their windows for the cycle, and the one writer of their status."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound, Rejected
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import RESERVATIONS
+from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
+from lattice.lifecycle.reservations import IMPOSSIBLE
+from lattice.lifecycle.settle import is_final
+from lattice.models.conditions import READY, STALLED
+from lattice.scheduling.calendar import Booking, book, mask_of, node_set
+from lattice.scheduling.machine import Machine, NodeFacts, indices_of
+from lattice.scheduling.scene import Window
+from lattice.scheduling.work import Holder
+from lattice.units import expand_nodes, format_time
+from lattice.views.allocation import Allocation
+from lattice.views.reservation import Reservation
+
+log = logging.getLogger(__name__)
+
+
+class Reservations:
+    """Keeps every reservation's booking; `woken` hears that windows have changed, `holders` are asked when nodes are chosen.
+
+    Told by the scheduler: `on_reservation` and `on_allocation` by informers, `node_changed` once the machine shows the
+    change, `started` when everything has been read.
+    """
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, machine: Machine, *, holders: Callable[[], Iterable[Holder]],
+        woken: Callable[[], None], stopped: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self.objects: dict[str, Reservation] = {}
+        self.synced = False
+        self._cluster = cluster
+        self._clock = clock
+        self._machine = machine
+        self._holders = holders
+        self._woken = woken
+        self._stopped = stopped
+        self._chosen: dict[str, frozenset[str]] = {}
+        self._asking: dict[str, str] = {}
+        self._uses: Counter[str] = Counter()
+        self._nodes: dict[str, NodeFacts] = {}
+        self._bookings: dict[str, Booking] | None = None
+        self._windows: tuple[Window, ...] = ()
+        self._valid_until = float("-inf")
+        self.queue = KeyedQueue(self.reconcile, clock, workers=2, name="reservations")
+
+    # -- what informers tell ------------------------------------------------------------------------
+
+    def on_reservation(self, change: Change[Reservation]) -> None:
+        """A Reservation changed."""
+        before, after = change.old, change.new
+        if after is None:
+            self.objects.pop(change.key, None)
+            if before is not None:
+                self._chosen.pop(before.metadata.uid, None)
+        else:
+            self.objects[change.key] = after
+        if before is None or after is None or before.spec != after.spec or before.metadata.uid != after.metadata.uid:
+            self._again()
+        else:
+            self.queue.add(change.key)
+
+    def started(self) -> None:
+        """Nodes, rows and reservations have been read: from now on nodes may be chosen, and status written."""
+        self.synced = True
+        self._again()
+
+    def node_changed(self, name: str) -> None:
+        """A node appeared, went, or changed; what does not bear on reservations is passed over."""
+        index = self._machine.by_name.get(name)
+        facts = self._machine.nodes.get(index) if index is not None else None
+        before = self._nodes.pop(name, None)
+        if facts is not None:
+            self._nodes[name] = facts
+        if self.objects and _choice(before) != _choice(facts):
+            self._again()
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """An Allocation changed: it may have begun or ceased to ask for a reservation."""
+        one = change.new or change.old
+        if one is None:
+            return
+        uid = one.metadata.uid
+        name = one.spec.reservation if change.new is not None and not is_final(one.status) else ""
+        before = self._asking.pop(uid, "")
+        if name:
+            self._asking[uid] = name
+        if before != name:
+            self._uses.subtract(filter(None, (before,)))
+            self._uses.update(filter(None, (name,)))
+            for touched in filter(None, (before, name)):
+                self.queue.add(touched)
+
+    def _again(self) -> None:
+        self._bookings = None
+        for name in self.objects:
+            self.queue.add(name)
+        if self.synced:
+            self._woken()
+
+    # -- what the cycle asks ------------------------------------------------------------------------
+
+    def windows(self, now: float) -> tuple[Window, ...]:
+        """The open and next windows of every reservation; the same object until something changes."""
+        self.bookings(now)
+        return self._windows
+
+    def wake(self, now: float) -> float | None:
+        """When a window begins or ends next, seconds since the epoch; None: never."""
+        self.bookings(now)
+        return None if self._valid_until == float("inf") else self._valid_until
+
+    def bookings(self, now: float) -> dict[str, Booking]:
+        """What each reservation comes to now, by name; nothing before everything has been read."""
+        if not self.synced:
+            return {}
+        if self._bookings is not None and now < self._valid_until:
+            return self._bookings
+        counted = [one for one in self.objects.values() if one.spec.node_count is not None]
+        chosen = {one.metadata.uid: self._mask(self._chosen.get(one.metadata.uid) or _names(one)) for one in counted}
+        found = book(self.objects.values(), self._machine, self._holders(), now, chosen)
+        for one in counted:
+            nodes = found[one.metadata.name].nodes
+            if nodes:
+                self._chosen[one.metadata.uid] = frozenset(self._machine.nodes[index].name for index in indices_of(nodes))
+        self._bookings = found
+        self._windows = tuple(window for name in sorted(found) for window in found[name].windows())
+        self._valid_until = min((booking.changes for booking in found.values() if booking.changes is not None), default=float("inf"))
+        return found
+
+    def _mask(self, names: Iterable[str]) -> int:
+        return mask_of(self._machine.by_name[name] for name in names if name in self._machine.by_name)
+
+    # -- the status ---------------------------------------------------------------------------------
+
+    async def reconcile(self, name: str) -> float | None:
+        """Write the status if it says something else than the booking; seconds until it changes by itself."""
+        one = self.objects.get(name)
+        if one is None or not self.synced or self._stopped():
+            return None
+        now, before = self._clock.now(), self._windows
+        booking = self.bookings(now).get(name)
+        if self._windows is not before:
+            self._woken()  # a window has begun or ended: work may start, or must not
+        if booking is None:
+            return None
+        changed = status_changes(one, booking, node_set(booking.nodes, self._machine), self._uses[name], now)
+        if changed:
+            patch = {"metadata": {"resourceVersion": one.metadata.resource_version}, "status": changed}
+            try:
+                written = await self._cluster.patch(RESERVATIONS, name, patch, subresource="status", type=Reservation)
+            except NotFound:
+                return None  # the informer tells
+            if self.objects.get(name) is one:
+                self.objects[name] = written
+            event(log, "Reservation", reservation=name, state=booking.state, reason=booking.reason, nodes=booking.nodes.bit_count())
+        return None if booking.changes is None else max(0.05, booking.changes - self._clock.now())
+
+
+def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: int, now: float) -> dict[str, Any]:
+    """The part of the status that changed, for a merge patch; empty when nothing did."""
+    status = one.status
+    span = booking.spans[0] if booking.spans else None
+    latter: dict[str, Any] = {
+        "observedGeneration": one.metadata.generation,
+        "state": booking.state,
+        "nodes": nodes,
+        "nodeCount": booking.nodes.bit_count(),
+        "windowStart": format_time(span.start) if span else None,
+        "windowEnd": format_time(span.end) if span else None,
+        "allocations": allocations,
+    }
+    former = {
+        "observedGeneration": status.observed_generation,
+        "state": status.state,
+        "nodes": status.nodes,
+        "nodeCount": status.node_count,
+        "windowStart": status.window_start,
+        "windowEnd": status.window_end,
+        "allocations": status.allocations,
+    }
+    changed = {name: value for name, value in latter.items() if former[name] != value}
+    ready, at = TRUE if booking.sound else FALSE, format_time(now)
+    conditions = with_condition(
+        without_conditions(status.conditions, [STALLED]), READY, ready, booking.reason, booking.message,
+        generation=one.metadata.generation, now=at,
+    )  # fmt: skip
+    if booking.state == IMPOSSIBLE:
+        before = tuple(entry for entry in status.conditions if entry.type == STALLED)
+        conditions = with_condition(
+            (*conditions, *before), STALLED, TRUE, booking.reason, booking.message, generation=one.metadata.generation, now=at
+        )
+    if not same_but_for_times(status.conditions, conditions):
+        changed["conditions"] = encode(conditions)
+    return changed
+
+
+def _names(one: Reservation) -> frozenset[str]:
+    """The nodes that an earlier scheduler chose, as its status names them."""
+    try:
+        return frozenset(expand_nodes(one.status.nodes))
+    except Rejected:
+        return frozenset()
+
+
+def _choice(facts: NodeFacts | None) -> tuple[object, ...]:
+    """What of a node bears on whether a reservation holds it."""
+    return () if facts is None else (facts.index, facts.group, facts.features, facts.gpu_type, facts.hollow)

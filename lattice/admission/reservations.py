@@ -1,0 +1,216 @@
+"""Checks of a Reservation: nodes, times, what it meets; and whether an Allocation may use the one that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lattice.admission.facts import Facts, Occupied
+from lattice.admission.ownership import listed
+from lattice.admission.submission import Submission, malformed
+from lattice.admission.verdicts import Caution, Finding, Object, Refused
+from lattice.errors import Rejected
+from lattice.lifecycle.reservations import ENDED, Calendar, Span, calendar_of, odd_start, refusal_of_use, show_span, state_at
+from lattice.units import expand_nodes, fold_nodes, format_duration, format_time
+from lattice.views import Reservation
+
+MOST_NODES: Final = 16384
+"""As many as a Ledger knows."""
+LATE_SECONDS: Final = 60.0
+"""A start that is no longer ago is taken for now: clocks differ, and a request takes its time."""
+_SHOWN: Final = 5
+
+
+def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a Reservation that is made."""
+    yield from _judge(obj, facts, is_new=True)
+
+
+def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a Reservation that is changed: the past and running work are no reason any more."""
+    if old.get("spec") != new.get("spec"):
+        yield from _judge(new, facts, is_new=False)
+
+
+def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
+    try:
+        asked = msgspec.convert(obj, Reservation)
+        calendar = calendar_of(asked.spec)
+        nodes = frozenset(expand_nodes(asked.spec.nodes))
+    except msgspec.ValidationError as error:
+        yield malformed(error, "")
+        return
+    except Rejected as error:
+        field = error.fields[0] if error.fields else "spec.nodes"
+        text = error.message if error.fields else f"spec.nodes: {error.message}"
+        yield Refused(error.reason if error.fields else "NodeSetInvalid", text, field)
+        return
+    yield from _size(asked, nodes, facts)
+    yield from _windows(asked, calendar, facts, is_new=is_new)
+    yield from _others(asked, calendar, nodes, facts)
+    if is_new and not asked.spec.ignore_running and facts.now is not None and (span := calendar.span(facts.now)) is not None:
+        yield from _running(nodes, span, facts.occupied or ())
+    yield from _people(asked, facts)
+
+
+def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
+    """It names nodes, or how many, within the limit; what does not exist yet is warned of."""
+    wanted = len(nodes) or asked.spec.node_count or 0
+    field = "spec.nodes" if asked.spec.nodes else "spec.nodeCount"
+    if bool(asked.spec.nodes) == (asked.spec.node_count is not None):
+        yield Refused("NodesInvalid", "give either spec.nodes or spec.nodeCount, exactly one of them", "spec.nodes")
+    if not 1 <= wanted <= MOST_NODES:
+        yield Refused("NodesInvalid", f"{field} asks for {wanted} nodes (limits: 1 to {MOST_NODES})", field, "ask for fewer nodes")
+    missing = sorted(nodes - facts.node_names) if facts.node_names is not None else []
+    if missing:
+        yield Caution(
+            f"{len(missing)} of {len(nodes)} nodes do not exist yet: {_names(missing)}; the reservation holds those that do,"
+            + (" and is Impossible until one does" if len(missing) == len(nodes) else " and says so")
+        )
+    if facts.node_names is not None and not nodes and wanted > len(facts.node_names):
+        yield Caution(
+            f"spec.nodeCount is {wanted} and the cluster has {len(facts.node_names)} nodes: the reservation is Impossible until more join"
+        )
+
+
+def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
+    """There is a window, and it is still ahead."""
+    first = calendar.span(float("-inf"))
+    if first is None:
+        sentence = f"spec.recurrence.until is before the first window, which would begin after spec.start {asked.spec.start}"
+        yield Refused("RecurrenceInvalid", sentence, "spec.recurrence.until", "choose a later end")
+        return
+    if facts.now is not None and is_new:
+        late = facts.now - first.start
+        if not calendar.recurs and late > LATE_SECONDS:
+            sentence = f"spec.start {asked.spec.start} lies {format_duration(late)} in the past"
+            yield Refused("ReservationInPast", sentence, "spec.start", f"choose a start after {format_time(facts.now)}")
+        if calendar.recurs and calendar.span(facts.now) is None:
+            yield Refused(
+                "ReservationInPast", f"every window is over: the first began at {format_time(first.start)}", "spec.recurrence",
+                "choose a later start, until or count",
+            )  # fmt: skip
+    odd = odd_start(asked.spec)
+    if odd:
+        yield Caution(odd)
+
+
+def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
+    """No other reservation holds the same nodes at the same time."""
+    now = facts.now if facts.now is not None else float("-inf")
+    name, elsewhere = asked.metadata.name, set[str]()
+    for other in sorted((facts.reservations or {}).values(), key=lambda one: one.metadata.name):
+        if other.metadata.name == name:
+            continue
+        meeting = _meeting(calendar, other, now)
+        if meeting is None:
+            continue
+        theirs = held_nodes(other)
+        elsewhere |= theirs
+        shared = sorted((nodes or own_nodes(asked)) & theirs)
+        if shared:
+            sentence = (
+                f'reservation "{name}" ({show_span(meeting[0])}) and reservation "{other.metadata.name}" ({show_span(meeting[1])}) '
+                f"both hold {_names(shared)}"
+            )
+            yield Refused("ReservationOverlaps", sentence, "spec.nodes", "choose other nodes, another time, or delete the other one")
+    left = len((facts.node_names or frozenset()) - elsewhere)
+    count = asked.spec.node_count
+    if facts.node_names is not None and elsewhere and count is not None and left < count <= len(facts.node_names):
+        yield Caution(
+            f"spec.nodeCount is {count}, and {left} of {len(facts.node_names)} nodes are in no other reservation at that time: "
+            "the reservation is Impossible until more are"
+        )
+
+
+def _meeting(calendar: Calendar, other: Reservation, since: float) -> tuple[Span, Span] | None:
+    """The first two windows that meet; a reservation that does not read holds nothing."""
+    try:
+        return calendar.overlap(calendar_of(other.spec), since)
+    except Rejected:
+        return None
+
+
+def held_nodes(reservation: Reservation) -> frozenset[str]:
+    """The nodes that it names, or those that were chosen for it."""
+    try:
+        return frozenset(expand_nodes(reservation.spec.nodes or reservation.status.nodes))
+    except Rejected:
+        return frozenset()
+
+
+def own_nodes(asked: Reservation) -> frozenset[str]:
+    """The nodes that were chosen for it before; none for a new one."""
+    return held_nodes(asked) if not asked.spec.nodes else frozenset()
+
+
+def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) -> Iterator[Finding]:
+    """No work may run into the first window (as Slurm refuses it without IGNORE_JOBS)."""
+    late = [one for one in occupied if one.nodes & nodes and (one.end is None or one.end > span.start)]
+    if not late:
+        return
+    held = frozenset().union(*(one.nodes & nodes for one in late))
+    ends = [one.end for one in late if one.end is not None]
+    unknown = len(late) - len(ends)
+    latest = f"the last of them ends by {format_time(max(ends))}" if ends else "none of them has an end"
+    latest += f", and {unknown} without an end" if ends and unknown else ""
+    sentence = (
+        f"{len(late)} {'allocation' if len(late) == 1 else 'allocations'} on {_names(sorted(held))} may run into the first window, "
+        f"{show_span(span)}: {latest}"
+    )
+    later = "" if unknown else f"begin at {format_time(max(ends))} or later, or "
+    yield Refused("NodesBusy", sentence, "spec.start", f"{later}set spec.ignoreRunning: true, and they go on to their end")
+
+
+def _people(asked: Reservation, facts: Facts) -> Iterator[Finding]:
+    """Nobody is named for maintenance; tenants and vclusters that do not exist yet are warned of."""
+    spec = asked.spec
+    if spec.maintenance and (spec.users or spec.tenants or spec.vclusters):
+        sentence = "spec.maintenance means that nobody may use it, and users, tenants or vclusters are named"
+        yield Refused("OptionInvalid", sentence, "spec.maintenance", "leave spec.users, spec.tenants and spec.vclusters out")
+    for field, names, known in (("tenants", spec.tenants, facts.tenants), ("vclusters", spec.vclusters, facts.vclusters)):
+        unknown = [one for one in names if known is not None and one not in known]
+        if unknown:
+            yield Caution(f"spec.{field} names {field} that do not exist yet: {listed(unknown)}")
+
+
+def _names(names: list[str]) -> str:
+    """The first of the names as a node set, and how many more."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return fold_nodes(names[:_SHOWN]) + more
+
+
+# the Allocation
+
+
+def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """The reservation that an Allocation names exists, is not over, and admits its user, tenant and vcluster."""
+    name = asked.spec.reservation
+    if not name:
+        return
+    field = "spec.reservation"
+    if facts.reservations is None:
+        yield Caution(f'{field} is "{name}": the server looks whether it exists and admits this work')
+        return
+    found = facts.reservations.get(name)
+    if found is None:
+        usable = [known for known, one in facts.reservations.items() if not _refusal(one, known, asked)]
+        yield Refused("ReservationUnknown", f'reservation "{name}" not found. Open to this work: {listed(usable)}', field)
+        return
+    why = _refusal(found, name, asked)
+    if why:
+        yield Refused("ReservationNotAllowed", why, field, "ask the operators, or leave spec.reservation out")
+        return
+    try:
+        over = facts.now is not None and state_at(calendar_of(found.spec), facts.now) == ENDED
+    except Rejected:
+        over = False  # its own state says why it holds nothing
+    if over:
+        yield Refused("ReservationEnded", f'the last window of reservation "{name}" is over', field, "leave spec.reservation out")
+
+
+def _refusal(reservation: Reservation, name: str, asked: Submission) -> str:
+    spec = asked.spec
+    return refusal_of_use(reservation.spec, name, user=spec.user, tenant=spec.tenant, vcluster=spec.vcluster)

@@ -1,0 +1,266 @@
+"""When a reservation holds its nodes: the windows of its recurrence, and its state at a moment. Pure.
+
+Windows begin at the same local time of the reservation's time zone, so that 02:00 stays 02:00 when the clocks
+change. A local time that does not exist (spring) moves forward by the length of the gap; one that comes twice
+(autumn) is the first of the two. Each window lasts its duration in elapsed seconds; where a change of the clocks
+brings the next window nearer than that, it ends where the next one begins. Windows of one reservation therefore
+never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from lattice.errors import Rejected
+from lattice.units import format_duration, format_time, parse_duration
+from lattice.views.reservation import ReservationSpec
+
+PLANNED: Final = "Planned"
+ACTIVE: Final = "Active"
+ENDED: Final = "Ended"
+IMPOSSIBLE: Final = "Impossible"
+STATES: Final = (PLANNED, ACTIVE, ENDED, IMPOSSIBLE)
+
+WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+LEAST_SECONDS: Final = 60.0
+MOST_SECONDS: Final = 366 * 86400.0
+"""Shortest and longest window."""
+OVERLAP_SECONDS: Final = 366 * 86400.0
+"""How far ahead two recurring reservations are compared."""
+_DAY: Final = 86400.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One window [start, end), in seconds since the epoch."""
+
+    start: float
+    end: float
+
+    def meets(self, other: Span) -> bool:
+        """Whether the two have a moment in common."""
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """The windows of one reservation: `first` local time of the first day, in `zone`; `seconds` long.
+
+    The windows fall on `offsets` (days after the first day, ascending, below `period`) of every `period` days;
+    `period` 0 is once. `count` and `until` (seconds since the epoch) end the recurrence.
+    """
+
+    first: datetime
+    zone: tzinfo
+    seconds: float
+    period: int = 0
+    offsets: tuple[int, ...] = (0,)
+    until: float | None = None
+    count: int | None = None
+
+    @property
+    def recurs(self) -> bool:
+        """Whether there is more than one window."""
+        return self.period > 0
+
+    def spans(self, since: float) -> Iterator[Span]:
+        """The windows that end after `since`, ascending; endless where the recurrence is."""
+        at = self._near(since)
+        start = self._start(at)
+        while start is not None:
+            following = self._start(at + 1)
+            end = start + self.seconds
+            if following is not None:
+                end = min(end, following)
+            if end > since:
+                yield Span(start, end)
+            at, start = at + 1, following
+
+    def span(self, now: float) -> Span | None:
+        """The window that is open now, or the next one; None when there is none left."""
+        return next(self.spans(now), None)
+
+    def overlap(self, other: Calendar, since: float) -> tuple[Span, Span] | None:
+        """The first pair of windows after `since` that have a moment in common, within 366 days where both recur."""
+        firsts = self.span(since), other.span(since)
+        if firsts[0] is None or firsts[1] is None:
+            return None
+        begin = max(since, firsts[0].start, firsts[1].start)
+        until = begin + OVERLAP_SECONDS if self.recurs and other.recurs else float("inf")
+        mine, theirs = self.spans(begin), other.spans(begin)
+        one, two = next(mine, None), next(theirs, None)
+        while one is not None and two is not None and min(one.start, two.start) < until:
+            if one.meets(two):
+                return one, two
+            if one.end <= two.end:
+                one = next(mine, None)
+            else:
+                two = next(theirs, None)
+        return None
+
+    def _near(self, since: float) -> int:
+        """A window number at or before the first one that ends after `since`."""
+        if not self.period:
+            return 0
+        days = (since - self.seconds - _instant(self.first, self.zone)) / _DAY - 2
+        return max(0, int(days // self.period)) * len(self.offsets)
+
+    def _start(self, number: int) -> float | None:
+        """When the window of this number begins; None past the end of the recurrence, or of the calendar."""
+        if (number and not self.period) or (self.count is not None and number >= self.count):
+            return None
+        rounds, at = divmod(number, len(self.offsets))
+        days = self.period * rounds + self.offsets[at]
+        try:
+            local = self.first + timedelta(days=days) if days else self.first  # the first one may be the second of two equal local times
+            start = _instant(local, self.zone)
+        except OverflowError:
+            return None  # past the year 9999
+        return None if self.until is not None and start > self.until else start
+
+
+def calendar_of(spec: ReservationSpec) -> Calendar:
+    """The calendar that a spec describes; Rejected names the field, its value and the limit."""
+    zone = read_zone(spec.time_zone)
+    first = _local(spec.start, zone, bool(spec.time_zone), "spec.start")
+    seconds = _seconds(spec.duration)
+    recurrence = spec.recurrence
+    if recurrence is None:
+        return Calendar(first, zone, seconds)
+    period = 7
+    offsets: tuple[int, ...] = (0,)
+    if recurrence.weekdays:
+        offsets = tuple(sorted({(_weekday(word) - first.weekday()) % 7 for word in recurrence.weekdays}))
+    elif recurrence.every_days is not None and recurrence.every_days >= 1:
+        period = recurrence.every_days
+    else:
+        raise Rejected(
+            "spec.recurrence says neither everyDays nor weekdays: give one of them", reason="RecurrenceInvalid", fields=("spec.recurrence",)
+        )
+    until = _instant(_local(recurrence.until, zone, bool(spec.time_zone), "spec.recurrence.until"), zone) if recurrence.until else None
+    made = Calendar(first, zone, seconds, period, offsets, until, recurrence.count)
+    _check_length(made, spec)
+    return made
+
+
+def state_at(calendar: Calendar, now: float) -> str:
+    """Planned before a window, Active in one, Ended after the last."""
+    span = calendar.span(now)
+    if span is None:
+        return ENDED
+    return ACTIVE if span.start <= now else PLANNED
+
+
+def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, vcluster: str) -> str:
+    """Why this work may not use the reservation, as a sentence; empty when it may: by user, tenant or vcluster, all where none is named."""
+    if spec.maintenance:
+        return f'reservation "{name}" is for maintenance: nobody may use it'
+    named = spec.users or spec.tenants or spec.vclusters
+    if not named or user in spec.users or tenant in spec.tenants or vcluster in spec.vclusters:
+        return ""
+    return f'reservation "{name}" admits neither user "{user}" nor tenant "{tenant}" nor vcluster "{vcluster}"'
+
+
+def odd_start(spec: ReservationSpec) -> str:
+    """What is odd about a local `spec.start`: it does not exist, or comes twice; empty for all others. The spec reads."""
+    local = datetime.fromisoformat(spec.start)
+    if local.tzinfo is not None:
+        return ""
+    zone = read_zone(spec.time_zone)
+    start = _instant(local, zone)
+    kept = datetime.fromtimestamp(start, zone).replace(tzinfo=None)
+    if kept != local:
+        return f"spec.start {spec.start} does not exist in {spec.time_zone}, the clocks go forward: it is {kept.isoformat()} there"
+    later = _instant(local.replace(fold=1), zone)
+    if later != start:
+        return f"spec.start {spec.start} comes twice in {spec.time_zone}, the clocks go back: it is the first, {format_time(start)}"
+    return ""
+
+
+def show_span(span: Span) -> str:
+    """`2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z`."""
+    return f"{format_time(span.start)} to {format_time(span.end)}"
+
+
+def read_zone(name: str) -> tzinfo:
+    """The time zone of an IANA name; UTC where none is given."""
+    if not name or name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise Rejected(
+            f"spec.timeZone {name!r} is no time zone of the IANA database: write for example Europe/Zurich",
+            reason="TimeZoneUnknown",
+            fields=("spec.timeZone",),
+        ) from error
+
+
+def _local(text: str, zone: tzinfo, named: bool, field: str) -> datetime:
+    """The local time in `zone`, without one, of an RFC 3339 time or of a local time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or "T" not in text:
+        raise Rejected(
+            f"{field} {text!r} is not a time: write for example 2026-12-01T08:00:00Z, or 2026-12-01T08:00 with spec.timeZone",
+            reason="TimeInvalid",
+            fields=(field,),
+        )
+    if moment.tzinfo is not None:
+        try:
+            return moment.astimezone(zone).replace(tzinfo=None)
+        except OverflowError as error:
+            raise Rejected(f"{field} {text!r} is outside the calendar", reason="TimeInvalid", fields=(field,)) from error
+    if not named:
+        raise Rejected(
+            f"{field} {text!r} is a local time: set spec.timeZone, for example Europe/Zurich, or write an offset such as Z",
+            reason="TimeInvalid",
+            fields=(field,),
+        )
+    return moment
+
+
+def _instant(local: datetime, zone: tzinfo) -> float:
+    """Seconds since the epoch; fold 0 of PEP 495 is what this module's docstring says of both kinds of odd local times."""
+    return (local.replace(tzinfo=zone) - _EPOCH) / timedelta(seconds=1)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except Rejected as error:
+        raise Rejected(f"spec.duration: {error.message}", reason="DurationInvalid", fields=("spec.duration",)) from error
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        limits = f"{format_duration(LEAST_SECONDS)} to {format_duration(MOST_SECONDS)}"
+        raise Rejected(f"spec.duration is {text} (limits: {limits})", reason="DurationInvalid", fields=("spec.duration",))
+    return seconds
+
+
+def _weekday(word: str) -> int:
+    if word not in WEEKDAYS:
+        raise Rejected(
+            f"spec.recurrence.weekdays: {word!r} is none of {', '.join(WEEKDAYS)}",
+            reason="RecurrenceInvalid",
+            fields=("spec.recurrence.weekdays",),
+        )
+    return WEEKDAYS.index(word)
+
+
+def _check_length(calendar: Calendar, spec: ReservationSpec) -> None:
+    """A window is not longer than the time to the next one, by days of 24 hours."""
+    days = (*calendar.offsets, calendar.offsets[0] + calendar.period)
+    gap = min(later - earlier for earlier, later in pairwise(days)) * _DAY
+    if calendar.seconds > gap and (calendar.count is None or calendar.count > 1):
+        raise Rejected(
+            f"spec.duration {spec.duration} is longer than the {format_duration(gap)} from one window to the next: it would overlap itself",
+            reason="OverlapsItself",
+            fields=("spec.duration",),
+        )
