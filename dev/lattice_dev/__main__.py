@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     up = _verb(verbs, "up", "make the instance, or repair it", _up)
     up.add_argument("--nodes", type=int, help="agents that run work (4)")
     up.add_argument("--hollow", type=int, help="nodes that only wait, for scale (0)")
+    up.add_argument("--inventory", help="a YAML file of machines: more nodes that only wait, with GPUs, groups, homes; '' for none")
     up.add_argument("--plain", action=argparse.BooleanOptionalAction, help="agents without a network of their own")
     up.add_argument("--kubeconfig", help="use this cluster (kind, a real one) as its administrator, in place of one made here")
     up.add_argument("--without", help="components that shall not run, comma-separated, `agents` for all of them; '' for none")
@@ -81,6 +82,7 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
     given = {
         "nodes": chosen.nodes,
         "hollow": chosen.hollow,
+        "inventory": chosen.inventory and str(Path(chosen.inventory).absolute()),
         "plain": chosen.plain,
         "kubeconfig": chosen.kubeconfig and str(Path(chosen.kubeconfig).absolute()),
         "compaction": chosen.compaction,

@@ -186,5 +186,5 @@ def _hollow(site: Site) -> Component:
         "--state-dir", str(site.where.node("hollow") / "state"),
     ]  # fmt: skip
     if options.inventory:
-        argv += ["--hollow-inventory", str(site.where.inventory(options.inventory_digest))]
+        argv += ["--hollow-inventory", options.inventory]
     return Component("hollow", 2, tuple(argv), Answers(LOOPBACK, port, "/readyz"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lattice.kube import resources
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import PatchKind
 from lattice.kube.resources import Resource
+from lattice.scheduling.inventory import InventoryNode
 from lattice_dev.waiting import Clock, wait_until
 
 MANAGER = "lattice-dev"
@@ -155,6 +156,25 @@ def default_vcluster() -> dict[str, Any]:
     """The vcluster of a fresh instance: every node, an hour unless said, a week at most."""
     spec = {"defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}, "partitionNames": ["normal"]}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": "hpc-batch"}, "spec": spec}
+
+
+def home_vcluster(name: str, groups: Sequence[str]) -> dict[str, Any]:
+    """A vcluster that is at home in these groups."""
+    spec = {"nodes": {"selector": {"group": list(groups)}}, "defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": name}, "spec": spec}
+
+
+def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int:
+    """Puts group and switch of an inventory into `LatticeNode.spec`; answers how many nodes stood elsewhere."""
+    places = {node.name: {"group": node.group, "switch": node.switch} for node in nodes}
+    moved = 0
+    for item in cluster.list(resources.NODES).items:
+        name, spec = item["metadata"]["name"], item.get("spec") or {}
+        wanted = places.get(name)
+        if wanted is not None and any(spec.get(key, "") != word for key, word in wanted.items()):
+            cluster.patch(resources.NODES, name, {"spec": wanted})
+            moved += 1
+    return moved
 
 
 def tenant_manifest(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal as signals
@@ -11,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from lattice import errors
 from lattice.kube import kubeconfig as kubeconfig_file
 from lattice.kube.blocking import BlockingCluster
+from lattice.scheduling.inventory import Inventory, read_inventory
 from lattice_dev import audit, build, install, kubeconfigs, network, people, pki, ports, processes, readiness, site, state
 from lattice_dev.build import Programs
 from lattice_dev.components import Component, components
@@ -74,7 +78,7 @@ class Instance:
             recorded = state.load(self.where)
             self._find_again(recorded)
             kept = self._options or recorded.options
-            recorded.options = _check(choose(kept) if choose else kept)
+            recorded.options = _keep_inventory(self.where, _check(choose(kept) if choose else kept))
             here = self._plan(recorded)
             with self._progress.step("certificates and kubeconfigs"):
                 self._write_files(here, recorded)
@@ -306,7 +310,7 @@ class Instance:
             (self.where.node(node) / "state").mkdir(mode=0o755, parents=True, exist_ok=True)
             if not (self.where.node(node) / "boot_id").exists():
                 _write_boot_id(self.where, node)
-        if here.options.hollow:
+        if here.options.waiting_nodes:
             (self.where.node("hollow") / "state").mkdir(mode=0o755, parents=True, exist_ok=True)
         people.write_logins(self.where, recorded.users, people.host_table(here))
 
@@ -349,17 +353,16 @@ class Instance:
     def _install(self, here: Site) -> None:
         with self._progress.step("CRDs, roles, policies, webhooks"), self.cluster() as cluster:
             webhook = here.webhook if here.runs("webhook") and not here.options.kubeconfig else ""
-            hollow = bool(here.options.hollow)
-            install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow)
-            if here.options.hollow > CALM_NODES and install.create_missing(cluster, install.calm_config(here.options.hollow)):
-                self._progress.note(
-                    f"{here.options.hollow} hollow nodes: each reports every {here.options.hollow // 100} s, not every 10 s"
-                )
+            hollow = here.options.waiting_nodes
+            install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow > 0)
+            if hollow > CALM_NODES and install.create_missing(cluster, install.calm_config(hollow)):
+                self._progress.note(f"{hollow} hollow nodes: each reports every {hollow // 100} s, not every 10 s")
             install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())
 
     def _settle(self, here: Site, recorded: State) -> None:
         with self._progress.step("tenant, people, nodes"):
             with self.cluster() as cluster:
+                self._place_listed(cluster, here.options)
                 install.create_missing(cluster, install.default_vcluster())
             own = (people.own_name(),) if here.network is None else ()
             for name in (*EXAMPLE_USERS, *own):
@@ -368,6 +371,16 @@ class Instance:
             for name, user in recorded.users.items():
                 people.write_kubeconfig(here, name, user, self._clock.now())
             self._wait_objects(here, _patience(recorded.options))
+
+    def _place_listed(self, cluster: BlockingCluster, options: Options) -> None:
+        """Nodes of the inventory stand where it says, and vclusters that it names are there."""
+        if not options.inventory:
+            return
+        listed = _read_inventory(Path(options.inventory))
+        for name, groups in listed.homes().items():
+            install.create_missing(cluster, install.home_vcluster(name, groups))
+        if moved := install.place_nodes(cluster, listed.nodes):
+            self._progress.note(f"{moved} nodes of the inventory were moved to its groups")
 
     def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
         user = people.new_user(name, tenant, role, recorded.users, plain=here.network is None)
@@ -384,8 +397,8 @@ class Instance:
             return
         nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
         with self.cluster() as cluster:
-            missing = readiness.Objects(cluster, tenants=[EXAMPLE_TENANT], nodes=nodes, hollow=here.options.hollow).missing
-            every = 0.1 + here.options.hollow / 2000  # each look lists every node
+            missing = readiness.Objects(cluster, tenants=[EXAMPLE_TENANT], nodes=nodes, hollow=here.options.waiting_nodes).missing
+            every = 0.1 + here.options.waiting_nodes / 2000  # each look lists every node
             wait_until(missing, within=within, clock=self._clock, what="the cluster", every=every)
 
     def _networked(self) -> Site:
@@ -424,7 +437,7 @@ class Instance:
 
 
 def _patience(options: Options) -> float:
-    return READY_SECONDS + options.hollow * HOLLOW_READY_SECONDS
+    return READY_SECONDS + options.waiting_nodes * HOLLOW_READY_SECONDS
 
 
 def _check(options: Options) -> Options:
@@ -436,6 +449,34 @@ def _check(options: Options) -> Options:
     if not 0 <= options.hollow <= 16384:
         raise errors.Rejected(f"--hollow {options.hollow}: 0 to 16384", reason="BadOptions")
     return options
+
+
+def _keep_inventory(where: Layout, options: Options) -> Options:
+    """The options with a copy of the inventory of their own, named by its content, and the number of its nodes."""
+    if not options.inventory:
+        return msgspec.structs.replace(options, listed=0)
+    nodes = _read_inventory(Path(options.inventory)).nodes
+    listed = len(nodes)
+    if both := {node.name for node in nodes} & set(site.node_names(options.nodes)):
+        raise errors.Rejected(
+            f"{options.inventory}: {min(both)} is a real node of this instance already ({options.nodes} of them: --nodes); rename it",
+            reason="BadOptions",
+        )
+    if options.hollow + listed > 16384:
+        raise errors.Rejected(f"--hollow {options.hollow} and {listed} nodes of the inventory: 16384 fit together", reason="BadOptions")
+    data = Path(options.inventory).read_bytes()
+    kept = where.directory / f"inventory-{hashlib.sha256(data).hexdigest()[:12]}.yaml"
+    if not kept.exists():
+        kept.write_bytes(data)
+    return msgspec.structs.replace(options, inventory=str(kept), listed=listed)
+
+
+def _read_inventory(path: Path) -> Inventory:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise errors.Rejected(f"--inventory {path} cannot be read: {error}", reason="BadOptions") from error
+    return read_inventory(text, str(path))
 
 
 def _named(every: Sequence[Component], name: str) -> Component:

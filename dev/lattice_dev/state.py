@@ -25,11 +25,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: int = 4
     hollow: int = 0
+    inventory: str = ""
+    """A file of more nodes that only wait; once up, the instance's own copy of it."""
+    listed: int = 0
+    """Nodes of the inventory."""
     fsync: bool = True
     compaction: bool = True
     plain: bool = False
     without: tuple[str, ...] = ()
     kubeconfig: str = ""
+
+    @property
+    def waiting_nodes(self) -> int:
+        """Every node that only waits: those that are counted and those of the inventory."""
+        return self.hollow + self.listed
 
 
 class Process(msgspec.Struct, frozen=True):
