@@ -23,8 +23,10 @@ Patch = dict[str, Any]
 ATTEMPTS_KEPT = 10
 
 
-def pending(allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float) -> Patch | None:
-    """Show why it waits; None when the status says so already."""
+def pending(
+    allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None
+) -> Patch | None:
+    """Show why it waits, and its score; None when the status says why already: a score alone is not written."""
     status, generation = allocation.status, allocation.metadata.generation
     conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
     settled = _settle(allocation, conditions, now)
@@ -33,11 +35,15 @@ def pending(allocation: Allocation, reason: str, message: str, *, number: int, s
     return _patch(
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, submitTime=status.submit_time or allocation.metadata.creation_timestamp,
+        **({"score": score} if score else {}),
     )  # fmt: skip
 
 
-def placed(allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False) -> Patch:
-    """Show where this attempt runs."""
+def placed(
+    allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False,
+    score: Patch | None = None,
+) -> Patch:  # fmt: skip
+    """Show where this attempt runs, and the score that it was placed with."""
     status = allocation.status
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
     fresh = status.attempt != row.attempt
@@ -61,6 +67,8 @@ def placed(allocation: Allocation, row: Row, names: Mapping[int, str], *, number
         fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
     if hollow:
         fields["hollow"] = True
+    if score:
+        fields["score"] = score
     return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log1p
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from lattice.scheduling import cost
 from lattice.scheduling.machine import Machine, Need
@@ -290,6 +290,6 @@ def checkpoint_term(candidate: Candidate) -> float:
     return cost.checkpoint(cost.checkpoint_minutes(need.gpus * need.gpu_memory or need.memory))
 
 
-def shown(score: Score) -> dict[str, object]:
-    """The score as `status.score` has it: texts with three decimals."""
+def shown(score: Score) -> dict[str, Any]:
+    """The score as `status.score` has it, and the projection writes it: texts with three decimals."""
     return {"total": f"{score.total:.3f}", "terms": {f"f{number}": f"{value:.3f}" for number, value in enumerate(score.terms, start=1)}}

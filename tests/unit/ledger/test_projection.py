@@ -77,3 +77,25 @@ def test_the_next_attempt_keeps_the_submission_time_and_the_history() -> None:
     assert [(entry.attempt, entry.reason, entry.nodes) for entry in after.status.attempts] == [(1, "NodeLost", "nid001")]
     assert set(kinds(after)) == {"Scheduled", "Ready"}
     assert after.status.start_time is None
+
+
+SCORE = {"total": "0.731", "terms": {"f1": "0.500", "f9": "1.000"}}
+
+
+def test_the_score_is_written_with_the_reason_and_never_alone() -> None:
+    fresh = allocation()
+    patch = projection.pending(fresh, "WaitingForNodes", "needs 4", number=7, seq=3, now=NOW, score=SCORE)
+    assert patch is not None
+    after = patched(fresh, patch)
+    assert after.status.score is not None
+    assert (after.status.score.total, after.status.score.terms["f1"]) == ("0.731", "0.500")
+    higher = {**SCORE, "total": "0.900"}
+    assert projection.pending(after, "WaitingForNodes", "needs 4", number=7, seq=4, now=NOW + 9, score=higher) is None
+
+
+def test_a_placed_one_shows_the_score_that_it_was_placed_with() -> None:
+    after = patched(allocation(), projection.placed(allocation(), row(1, (0,)), NAMES, number=7, seq=3, now=NOW, score=SCORE))
+    assert after.status.score is not None
+    assert after.status.score.total == "0.731"
+    without = projection.placed(allocation(), row(1, (0,)), NAMES, number=7, seq=3, now=NOW)
+    assert "score" not in without["status"]
