@@ -14,7 +14,15 @@ from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
-from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS, RESERVATION_REASONS, Reason
+from lattice.models.reasons import (
+    ADMINISTRATION_REASONS,
+    END_REASONS,
+    NODE_REASONS,
+    PENDING_REASONS,
+    PREEMPTION_REASONS,
+    RESERVATION_REASONS,
+    Reason,
+)
 from lattice.models.reservation import Reservation
 from lattice.models.shape import API_VERSION, DURATION_PATTERN, QUANTITY_PATTERN, Kind, Meta
 from lattice.models.tenant import Tenant
@@ -67,6 +75,7 @@ def reasons_page() -> str:
         '# Reasons\n\nEvery "no" carries one of these words and a sentence with the numbers. The words are part of the interface;\n'
         "the sentences are not. They stand in conditions, in events and in the answers of `lattice`.\n"
         + _reasons("Why an allocation waits", PENDING_REASONS)
+        + _reasons("Why nothing is preempted for an allocation that waits", PREEMPTION_REASONS)
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
         + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)

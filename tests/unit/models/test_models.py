@@ -122,7 +122,7 @@ LISTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("listed", LISTS, ids=["pending", "end", "node", "administration", "reservation"])
+@pytest.mark.parametrize("listed", LISTS, ids=["pending", "preemption", "end", "node", "administration", "reservation"])
 def test_reasons_are_camel_case_words_given_once_with_a_meaning(listed: tuple[reasons.Reason, ...]) -> None:
     words = [reason.word for reason in listed]
     assert len(words) == len(set(words))
