@@ -37,8 +37,8 @@ class Outside:
     configure: Callable[[str | None, str | None], ClusterConfig]
     """Reads the kubeconfig of a path and a context."""
     connect: Callable[[ClusterConfig], Blocking]
-    stream: Callable[[ClusterConfig, str, str, str], Stream]
-    """Opens a GET on the gateway: configuration, URL, CA certificate, path."""
+    stream: Callable[[ClusterConfig, str, str, str, bytes | None, float], Stream]
+    """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, seconds of silence."""
     random: Callable[[], str]
     """Five random characters for the name of an object."""
 

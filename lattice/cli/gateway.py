@@ -1,4 +1,4 @@
-"""The gateway, which alone talks to agents: where it is, and what it streams (one JSON object a line)."""
+"""The gateway, which alone talks to agents and scheduler: where it is, what it streams (one JSON object a line), what it answers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 3600.0
 """A followed stream may be silent for long; a dead connection is found by TCP keepalive before that."""
+ANSWER_SECONDS = 40.0
+"""How long an answer may take: the gateway gives the scheduler 30 s."""
 
 
 class Stream(Protocol):
@@ -55,11 +57,26 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stre
     """The stream of what an allocation prints."""
     url, ca = find_gateway(console)
     wanted = urlencode({key: value for key, value in query.items() if value})
-    return console.outside.stream(console.cluster_config, url, ca, f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}")
+    path = f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}"
+    return console.outside.stream(console.cluster_config, url, ca, path, None, SILENCE_SECONDS)
 
 
-def open_stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:
-    """Send the GET with the kubeconfig's identity, and read the head of the answer."""
+def ask(console: Console, path: str, body: object = None) -> bytes:
+    """The gateway's answer to a GET, or to a POST of `body` as JSON."""
+    url, ca = find_gateway(console)
+    given = json.dumps(body).encode() if body is not None else None
+    stream = console.outside.stream(console.cluster_config, url, ca, path, given, ANSWER_SECONDS)
+    try:
+        return b"".join(stream.lines())
+    finally:
+        stream.close()
+
+
+def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS) -> Stream:
+    """Send the GET, or the POST of a body, with the kubeconfig's identity, and read the head of the answer.
+
+    `seconds` is how long the gateway may be silent.
+    """
     import http.client
     import socket
     from urllib.parse import urlsplit
@@ -79,10 +96,11 @@ def open_stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:
     )
     try:
         connection.connect()
-        connection.request("GET", parts.path + path, headers={**dict(identity.headers), "Accept": "application/x-ndjson"})
+        headers = {**dict(identity.headers), "Accept": "application/x-ndjson, application/json", "Content-Type": "application/json"}
+        connection.request("GET" if body is None else "POST", parts.path + path, body=body, headers=headers)
         if connection.sock is not None:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.sock.settimeout(SILENCE_SECONDS)
+            connection.sock.settimeout(seconds)
         response = connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         connection.close()

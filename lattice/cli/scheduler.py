@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lattice.errors import LatticeError, NotFound
+from lattice.errors import LatticeError, NotFound, Retry
 from lattice.kube.resources import LEASES
 from lattice.units import parse_time
 from lattice.views import Lease
@@ -49,3 +49,9 @@ def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothi
     except LatticeError:
         return Leadership("", "", "")
     return judge_lease(lease, console.outside.now(), who, meanwhile)
+
+
+def with_silence(console: Console, error: Retry) -> Retry:
+    """The error of a question that was not answered, and since when the scheduler is silent, where that is why."""
+    sentence = leadership(console).sentence
+    return Retry(f"{error.message}: {sentence}", reason=error.reason) if sentence else error

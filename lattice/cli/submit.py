@@ -37,6 +37,7 @@ _FLAGS = {
     "tasks-on": ("WHERE", "head-node (default of scripts) or every-node (default of commands)"),
     "nodelist": ("NODES", "only these nodes, for example nid[001-064]"),
     "exclude": ("NODES", "none of these nodes"),
+    "reservation": ("NAME", "run in this reservation (`lattice reservation list`)"),
     "topology": ("HINT", "any, tight or spread"),
     "preemption-class": ("0-10", "priority class"),
     "not-before": ("TIME", "not started before; also Slurm's forms, such as now+1hour"),
@@ -70,6 +71,16 @@ _GLOBAL = frozenset({"tenant", "vcluster", "output"})
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `submit`; options of Slurm's spelling are taken too, and not listed."""
     parser.usage = "lattice submit [flags] SCRIPT | -f FILE | -- COMMAND [ARGUMENT …]"
+    request_arguments(parser)
+    parser.add_argument("--request-id", default="", metavar="ID", help="makes repeating it safe: the same id never submits twice")
+    parser.add_argument("--dry-run", choices=("client", "server"), help="show what would be applied; client needs no cluster")
+    parser.add_argument("--wait", action="store_true", help="wait for its end, and exit with its code")
+    parser.add_argument("--watch", action="store_true", help="like --wait, and show each change of state")
+    parser.add_argument("--parsable", action="store_true", help="print only the number")
+
+
+def request_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is asked for; `plan` takes them too."""
     parser.epilog = "Scripts may have #LATTICE and #SBATCH lines. Strongest first: flags, environment, #LATTICE, #SBATCH, configuration."
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a script with a #! line; - is standard input")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest (YAML or JSON, ours or the book's); - is standard input")
@@ -81,16 +92,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         if name not in _FLAGS and name not in _SWITCHES and name not in _GLOBAL:
             action: dict[str, Any] = {"action": "store_true", "default": None} if option.argument is Argument.NONE else {}
             parser.add_argument(f"--{name}", dest=f"ask:{name}", help=argparse.SUPPRESS, **action)
-    parser.add_argument("--request-id", default="", metavar="ID", help="makes repeating it safe: the same id never submits twice")
-    parser.add_argument("--dry-run", choices=("client", "server"), help="show what would be applied; client needs no cluster")
-    parser.add_argument("--wait", action="store_true", help="wait for its end, and exit with its code")
-    parser.add_argument("--watch", action="store_true", help="like --wait, and show each change of state")
-    parser.add_argument("--parsable", action="store_true", help="print only the number")
 
 
 def run(console: Console) -> int:
     """Submit, and wait where that is asked."""
-    documents = _documents(console)
+    documents = gather_documents(console)
     if console.args.dry_run:
         return _dry_run(console, documents)
     if len(documents) > 1 and console.args.request_id:
@@ -107,7 +113,7 @@ def _flags(console: Console) -> dict[str, str | bool]:
     return flags
 
 
-def _documents(console: Console) -> list[dict[str, Any]]:
+def gather_documents(console: Console) -> list[dict[str, Any]]:
     """The Allocations, complete but for defaults that the server fills in."""
     args, flags = console.args, _flags(console)
     if args.filename is not None:

@@ -72,7 +72,7 @@ def _connect(config: ClusterConfig) -> Blocking:
     return BlockingCluster(config, warn=lambda text: print(f"Warning: {text}", file=sys.stderr))
 
 
-def _stream(config: ClusterConfig, url: str, ca: str, path: str) -> Stream:
+def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> Stream:
     from lattice.cli.gateway import open_stream
 
-    return open_stream(config, url, ca, path)
+    return open_stream(config, url, ca, path, body, seconds)

@@ -22,7 +22,9 @@ class Verb(NamedTuple):
 VERBS: Final[dict[str, Verb]] = {
     "submit": Verb("submit", "Submit a command, a batch script or a manifest", "Work"),
     "status": Verb("status", "Show allocations: what runs, where, since when, and why the rest waits", "Work"),
-    "why": Verb("why", "Say why an allocation waits, or how it ended", "Work"),
+    "why": Verb("why", "Say why an allocation waits, what stands before it, when it is expected to start, or how it ended", "Work"),
+    "queue": Verb("queue", "Show what is pending in order, and the use of nodes to come", "Work"),
+    "plan": Verb("plan", "Say what would become of work that is not submitted: where and when it would start", "Work"),
     "logs": Verb("logs", "Show what an allocation prints", "Work"),
     "wait": Verb("wait", "Wait until allocations have ended, and exit with their code", "Work"),
     "cancel": Verb("cancel", "Cancel allocations", "Work"),
@@ -31,14 +33,15 @@ VERBS: Final[dict[str, Verb]] = {
     "update": Verb("update", "Change what may be changed of an allocation", "Work"),
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
+    "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),
     "replay": Verb("replay", "Replay a workload log on a machine of N nodes: waits, slowdowns, utilisation", "Planning"),
     "quota": Verb("quota", "Divide an elastic quota tree offline: what each group may use", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),
 }
-ALIASES: Final = {"completions": "completion"}
-"""Spellings that the book also has."""
+ALIASES: Final = {"completions": "completion", "reservations": "reservation"}
+"""Spellings that the book also has, and plurals."""
 GLOBAL_WITH_VALUE: Final = frozenset(
     {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}
 )

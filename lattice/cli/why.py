@@ -1,26 +1,41 @@
-"""`lattice why`: why an allocation waits, or how it ended, and what to do next."""
+"""`lattice why`: why an allocation waits, what stands before it and when it is expected to start, or how it ended."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
 
 from lattice.cli import exits
 from lattice.cli.allocation_rows import blocker, is_final, label, phase_of, since
+from lattice.cli.answer_rows import (
+    blocker_table,
+    change_lines,
+    expected_sentence,
+    position_sentence,
+    preemption_lines,
+    score_sentence,
+)
 from lattice.cli.find import Finder
-from lattice.cli.render import age
-from lattice.cli.scheduler import Leadership, leadership
+from lattice.cli.gateway import ask
+from lattice.cli.render import age, fields
+from lattice.cli.scheduler import leadership
+from lattice.errors import LatticeError, NotFound
 from lattice.models.conditions import PENDING
 from lattice.models.reasons import END_REASONS, PENDING_REASONS
+from lattice.scheduling.answers import WHY_SCHEMA, Silence, Why, Work
 from lattice.views import Allocation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
-SCHEMA = "lattice.dev/why/v1"
 _NEXT = {reason.word: reason.next_step for reason in (*END_REASONS, *PENDING_REASONS)}
 _MEANING = {reason.word: reason.meaning for reason in (*END_REASONS, *PENDING_REASONS)}
+_NAMED_VERBS = ("logs", "release", "cancel")
+"""Verbs of the next steps that take the allocation's number."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,47 +46,98 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Say it once."""
     one = Finder(console).one(console.args.allocation)
-    scheduler = leadership(console) if not is_final(one) else Leadership("", "", "")
-    answer = explain_allocation(one, scheduler)
+    answer = explain_allocation(one)
+    if not is_final(one):
+        answer = _with_scheduler(console, one, answer)
     if console.format in ("json", "yaml"):
-        console.document(answer)
+        console.document(msgspec.to_builtins(answer))
     elif console.format == "name":
-        console.say(answer["reason"])
+        console.say(answer.reason)
     else:
-        console.say(*_sentences(one, answer, console.outside.now()))
+        console.say(*sentences(label(one), answer, console.outside.now(), console.outside.columns))
     return exits.DONE
 
 
-def explain_allocation(one: Allocation, scheduler: Leadership) -> dict[str, Any]:
-    """The answer for programs; its fields are part of the interface."""
+def explain_allocation(one: Allocation) -> Why:
+    """What the object itself says."""
     why = blocker(one)
-    pending = phase_of(one) == PENDING
-    reason = why.reason if why is not None else "NotYetEvaluated" if pending else phase_of(one)
-    answer: dict[str, Any] = {
-        "schema": SCHEMA,
-        "allocation": {
-            "namespace": one.metadata.namespace,
-            "name": one.metadata.name,
-            "number": one.status.number,
-            "uid": one.metadata.uid,
-        },
-        "phase": phase_of(one),
-        "reason": reason,
-        "message": (why.message if why is not None else "") or _MEANING.get(reason, ""),
-        "since": since(one),
-        "nextStep": _NEXT.get(reason, ""),
-    }
-    if scheduler.sentence:
-        answer["scheduler"] = {"silentSince": scheduler.silent_since or None, "message": scheduler.sentence}
-    return answer
+    phase = phase_of(one)
+    reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
+    message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
+    if why is not None and reason != "Cancelled":
+        message = why.message
+    return Why(
+        schema=WHY_SCHEMA,
+        allocation=Work(
+            namespace=one.metadata.namespace, name=one.metadata.name, number=one.status.number, uid=one.metadata.uid,
+            user=one.spec.user, job=one.spec.tags.get("name", ""),
+        ),
+        phase=phase,
+        reason=reason,
+        message=message or _MEANING.get(reason, ""),
+        since=since(one),
+        next_step=next_step(reason, label(one)),
+    )  # fmt: skip
 
 
-def _sentences(one: Allocation, answer: dict[str, Any], now: float) -> list[str]:
-    when = f" since {answer['since']} ({age(answer['since'], now)})" if answer["since"] else ""
-    lines = [f"Allocation {label(one)} ({one.metadata.namespace}/{one.metadata.name}) is {answer['phase']}{when}"]
-    lines.append(f"  {answer['reason']}: {answer['message']}" if answer["message"] else f"  {answer['reason']}")
-    if answer["nextStep"]:
-        lines.append(f"  Next: {answer['nextStep']}")
-    if "scheduler" in answer:
-        lines.append(f"  But {answer['scheduler']['message']}")
+def next_step(reason: str, name: str) -> str:
+    """What the person does next, as a command where it is one."""
+    step = _NEXT.get(reason, "")
+    for verb in _NAMED_VERBS:
+        step = step.replace(f"`lattice {verb}`", f"`lattice {verb} {name}`")
+    return step
+
+
+def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
+    """What the scheduler adds; where it cannot be asked, since when it is silent, or why it cannot."""
+    lead = leadership(console)
+    silence = Silence(message=lead.sentence, silent_since=lead.silent_since or None) if lead.sentence else None
+    if answer.phase != PENDING:
+        return msgspec.structs.replace(answer, scheduler=silence)
+    path = f"/v1/why/{quote(one.metadata.namespace, safe='')}/{quote(one.metadata.name, safe='')}"
+    try:
+        said = msgspec.json.decode(ask(console, path), type=Why)
+    except NotFound as error:
+        if error.reason == "NotPending":
+            return msgspec.structs.replace(answer, scheduler=silence)
+        return msgspec.structs.replace(answer, scheduler=silence or Silence(message=error.message))
+    except (LatticeError, msgspec.DecodeError) as error:
+        return msgspec.structs.replace(answer, scheduler=silence or Silence(message=f"only the object was asked: {error}"))
+    return _joined(answer, said)
+
+
+def _joined(answer: Why, said: Why) -> Why:
+    """The scheduler's answer, with what only the object says; the fresher reason is the scheduler's."""
+    same = said.reason == answer.reason
+    return msgspec.structs.replace(
+        said,
+        phase=answer.phase,
+        since=answer.since if same or said.since is None else said.since,
+        next_step=next_step(said.reason, str(said.allocation.number or said.allocation.name)),
+        message=said.message or answer.message,
+    )
+
+
+def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
+    """The answer for people."""
+    when = f" since {answer.since} ({age(answer.since, now)})" if answer.since else ""
+    lines = [f"Allocation {name} ({answer.allocation.namespace}/{answer.allocation.name}) is {answer.phase}{when}"]
+    lines.append(f"  {answer.reason}: {answer.message}" if answer.message else f"  {answer.reason}")
+    told = fields(
+        [
+            ("Queue", position_sentence(answer.queue)),
+            ("Expected start", expected_sentence(answer.expected_start, now)),
+            ("Score", score_sentence(answer.score)),
+            ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
+        ]
+    )
+    lines += [f"  {line}" for line in told]
+    if answer.blockers:
+        lines += ["  Before it, in order:", *(f"    {line}" for line in blocker_table(answer.blockers, now, max(0, width - 4)))]
+    if answer.changes:
+        lines += ["  It would start now with:", *(f"    {line}" for line in change_lines(answer.changes))]
+    if answer.next_step:
+        lines.append(f"  Next: {answer.next_step}")
+    if answer.scheduler is not None:
+        lines.append(f"  But {answer.scheduler.message}")
     return lines

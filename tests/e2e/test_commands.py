@@ -187,7 +187,7 @@ def test_why_says_reason_since_when_and_the_next_step(me: Person) -> None:
     number = submitted(me, "--hold", "--", "true")
     until(lambda: "Held" in me.lattice("why", number).stdout, within=10)
     said = me.lattice("why", number).stdout
-    assert all(word in said for word in (f"Allocation {number}", "is Pending since", "Next: `lattice release`"))
+    assert all(word in said for word in (f"Allocation {number}", "is Pending since", f"Next: `lattice release {number}`"))
     answer = json.loads(me.lattice("why", number, "-o", "json").stdout)
     assert (answer["reason"], answer["allocation"]["number"]) == ("Held", int(number))
 

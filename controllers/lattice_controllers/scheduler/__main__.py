@@ -27,10 +27,15 @@ from lattice.ledger.plans import plan_name
 from lattice.ledger.proposals import Forget, Limits, Proposal
 from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.ledger.verify import verify
+from lattice.scheduling.candidates import holder_of
+from lattice.scheduling.work import Holder
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Ledger, Node, NodeIndex, Plan, Tenant, VCluster
 from lattice_controllers.scheduler.allocations import Allocations
+from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
+from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files
 from lattice_controllers.scheduler.committer import Changes, Committer, take_over
+from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
@@ -57,6 +62,11 @@ class Settings(settings.CommonSettings):
     namespace: str = field(default="lattice-system", metadata={"help": "namespace of the leader's Lease"})
     identity: str = field(default="", metadata={"help": "name of this process in the Lease; empty: host, pid and a random part"})
     lease_seconds: float = field(default=15.0, metadata={"help": "how long the Lease lasts without being renewed"})
+    answers_listen: str = field(default="", metadata={"help": "HOST:PORT at which the gateway asks why, queue and plan; empty: nowhere"})
+    answers_advertise: str = field(default="", metadata={"help": "HOST:PORT by which the gateway reaches it; empty: where it listens"})
+    answers_certificate: str = field(default="", metadata={"help": "PEM file of the certificate shown there (host lattice-scheduler)"})
+    answers_key: str = field(default="", metadata={"help": "PEM file of its key"})
+    answers_ca: str = field(default="", metadata={"help": "PEM file of the CA that the gateway's certificate is checked against"})
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,8 @@ class Term:
         self._measured = measured
         self._identity = identity
         self.working = False
+        self.desk: Desk | None = None
+        """Answers questions, while this term works."""
 
     async def run(self) -> None:
         """Take over and work until deposed (raises Stale) or until an error ends the term (raises it)."""
@@ -141,6 +153,11 @@ class Term:
             explained=self.allocations.queue.add, placed=self.allocations.queue.add, stopped=stopped,
         )  # fmt: skip
         self.allocations.loop = self.loop
+        self.desk = LoopDesk(
+            clock, self.loop, candidate=self.allocations.candidate, holders=self._holders, expected=dict,
+            number=lambda uid: self.allocations.number(uid) or None,
+            vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects,
+        )  # fmt: skip
         self.plans = Plans(
             cluster,
             clock,
@@ -175,6 +192,13 @@ class Term:
         self._nodes_dirty.set()
         self._tenants_dirty.set()
         self.working = True
+
+    def _holders(self) -> dict[str, Holder]:
+        """Who holds nodes by the ledger, and who was placed and is not in it yet."""
+        now, found = self._outside.clock.now(), {}
+        for row in self.committer.book.rows.values():
+            found[row.uid] = holder_of(row, self.allocations.get(row.uid), self.vclusters.objects.get(row.vcluster), since=now)
+        return {**found, **self.loop.scene.holders}
 
     def _changed(self, changes: Changes) -> None:
         """Rows of a commit that stands: free and taken nodes, plans, allocations."""
@@ -296,8 +320,12 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         outside.cluster, outside.clock, name=PROGRAM, namespace=given.namespace, identity=identity, lease_seconds=given.lease_seconds
     )
     terms: list[Term] = []
+    answering = asyncio.Event()
+    if not given.answers_listen:
+        answering.set()
 
     async def campaign() -> None:
+        await answering.wait()  # the first write of the Lease says already where it answers
         while True:
             term = Term(outside, measured, identity)
             terms[:] = [term]
@@ -312,7 +340,24 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         leading = bool(terms) and terms[0].working
         return True, "leading" if leading else "standby"
 
-    return (campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)), measured
+    works: list[Callable[[], Awaitable[None]]] = [campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)]
+    if given.answers_listen:
+        works.append(_answering(given, outside, elector, answering, lambda: terms[0].desk if terms and terms[0].working else None))
+    return works, measured
+
+
+def _answering(
+    given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, desk: Callable[[], Desk | None]
+) -> Callable[[], Awaitable[None]]:
+    """The server of answers, which the leader's Lease names."""
+    files = Files(given.answers_certificate, given.answers_key, given.answers_ca)
+    server = AnswerServer(files, outside.clock, desk=desk, leader=lambda: elector.holder)
+
+    def listens(host: str, port: int) -> None:
+        elector.annotations[ANSWERS] = f"https://{given.answers_advertise or f'{host}:{port}'}"
+        listening.set()
+
+    return lambda: server.run(given.answers_listen, listens)
 
 
 async def run(given: Settings) -> None:

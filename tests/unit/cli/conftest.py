@@ -14,6 +14,7 @@ from lattice.cli.__main__ import run
 from lattice.cli.console import Outside
 from lattice.cli.verbs import split_verb
 from lattice.daemon.clock import ManualClock
+from lattice.errors import LatticeError
 from lattice.kube.fake import FakeCluster
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.kube.resources import ALLOCATIONS, Resource
@@ -85,6 +86,8 @@ class Bench:
     environ: dict[str, str] = field(default_factory=lambda: {"HOME": "/nowhere", "USER": "alice"})
     records: list[bytes] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    bodies: list[bytes | None] = field(default_factory=list)
+    gateway_fails: LatticeError | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What happens in the cluster while the program sleeps: at which time, and what."""
     random: str = "x7k2p"
@@ -100,8 +103,11 @@ class Bench:
         return Result(code, out.getvalue(), err.getvalue())
 
     def _outside(self, out: io.StringIO, err: io.StringIO, stdin: str) -> Outside:
-        def stream(_config: ClusterConfig, _url: str, _ca: str, path: str) -> FakeStream:
+        def stream(_config: ClusterConfig, _url: str, _ca: str, path: str, body: bytes | None, _seconds: float) -> FakeStream:
             self.paths.append(path)
+            self.bodies.append(body)
+            if self.gateway_fails is not None:
+                raise self.gateway_fails
             return FakeStream(self.records)
 
         return Outside(
