@@ -118,7 +118,8 @@ def test_the_list_of_pending_reasons_is_the_documented_one() -> None:
 
 
 LISTS = [
-    reasons.PENDING_REASONS, reasons.END_REASONS, reasons.NODE_REASONS, reasons.ADMINISTRATION_REASONS, reasons.RESERVATION_REASONS,
+    reasons.PENDING_REASONS, reasons.PREEMPTION_REASONS, reasons.END_REASONS, reasons.NODE_REASONS, reasons.ADMINISTRATION_REASONS,
+    reasons.RESERVATION_REASONS,
 ]  # fmt: skip
 
 
