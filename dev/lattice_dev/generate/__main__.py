@@ -1,4 +1,4 @@
-"""`python -m lattice_dev.generate`: write CRDs, protobuf stubs and reference pages; `--check` compares and writes nothing."""
+"""`python -m lattice_dev.generate`: write CRDs, protobuf stubs, reference pages and JSON Schemas; `--check` compares and writes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lattice_dev.generate import crds, references, stubs
+from lattice_dev.generate import crds, references, schemas, stubs
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Every file that is made here, with its text."""
-    return {**crds.files(root / "crds"), **references.files(root / "docs" / "reference"), **_stubs(root)}
+    reference = root / "docs" / "reference"
+    return {**crds.files(root / "crds"), **references.files(reference), **schemas.files(reference / "schemas"), **_stubs(root)}
 
 
 def _stubs(root: Path) -> dict[Path, str]:

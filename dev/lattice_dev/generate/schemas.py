@@ -1,0 +1,51 @@
+"""`docs/reference/schemas/*.json`: the JSON Schemas of what `why`, `plan` and `queue` answer with `-o json`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from lattice.scheduling import answers
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def files(folder: Path) -> dict[Path, str]:
+    """Every schema below `folder`, with its text."""
+    return {folder / f"{_name(schema)}.json": json.dumps(document(schema), indent=2) + "\n" for schema in answers.ANSWERS}
+
+
+def document(schema: str) -> dict[str, Any]:
+    """The JSON Schema of one document; `schema` is the value of its field `schema`."""
+    made = msgspec.json.schema(answers.ANSWERS[schema])
+    described = dict(_descriptions())
+    for part, definition in made["$defs"].items():
+        for field, node in definition.get("properties", {}).items():
+            sentence = described.get((part, field))
+            if sentence:
+                node["description"] = sentence
+    return {"$schema": DIALECT, "$id": f"https://{schema}", "title": schema, **made}
+
+
+def _name(schema: str) -> str:
+    """`why-v1` of `lattice.dev/why/v1`."""
+    return schema.partition("/")[2].replace("/", "-")
+
+
+def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
+    """The docstring below each field, by part and camelCase name."""
+    for statement in ast.parse(inspect.getsource(answers)).body:
+        if not isinstance(statement, ast.ClassDef):
+            continue
+        for field, text in zip(statement.body, statement.body[1:], strict=False):
+            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or not isinstance(text, ast.Expr):
+                continue
+            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                first, *rest = field.target.id.split("_")
+                yield (statement.name, first + "".join(word.capitalize() for word in rest)), inspect.cleandoc(text.value.value)
