@@ -1,0 +1,222 @@
+"""How well starts are foreseen, on a real log, knowing only the past; and how long a full forecast takes.
+
+The log is replayed under EASY with the users' estimates: its schedule depends on no prediction. At each submission of a
+job that has to wait, the production forecaster is asked about everything that waits, with the scene as it is at that second and
+run times learnt from runs that ended before. Judged is the first prediction of each job. Beside it: the same rehearsal with the
+users' estimates for run times, and a predictor that promises everybody the same wait, the running 0.9 quantile of
+all waits that ended before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.replay.engine import Estimates, Policy, simulate
+from lattice.replay.swf import parse
+from lattice.replay.workload import Machine as Counted
+from lattice.replay.workload import Workload, select
+from lattice.scheduling.forecast import Forecaster, foresee, stages
+from lattice.scheduling.machine import Need, NodeFacts
+from lattice.scheduling.rehearsal import NEVER, Rehearsal, Stage
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate, Holder
+from lattice_dev.bench.figures import Aim, Baseline, Figure
+
+NODES: Final = 100
+"""Of KTH-SP2."""
+USER, GROUP = 11, 12
+"""Places of the user's and the group's number in a line of SWF."""
+STEP: Final = 500
+WARM_UP: Final = 200
+"""Predictions of jobs that waited that the constant predictor may learn from before anything is judged."""
+
+Say = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One first prediction of a job that waited; all in seconds from the submission."""
+
+    waited: float
+    p50: float
+    p90: float
+    by_users: float
+    """Its wait if all ran as long as their users said."""
+    constant: float
+    """The wait that everybody is promised."""
+
+
+@dataclass
+class Log:
+    """The jobs of a log, who submitted each, and when each starts."""
+
+    workload: Workload
+    people: list[tuple[str, str]]
+    start: Sequence[int]
+
+    def candidate(self, job: int) -> Candidate:
+        """A job as the scheduler sees it while it waits."""
+        work, (user, tenant) = self.workload, self.people[job]
+        nodes = work.nodes[job]
+        return Candidate(
+            key=f"log/{job:08d}", uid=str(job), tenant=tenant, vcluster="log", preemption_class=5, submitted=float(work.submit[job]),
+            minimum=nodes, maximum=nodes, need=Need(), user=user, walltime=float(work.estimate[job]), grace=0.0,
+        )  # fmt: skip
+
+    def holder(self, job: int, nodes: tuple[int, ...]) -> Holder:
+        """A job as the scheduler sees it while it runs."""
+        work, (user, tenant), at = self.workload, self.people[job], float(self.start[job])
+        walltime = float(work.estimate[job])
+        return Holder(
+            uid=str(job), key=f"log/{job:08d}", tenant=tenant, user=user, vcluster="log", preemption_class=5, nodes=nodes,
+            since=at, started=at, end=at + walltime, walltime=walltime,
+        )  # fmt: skip
+
+
+def read(file: Path, jobs: int | None = None) -> Log:
+    """The first jobs of a log, all without a number, with the starts that EASY gives them; Rejected when it is no log."""
+    try:
+        lines = gzip.decompress(file.read_bytes()).splitlines()
+    except OSError as error:
+        raise Rejected(f"{file} cannot be read: {error}; give a gzip'ed SWF log by --log", reason="BadTrace") from error
+    people = {
+        int(words[0]): (words[USER].decode(), words[GROUP].decode()) for words in map(bytes.split, lines) if words and words[0].isdigit()
+    }
+    workload, _left = select(parse(lines), Counted(NODES))
+    if jobs is not None:
+        columns = ("job", "submit", "run", "estimate", "procs", "nodes")
+        workload = Workload(**{name: getattr(workload, name)[:jobs] for name in columns})
+    start = simulate(workload, NODES, Policy.EASY, Estimates.USER)
+    return Log(workload, [people[number] for number in workload.job], start)
+
+
+@dataclass
+class Course:
+    """The log played second by second on a scene; `judge` asks the forecaster at each submission."""
+
+    log: Log
+    scene: Scene = field(default_factory=Scene)
+    forecaster: Forecaster = field(default_factory=Forecaster)
+    waiting: dict[int, Candidate] = field(default_factory=dict)
+    free: list[int] = field(default_factory=lambda: list(range(NODES)))
+    waits: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for index in range(NODES):
+            self.scene.machine.put(plain_node(index))
+
+    def judge(self, say: Say) -> Iterator[Judged]:
+        """The predictions of the jobs that wait, in order of submission."""
+        for number, (now, ends, submissions, starts) in enumerate(_moments(self.log)):
+            for job in ends:
+                self._end(job)
+            for job in submissions:
+                self.waiting[job] = self.log.candidate(job)
+            for job in starts:
+                self._start(job, now)
+            late = [job for job in submissions if job in self.waiting]
+            if late:
+                yield from self._ask(late, float(now))
+            if number % STEP == 0:
+                say(submissions[-1] / len(self.log.workload) if submissions else 0.0)
+
+    def _ask(self, jobs: Sequence[int], now: float) -> Iterator[Judged]:
+        """One forecast of the whole queue; what it says of the jobs that came now."""
+        view = self.forecaster.look(self.scene, {"log": list(self.waiting.values())}, now)
+        found = self.forecaster.conclude(view, foresee(view, self.forecaster.run_times))
+        median_stage, _late, uids, _silent = stages(view, self.forecaster.run_times)
+        by_users = Rehearsal(as_users_say(median_stage)).run()[0]
+        constant = self.waits[max(0, math.ceil(0.9 * len(self.waits)) - 1)] if self.waits else 0.0
+        for job in jobs:
+            expected, rank = found[str(job)], uids[0].index(str(job))
+            if expected.p50 is None or expected.p90 is None or by_users[rank] == NEVER:
+                raise Rejected(f"no start is foreseen for job {job}: {expected.reason}", reason="NotForeseen")
+            yield Judged(self.log.start[job] - now, expected.p50 - now, expected.p90 - now, by_users[rank], constant)
+
+    def _start(self, job: int, now: int) -> None:
+        self.forecaster.started(str(job), float(now))
+        wait = now - self.log.workload.submit[job]
+        if wait:
+            insort(self.waits, float(wait))
+        del self.waiting[job]
+        count = self.log.workload.nodes[job]
+        nodes, self.free = tuple(self.free[:count]), self.free[count:]
+        self.scene.put_holder(self.log.holder(job, nodes))
+
+    def _end(self, job: int) -> None:
+        holder = self.scene.holders[str(job)]
+        self.scene.drop_holder(holder.uid)
+        self.free += holder.nodes
+        self.forecaster.ended(holder, float(self.log.workload.run[job]))
+
+
+def as_users_say(stage: Stage) -> Stage:
+    """The same stage, on which all work runs as long as its users requested."""
+    held = tuple(replace(one, expected=one.believed) for one in stage.held)
+    return replace(stage, held=held, queues=tuple(tuple(replace(job, expected=job.believed) for job in queue) for queue in stage.queues))
+
+
+def plain_node(index: int) -> NodeFacts:
+    """One of many equal nodes."""
+    return NodeFacts(
+        index=index, name=f"n{index:05d}", group=f"g{index // 64:03d}", cpus=1, memory=1 << 30, gpus=0, features=frozenset(),
+        hollow=False, usable=True, state="Ready",
+    )  # fmt: skip
+
+
+def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
+    """Each second with an event: the jobs that end, are submitted and start in it."""
+    work = log.workload
+    events = sorted(
+        event
+        for job in range(len(work))
+        for event in ((log.start[job] + work.run[job], 0, job), (work.submit[job], 1, job), (log.start[job], 2, job))
+    )
+    at = 0
+    while at < len(events):
+        now = events[at][0]
+        found: tuple[list[int], list[int], list[int]] = ([], [], [])
+        while at < len(events) and events[at][0] == now:
+            found[events[at][1]].append(events[at][2])
+            at += 1
+        yield now, *found
+
+
+def accuracy(log: Log, say: Say) -> list[Figure]:
+    """How the first predictions of the jobs that waited were kept."""
+    course = Course(log)
+    judged = list(course.judge(say))[WARM_UP:]
+    if not judged:
+        raise Rejected(f"fewer than {WARM_UP + 1} jobs waited: nothing can be judged", reason="NoValues")
+    count, jobs = len(judged), len(log.workload)
+    covered = sum(one.waited <= one.p90 for one in judged)
+    at_once = sum(start == submit for start, submit in zip(log.start, log.workload.submit, strict=True))
+    error = median(abs(one.waited - one.p50) for one in judged)
+    of_users = median(abs(one.waited - one.by_users) for one in judged)
+    width, constant = median(one.p90 for one in judged), median(one.constant for one in judged)
+    kept_by_constant = sum(one.waited <= one.constant for one in judged) / count
+    return [
+        Figure(
+            "starts by p90, jobs that waited", 100 * covered / count, "%", Aim(85, at_least=True),
+            detail=f"aim 85 to 95; {count} jobs, {at_once} of {jobs} more started at once",
+            parts={"p50": 100 * sum(one.waited <= one.p50 for one in judged) / count, "constant": 100 * kept_by_constant},
+        ),
+        Figure("starts after p90, jobs that waited", 100 - 100 * covered / count, "%", Aim(5, at_least=True), detail="the other side"),
+        Figure(
+            "starts by p90, all jobs", 100 * (covered + at_once) / (count + at_once), "%",
+            detail="jobs that start at once count as foreseen",
+        ),
+        Figure(
+            "median width, p90 - now", width, "s", Aim(constant), Baseline("the same wait for everybody", constant),
+            parts={"p90 - p50": median(one.p90 - one.p50 for one in judged)},
+        ),
+        Figure("median error of p50", error, "s", Aim(of_users), Baseline("by users' estimates", of_users)),
+    ]  # fmt: skip

@@ -1,0 +1,227 @@
+"""When pending work is expected to start: p50 and p90 for all of it, in every vcluster at once.
+
+Two rehearsals (`lattice.scheduling.rehearsal`) of all queues over counts of nodes: in one all work, running and pending, lasts
+its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50; the distance between the two, scaled by
+what earlier predictions turned out to be worth (`calibration`), gives p90. The walltime enters only as what the real
+cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
+gives back; `Expected.reason` says which. Work that arrives later is not foreseen: the calibration carries its effect.
+
+In three steps, so that the loop that owns the scene has short ones only: `Forecaster.look` reads the scene, `foresee` works on
+what was read, in another thread if wished, `Forecaster.conclude` makes the answers. One forecast at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.scheduling.calibration import Calibration, Kept
+from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
+from lattice.scheduling.outcomes import Waiting
+from lattice.scheduling.predictor import RunTimes, Work
+from lattice.scheduling.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
+from lattice.scheduling.scene import START_ALLOWANCE, Scene
+from lattice.scheduling.work import Candidate, Holder
+
+MEDIAN, LONG = 0.5, 0.9
+UNBOUNDED_WORK: Final = "UnboundedWork"
+"""The nodes that it needs are held, or will be, by work of which nobody knows the end."""
+EXACT_JOBS: Final = 256
+"""Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
+SLOTS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When work is expected to start, seconds since the epoch; or None twice, and the reason why there is none."""
+
+    p50: float | None = None
+    p90: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Seconds from the look to each start with median and with long run times, by uid; and why no start is foreseen, by uid."""
+
+    starts: Mapping[str, tuple[float, float]]
+    silent: Mapping[str, str]
+
+
+class Forecaster:
+    """Run times learnt, predictions made and scored; one owner, the scheduling loop."""
+
+    def __init__(self) -> None:
+        self.run_times = RunTimes()
+        """Changed only by `look`, so that `foresee` may read it from another thread."""
+        self.calibration = Calibration()
+        self._masks = NodeMasks()
+        self._ended: list[tuple[Work, float]] = []
+
+    def forecast(
+        self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
+    ) -> dict[str, Expected]:
+        """All three steps at once: by uid, the expected start of every candidate of every queue."""
+        view = self.look(scene, queues, now, waiting)
+        return self.conclude(view, foresee(view, self.run_times))
+
+    def look(self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
+        """Read the scene; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said of them."""
+        for work, ran in self._ended:
+            self.run_times.observe(work, ran)
+        self._ended.clear()
+        latest = {outcome.candidate.uid: outcome.latest for outcome in waiting if outcome.latest is not None}
+        return view_of(scene, queues, self._masks, now, latest)
+
+    def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
+        """The answers, remembered to be scored when the work starts."""
+        now, found = view.now, {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
+        for uid in found:
+            self.calibration.forget(uid)
+        for uid, (median, late) in foreseen.starts.items():
+            promise = self.calibration.promise(now, now + median, now + late).by(max(now, view.latest.get(uid, NEVER)))
+            self.calibration.predicted(uid, promise)
+            found[uid] = Expected(promise.p50, promise.p90)
+        self.calibration.prune(found)
+        return found
+
+    def started(self, uid: str, at: float) -> Kept | None:
+        """Work was given its nodes: how its predictions were kept; None if there were none."""
+        return self.calibration.started(uid, at)
+
+    def ended(self, holder: Holder, ran: float) -> None:
+        """Work ran its course, or into its walltime, in `ran` seconds: later predictions know it."""
+        if holder.walltime is not None:
+            self._ended.append((work_of(holder, len(holder.nodes), holder.walltime), ran))
+
+    def forget(self, uid: str) -> None:
+        """Work was cancelled before it started."""
+        self.calibration.forget(uid)
+
+
+class _Reader:
+    """Puts what a scene knows of work into the numbers of a stage: with median and with long run times, in this order."""
+
+    def __init__(self, view: View, run_times: RunTimes) -> None:
+        self._view = view
+        self.columns = Columns(view)
+        self._caps = Caps(view)
+        self._run_times = run_times
+        self._now = view.now
+        self._windows = {window.name: number for number, window in enumerate(view.windows)}
+
+    def holding(self, holder: Holder) -> tuple[Held, Held]:
+        """Work that holds nodes: it ends when its run time is over, by the latest when its end is; overdue, it needs some more."""
+        columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
+        if holder.end is None:
+            unknown = Held(columns, NEVER, NEVER, uses)
+            return unknown, unknown
+        believed = max(holder.end - now, self._view.overrun_seconds)
+        if holder.walltime is None or holder.releasing:
+            certain = Held(columns, believed, believed, uses)
+            return certain, certain
+        work, times = work_of(holder, len(holder.nodes), holder.walltime), self._run_times
+        if holder.started is None:
+            begins = max(0.0, holder.since + START_ALLOWANCE - now)
+            left = [begins + times.total(work, share) for share in (MEDIAN, LONG)]
+        else:
+            left = [times.remaining(work, share, now - holder.started) for share in (MEDIAN, LONG)]
+        median, late = (Held(columns, min(believed, seconds), believed, uses) for seconds in left)
+        return median, late
+
+    def pending(self, candidate: Candidate) -> tuple[Job, Job]:
+        """A pending candidate, at the fewest nodes that it accepts."""
+        window = self._windows.get(candidate.reservation, -1)
+        opens = self._view.windows[window].start if window >= 0 else 0.0
+        after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
+        uses, number, nodes = self._caps.of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
+        if candidate.walltime is None:
+            endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
+            return endless, endless
+        work, believed = work_of(candidate, nodes, candidate.walltime), candidate.walltime + candidate.grace
+        median, late = self._run_times.total(work, MEDIAN), self._run_times.total(work, LONG)
+        return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
+
+    def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> Stage:
+        """All of it, with median (0) or long (1) run times."""
+        free = list(self.columns.sizes)
+        for one in held:
+            for column, count in one[0].columns:
+                free[column] = max(0, free[column] - count)
+        return Stage(
+            free=tuple(free),
+            sets=self.columns.sets,
+            held=tuple(one[which] for one in held),
+            queues=tuple(tuple(job[which] for job in queue) for queue in jobs),
+            room=tuple(self._caps.room),
+            closures=self._closures(),
+            modes=tuple(mode_of(self._view.policy(vcluster)) for vcluster in self._view.queues),
+        )
+
+    def _closures(self) -> tuple[Closure, ...]:
+        windows = zip(self._view.windows, self.columns.windows, strict=True)
+        return tuple(Closure(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
+
+
+def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[str, ...], ...], dict[str, str]]:
+    """A view with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
+    reader = _Reader(view, run_times)
+    silent: dict[str, str] = {}
+    foreseen: list[list[Candidate]] = []
+    for queue in view.queues.values():
+        foreseen.append([])
+        for candidate in queue:
+            reason = _silence(candidate, reader.columns)
+            if reason:
+                silent[candidate.uid] = reason
+            else:
+                foreseen[-1].append(candidate)
+    jobs = [[reader.pending(candidate) for candidate in queue] for queue in foreseen]
+    held = [reader.holding(holder) for holder in view.holders]
+    uids = tuple(tuple(candidate.uid for candidate in queue) for queue in foreseen)
+    return reader.stage(held, jobs, 0), reader.stage(held, jobs, 1), uids, silent
+
+
+def foresee(view: View, run_times: RunTimes) -> Foreseen:
+    """Both rehearsals; pure, and the only step that takes long."""
+    median, late, uids, silent = stages(view, run_times)
+    slot = _slot(median)
+    starts: dict[str, tuple[float, float]] = {}
+    played = zip(uids, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
+    for queue, medians, lates in played:
+        for uid, expected, long in zip(queue, medians, lates, strict=True):
+            if expected == NEVER:
+                silent[uid] = UNBOUNDED_WORK
+            else:
+                starts[uid] = (expected, expected if long == NEVER else max(expected, long))
+    return Foreseen(starts, silent)
+
+
+def work_of(work: Candidate | Holder, nodes: int, walltime: float) -> Work:
+    """What tells how long it will run."""
+    return Work(work.user, work.tenant, work.name, nodes, walltime)
+
+
+def _silence(candidate: Candidate, columns: Columns) -> str:
+    """Why no start is foreseen whatever ends, or nothing."""
+    if candidate.blocked is not None:
+        return candidate.blocked[0]
+    if candidate.held:
+        return "Held"
+    if not candidate.vcluster_known or not candidate.vcluster_open:
+        return "VClusterClosed"
+    number = columns.number(candidate)
+    if candidate.minimum > columns.exist[number]:
+        return "NeverFits"
+    return "NodesUnavailable" if candidate.minimum > columns.usable[number] else ""
+
+
+def _slot(stage: Stage) -> float:
+    """Seconds by which ends are rounded up; 0 for few jobs."""
+    if sum(map(len, stage.queues)) <= EXACT_JOBS:
+        return 0.0
+    pending = sum(job.nodes * job.expected for jobs in stage.queues for job in jobs if job.expected < NEVER)
+    running = sum(count * held.expected for held in stage.held if held.expected < NEVER for _column, count in held.columns)
+    nodes = sum(stage.free) + sum(count for held in stage.held for _column, count in held.columns)
+    return (pending + running) / max(1, nodes) / SLOTS

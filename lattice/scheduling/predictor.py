@@ -1,0 +1,136 @@
+"""How long work really runs: quantiles of run time ÷ requested walltime, learnt from finished work.
+
+Most work ends long before its walltime, and work of one user resembles what the same user ran before. A finished run is kept
+at every level of `levels`, from the narrowest (one user, one name, one walltime) to everybody. A question is answered
+by the narrowest level that has enough recent runs that lasted at least as long as the work in question has run already.
+So the answer for running work is conditional on its age; it never exceeds the walltime, and a higher quantile is never
+shorter. Recent runs weigh more: each is worth half of one that is `HALF_LIFE` runs younger at its level.
+Memory is bounded: `WINDOW` runs a key, `MOST_KEYS` keys a level, the longest unused forgotten first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+WINDOW: Final = 48
+"""Runs kept for one key."""
+HALF_LIFE: Final = 8.0
+"""A run is worth half of one that is so many runs younger."""
+ENOUGH: Final = 4
+"""Runs that lasted long enough below which a coarser level answers."""
+LEVELS: Final = 8
+MOST_KEYS: Final = 20_000
+"""Keys kept at each level."""
+
+
+class Work(NamedTuple):
+    """What of an allocation tells how long it will run; `walltime` in seconds."""
+
+    user: str
+    tenant: str
+    name: str
+    nodes: int
+    walltime: float
+
+
+def levels(work: Work) -> Iterator[tuple[int, Hashable]]:
+    """The number and the key of each level, from the narrowest to everybody; work without a name skips the levels of names."""
+    user = (work.tenant, work.user)
+    length = int(work.walltime).bit_length()
+    if work.name:
+        yield 0, (user, work.name, work.walltime)
+        yield 1, (user, work.name)
+    yield 2, (user, work.nodes, work.walltime)
+    yield 3, (user, work.nodes.bit_length())
+    yield 4, user
+    yield 5, (work.tenant, length)
+    yield 6, length
+    yield 7, None
+
+
+@dataclass(slots=True)
+class _Window:
+    """The latest runs of one key as shares of the walltime: in order of arrival, and sorted beside their numbers."""
+
+    arrived: deque[tuple[float, int]] = field(default_factory=deque)
+    ascending: list[tuple[float, int]] = field(default_factory=list)
+    count: int = 0
+    answers: dict[float, float] = field(default_factory=dict)
+
+    def add(self, share: float) -> None:
+        """Keep one run, and forget the oldest where there are too many."""
+        entry = (share, self.count)
+        self.count += 1
+        self.arrived.append(entry)
+        insort(self.ascending, entry)
+        self.answers.clear()
+        if len(self.arrived) > WINDOW:
+            del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
+
+    def longer(self, than: float) -> int:
+        """How many runs lasted longer than this share."""
+        return len(self.ascending) - bisect_right(self.ascending, (than, self.count))
+
+    def quantile(self, wanted: float, than: float) -> float:
+        """The weighted quantile of the runs that lasted longer than a share; there must be some."""
+        if than <= 0.0 and wanted in self.answers:
+            return self.answers[wanted]
+        rest = self.ascending[bisect_right(self.ascending, (than, self.count)) :]
+        weights = [_WEIGHTS[self.count - 1 - number] for _share, number in rest]
+        left = wanted * sum(weights)
+        answer = rest[-1][0]
+        for (share, _number), weight in zip(rest, weights, strict=True):
+            left -= weight
+            if left <= 1e-12:
+                answer = share
+                break
+        if than <= 0.0:
+            self.answers[wanted] = answer
+        return answer
+
+
+_WEIGHTS: Final = tuple(0.5 ** (age / HALF_LIFE) for age in range(WINDOW))
+
+
+class RunTimes:
+    """What finished work teaches; one owner, changed by `observe` only. Equal histories give equal answers."""
+
+    def __init__(self) -> None:
+        self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
+
+    def observe(self, work: Work, ran: float) -> None:
+        """A run ended after `ran` seconds, by itself or at its walltime; runs cut short by a fault or a cancel teach nothing."""
+        if work.walltime <= 0:
+            return
+        share = min(1.0, max(0.0, ran / work.walltime))
+        for number, key in levels(work):
+            level = self._known[number]
+            window = level.get(key)
+            if window is None:
+                window = level[key] = _Window()
+                if len(level) > MOST_KEYS:
+                    level.popitem(last=False)
+            level.move_to_end(key)
+            window.add(share)
+
+    def total(self, work: Work, wanted: float, elapsed: float = 0.0) -> float:
+        """The quantile `wanted` of its whole run in seconds, given that it has run `elapsed`; between that and the walltime.
+
+        Without any run that lasted so long the walltime is the answer.
+        """
+        than = elapsed / work.walltime if work.walltime > 0 else 1.0
+        if than >= 1.0:
+            return max(elapsed, work.walltime)
+        for number, key in levels(work):
+            window = self._known[number].get(key)
+            if window is not None and window.longer(than) >= ENOUGH:
+                return min(work.walltime, max(elapsed, window.quantile(wanted, than) * work.walltime))
+        return work.walltime
+
+    def remaining(self, work: Work, wanted: float, elapsed: float) -> float:
+        """The quantile of the seconds that it still runs."""
+        return max(0.0, self.total(work, wanted, elapsed) - elapsed)

@@ -1,0 +1,382 @@
+"""The queues played forward over counts of nodes: who starts when, if all work runs as long as expected.
+
+A column is a set of nodes that the same needs admit, so counts lose nothing. The rehearsal is the policy of backfill in
+small: at each end the queues are asked in order; the first that does not fit is its queue's head and holds a reservation, made
+from the *believed* durations (walltimes), which is all that the real cycle knows; one behind it starts if it fits and
+either ends by then, as believed, or leaves the head enough nodes. Work ends after its *expected* duration. Only the
+head of a queue is protected (EASY): reservations deeper in the queue move starts less than run times do. A queue may
+also be played first fit (nobody is protected) or in strict order (nobody passes one that asks for the same nodes).
+
+What makes it quick: jobs of one shape (set, nodes, belief, caps) are interchangeable, and only the first of each shape
+is asked; ends can be rounded up to slots, so that many of them share one pass. Never optimistic: ends, not starts, are rounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from math import ceil, floor, log2
+from typing import Final
+
+NEVER: Final = float("inf")
+BACKFILL, FIRST_FIT, IN_ORDER = "Backfill", "FirstFit", "InOrder"
+MOST_SHAPES: Final = 512
+"""Above so many shapes believed durations are rounded up, by an eighth at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Nodes in use: how many of each column, when they are expected and when believed to be free; seconds from now."""
+
+    columns: tuple[tuple[int, int], ...]
+    expected: float
+    believed: float
+    caps: tuple[tuple[int, int], ...] = ()
+    """The caps that it uses, with the amounts it gives back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pending job: the number of its set of columns, its nodes, durations in seconds, from when on it may start."""
+
+    columns: int
+    nodes: int
+    expected: float
+    believed: float
+    caps: tuple[tuple[int, int], ...] = ()
+    after: float = 0.0
+    window: int = -1
+    """The number of the window whose nodes it may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """A window: columns that nothing else may hold between two times, seconds from now."""
+
+    start: float
+    end: float
+    columns: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All that a rehearsal needs: `free` nodes by column, `sets` of columns (first the ones to use first), `room` left by cap."""
+
+    free: tuple[int, ...]
+    sets: tuple[tuple[int, ...], ...]
+    held: tuple[Held, ...]
+    queues: tuple[tuple[Job, ...], ...]
+    room: tuple[int, ...] = ()
+    closures: tuple[Closure, ...] = ()
+    modes: tuple[str, ...] = ()
+    """How each queue is played; BACKFILL where it says nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """Waiting jobs that differ only in rank and expectation, first in rank first."""
+
+    columns: int
+    nodes: int
+    believed: float
+    caps: tuple[tuple[int, int], ...]
+    window: int
+    ranks: deque[int] = field(default_factory=deque)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.columns, self.nodes, self.believed, self.caps, self.window)
+
+
+@dataclass(slots=True)
+class _Promises:
+    """When, by belief, how many nodes of a set come free."""
+
+    times: list[float] = field(default_factory=list)
+    nodes: dict[float, int] = field(default_factory=dict)
+
+    def add(self, time: float, count: int) -> None:
+        if time in self.nodes:
+            self.nodes[time] += count
+        else:
+            self.nodes[time] = count
+            insort(self.times, time)
+
+    def drop(self, time: float, count: int) -> None:
+        left = self.nodes[time] - count
+        if left:
+            self.nodes[time] = left
+        else:
+            del self.nodes[time]
+            del self.times[bisect_left(self.times, time)]
+
+
+@dataclass(slots=True)
+class _Reservation:
+    """A head's: from `shadow` on it has its nodes in `columns`, and `extra` are left over."""
+
+    columns: int
+    shadow: float
+    extra: int
+
+
+class Rehearsal:
+    """One run over a stage; `run` gives the expected start of every job, in seconds from now, NEVER where none comes."""
+
+    def __init__(self, stage: Stage, slot: float = 0.0) -> None:
+        self._stage = stage
+        self._slot = slot
+        self._free = list(stage.free)
+        self._sets = stage.sets
+        self._touching = _touching(stage)
+        self._near = [frozenset(near for column in columns for near in self._touching[column]) for columns in stage.sets]
+        """By set, the sets that share columns with it."""
+        self._in_set = [sum(self._free[column] for column in columns) for columns in stage.sets]
+        self._room = list(stage.room)
+        self._promises = [_Promises() for _ in stage.sets]
+        self._ends: list[tuple[float, int]] = []
+        self._running: list[tuple[tuple[tuple[int, int], ...], float, tuple[tuple[int, int], ...]]] = []
+        for held in stage.held:
+            self._occupy(held.columns, held.expected, held.believed, held.caps)
+        shapes = {(job.columns, job.nodes, job.believed, job.caps, job.window) for jobs in stage.queues for job in jobs}
+        self._coarse = len(shapes) > MOST_SHAPES
+        self._shapes: list[dict[tuple[object, ...], _Shape]] = [{} for _ in stage.queues]
+        self._later: list[tuple[float, int, int]] = [(closure.end, -1, 0) for closure in stage.closures]
+        heapify(self._later)
+        capacity = self._capacity()
+        for queue, jobs in enumerate(stage.queues):
+            for rank, job in enumerate(jobs):
+                if job.nodes > capacity[job.columns]:
+                    continue  # it needs nodes that no end gives back: it starts never, and delays nobody
+                if job.after > 0:
+                    heappush(self._later, (job.after, queue, rank))
+                else:
+                    self._enter(queue, rank)
+        self.start: list[list[float]] = [[NEVER] * len(jobs) for jobs in stage.queues]
+
+    def run(self, until: tuple[int, int] | None = None) -> list[list[float]]:
+        """Play to the end, or until one job (queue, rank) has started; starts by queue and rank."""
+        now = 0.0
+        while True:
+            self._pass(now)
+            if until is not None and self.start[until[0]][until[1]] < NEVER:
+                break
+            if not any(self._shapes) and not self._later:
+                break
+            times = [heap[0][0] for heap in (self._ends, self._later) if heap]
+            if not times:
+                break
+            now = max(now, min(times))
+            self._advance(now)
+        return self.start
+
+    def _capacity(self) -> list[int]:
+        """By set, the nodes that are free once all that is held has ended."""
+        capacity = list(self._in_set)
+        for columns, _believed, _caps in self._running:
+            for column, count in columns:
+                for touched in self._touching[column]:
+                    capacity[touched] += count
+        return capacity
+
+    # Events
+
+    def _advance(self, now: float) -> None:
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            columns, believed, caps = self._running[heappop(ends)[1]]
+            for column, count in columns:
+                self._free[column] += count
+                for touched in self._touching[column]:
+                    self._in_set[touched] += count
+                    self._promises[touched].drop(believed, count)
+            for cap, amount in caps:
+                self._room[cap] += amount
+        while self._later and self._later[0][0] <= now:
+            _after, queue, rank = heappop(self._later)
+            if queue >= 0:
+                self._enter(queue, rank)
+
+    def _enter(self, queue: int, rank: int) -> None:
+        job = self._stage.queues[queue][rank]
+        believed = _rounded(job.believed) if self._coarse else job.believed
+        key = (job.columns, job.nodes, believed, job.caps, job.window)
+        shape = self._shapes[queue].get(key)
+        if shape is None:
+            shape = self._shapes[queue][key] = _Shape(job.columns, job.nodes, believed, job.caps, job.window)
+        if shape.ranks and rank < shape.ranks[-1]:
+            ranks = list(shape.ranks)
+            insort(ranks, rank)
+            shape.ranks = deque(ranks)
+        else:
+            shape.ranks.append(rank)
+
+    def _occupy(self, columns: tuple[tuple[int, int], ...], end: float, believed: float, caps: tuple[tuple[int, int], ...]) -> None:
+        """Count nodes as in use until `end`; their columns are taken from `free` by the caller."""
+        if end == NEVER:
+            return
+        if self._slot:
+            end = ceil(end / self._slot) * self._slot
+        believed = max(end, believed)
+        heappush(self._ends, (end, len(self._running)))
+        self._running.append((columns, believed, caps))
+        for column, count in columns:
+            for touched in self._touching[column]:
+                self._promises[touched].add(believed, count)
+
+    # One pass
+
+    def _pass(self, now: float) -> None:
+        """Ask every queue once, in order; a queue respects the heads of those before it."""
+        kept: list[_Reservation] = []
+        modes = self._stage.modes
+        for queue, shapes in enumerate(self._shapes):
+            if not shapes:
+                continue
+            mode = modes[queue] if modes else BACKFILL
+            head = None if mode == FIRST_FIT else self._start_in_order(queue, now, kept, strict=mode == IN_ORDER)
+            some_fit = any(self._in_set[shape.columns] >= shape.nodes for shape in shapes.values())
+            if head is not None and (some_fit or len(self._shapes) > 1):
+                kept.append(self._reserve(head, now))
+            if some_fit and mode != IN_ORDER:
+                self._backfill(queue, now, kept)
+
+    def _start_in_order(self, queue: int, now: float, kept: Sequence[_Reservation], *, strict: bool) -> _Shape | None:
+        """Start the first in rank as long as it fits; the shape of the first that does not, caps apart.
+
+        `strict`: go on behind it with those that ask for other nodes.
+        """
+        head: _Shape | None = None
+        shapes = self._shapes[queue].values()
+        asked = [shape for shape in shapes if self._has_room(shape)] if self._room else list(shapes)
+        while asked:
+            first = min(asked, key=_first_rank)
+            if not self._fits(first, now) or not self._spares(first, now, kept):
+                head = head or first
+                if not strict:
+                    break
+                asked = [shape for shape in asked if shape.columns != first.columns]
+                continue
+            self._begin(queue, first, now)
+            if self._room:
+                asked = [shape for shape in asked if shape.ranks and self._has_room(shape)]
+            elif not first.ranks:
+                asked.remove(first)
+        return head
+
+    def _backfill(self, queue: int, now: float, kept: list[_Reservation]) -> None:
+        """Start, in order of rank, whatever fits and delays no head; what fails once fails for the rest of the pass."""
+        in_set = self._in_set
+        waiting = [(shape.ranks[0], shape) for shape in self._shapes[queue].values() if shape.nodes <= in_set[shape.columns]]
+        heapify(waiting)
+        while waiting:
+            shape = waiting[0][1]
+            if (
+                shape.nodes > in_set[shape.columns]
+                or (shape.caps and not self._has_room(shape))
+                or not self._spares(shape, now, kept)
+                or not self._fits(shape, now)
+            ):
+                heappop(waiting)
+                continue
+            columns = self._begin(queue, shape, now)
+            if shape.ranks:
+                heapreplace(waiting, (shape.ranks[0], shape))
+            else:
+                heappop(waiting)
+            for reservation in kept:
+                if now + shape.believed > reservation.shadow:
+                    reservation.extra -= self._within(columns, reservation.columns)
+
+    def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
+        """The columns that windows keep from a shape that would start now."""
+        found: frozenset[int] = frozenset()
+        for number, closure in enumerate(self._stage.closures):
+            if number != shape.window and now < closure.end and now + shape.believed > closure.start:
+                found |= closure.columns
+        return found
+
+    def _fits(self, shape: _Shape, now: float) -> bool:
+        free = self._in_set[shape.columns]
+        if free < shape.nodes or not self._stage.closures:
+            return free >= shape.nodes
+        closed = self._closed(shape, now)
+        return free - sum(self._free[column] for column in self._sets[shape.columns] if column in closed) >= shape.nodes
+
+    def _spares(self, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> bool:
+        """Whether starting it now leaves every head its nodes in time."""
+        end = now + shape.believed
+        for reservation in kept:
+            if end <= reservation.shadow or shape.nodes <= reservation.extra:
+                continue
+            if shape.columns == reservation.columns:
+                return False
+            if reservation.columns in self._near[shape.columns] and (
+                self._within(self._choose(shape, now), reservation.columns) > reservation.extra
+            ):
+                return False
+        return True
+
+    def _reserve(self, shape: _Shape, now: float) -> _Reservation:
+        free, promises = self._in_set[shape.columns], self._promises[shape.columns]
+        shadow = now
+        for shadow in promises.times:
+            free += promises.nodes[shadow]
+            if free >= shape.nodes:
+                return _Reservation(shape.columns, max(now, shadow), free - shape.nodes)
+        return _Reservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
+
+    def _begin(self, queue: int, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
+        rank = shape.ranks.popleft()
+        if not shape.ranks:
+            del self._shapes[queue][shape.key]
+        job = self._stage.queues[queue][rank]
+        self.start[queue][rank] = now
+        columns = self._choose(shape, now)
+        for column, count in columns:
+            self._free[column] -= count
+            for touched in self._touching[column]:
+                self._in_set[touched] -= count
+        for cap, amount in shape.caps:
+            self._room[cap] -= amount
+        self._occupy(columns, now + job.expected, now + shape.believed, shape.caps)
+        return columns
+
+    def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
+        """Counts by column, in the set's order."""
+        left, chosen = shape.nodes, []
+        closed = self._closed(shape, now) if self._stage.closures else ()
+        for column in self._sets[shape.columns]:
+            count = 0 if column in closed else min(left, self._free[column])
+            if count:
+                chosen.append((column, count))
+                left -= count
+                if not left:
+                    break
+        return tuple(chosen)
+
+    def _within(self, columns: tuple[tuple[int, int], ...], number: int) -> int:
+        return sum(count for column, count in columns if number in self._touching[column])
+
+    def _has_room(self, shape: _Shape) -> bool:
+        return all(self._room[cap] >= amount for cap, amount in shape.caps)
+
+
+def _touching(stage: Stage) -> list[tuple[int, ...]]:
+    """By column, the sets that it belongs to."""
+    return [tuple(number for number, columns in enumerate(stage.sets) if column in columns) for column in range(len(stage.free))]
+
+
+def _first_rank(shape: _Shape) -> int:
+    return shape.ranks[0]
+
+
+def _rounded(seconds: float) -> float:
+    """Up by an eighth at most."""
+    if seconds <= 0 or seconds == NEVER:
+        return seconds
+    step = 2.0 ** floor(log2(seconds)) / 8
+    return ceil(seconds / step) * step
