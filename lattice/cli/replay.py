@@ -1,109 +1,129 @@
-"""`lattice replay`: a workload log on a machine of N nodes under a policy, and what users would have seen."""
+"""`lattice replay`: a workload on another machine, policy or weights; capture of workloads, generation, the regression suite."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from lattice.cli import exits
-from lattice.cli.progress import Progress
-from lattice.cli.render import fields, span
-from lattice.cli.trace_file import trace_lines
+from lattice.cli.verbs import FORMATS
 from lattice.errors import Rejected
-from lattice.replay.engine import Estimates, Policy, simulate
-from lattice.replay.report import Report, report
-from lattice.replay.swf import Trace, parse
-from lattice.replay.workload import Left, Machine, Workload, select
+from lattice.replay.engine import Estimates, Policy
+from lattice.scheduling.policy import PROFILES
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
 MOST_NODES: Final = 10**9
+ENGINES: Final = ("counts", "production")
+PLOTS: Final = ("svg", "png", "none")
+FOR_PRODUCTION: Final = ("weights", "profile", "depth", "baseline", "target_wait", "plots")
+"""Flags that only the production engine has."""
+FOR_COUNTS: Final = ("policy", "estimates", "schedule")
+"""Flags that only the counts-only engine has."""
+_ACTIONS: Final = {"capture": "replay_capture", "generate": "replay_suite", "suite": "replay_suite"}
+_USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
+       lattice replay capture [--since 7d] [-o FILE]
+       lattice replay generate KIND [--seed S] [-o FILE]
+       lattice replay suite [--full]"""
+_EPILOG: Final = """examples:
+  lattice replay KTH-SP2.swf.gz --nodes 100 --policy easy --estimates exact
+      a plain log, nodes are counted, 500,000 jobs a second
+  lattice replay KTH-SP2.swf.gz --nodes 100 --depth 10
+      the same log through Lattice's own cycle
+  lattice replay capture --since 7d -o week.jsonl
+      what was submitted here in a week
+  lattice replay week.jsonl --weights now.yaml --weights fairer.yaml -o results/
+      two weight profiles on it, compared; reports, CSV and plots in results/
+  rm-replay --trace=week.jsonl --weights=now.yaml --nodes=inventory/alps.yaml --output=results/now/
+      the same in the book's words
+  lattice replay generate burst --seed 1 -o burst.jsonl
+      one of the six traces of the regression suite
+
+The production engine is used for JSON lines and sacct, for an inventory, and with any of its flags; else the counts-only one."""
+
+
+class _Action(Protocol):
+    def run(self, console: Console, path: str | None) -> int: ...
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `replay`."""
-    parser.add_argument("trace", metavar="TRACE", help="a log in the Standard Workload Format, plain or gzip; - for standard input")
-    parser.add_argument("--nodes", required=True, type=_count, metavar="N", help="nodes of the machine")
+    parser.usage, parser.epilog = _USAGE, _EPILOG
+    parser.set_defaults(output_may_be_a_path=True)
     parser.add_argument(
-        "--procs-per-node", type=_count, default=1, metavar="K", help="processors of a node, default 1; jobs hold whole nodes"
+        "words", metavar="TRACE", nargs="*", help="SWF, sacct -P or JSON lines, plain or gzip; - for standard input; or an action"
     )
+    parser.add_argument("--trace", metavar="TRACE", help="the same as the argument")
+    parser.add_argument("--format", choices=("swf", "sacct", "jsonl"), help="of the trace; told by its first line without")
+    parser.add_argument("--nodes", type=_nodes, metavar="N|INVENTORY", help="a number of equal nodes, or a YAML file of classes and nodes")
     parser.add_argument(
-        "--policy", choices=[policy.value for policy in Policy], default=Policy.EASY.value, help="how waiting jobs start, default easy"
+        "--procs-per-node", type=_count, default=1, metavar="K", help="SWF: processors of a node, default 1; jobs hold whole nodes"
     )
-    parser.add_argument(
-        "--estimates",
-        choices=[each.value for each in Estimates],
-        default=Estimates.USER.value,
-        help="run times the scheduler plans with, default user",
-    )
-    parser.add_argument("--schedule", metavar="OUT.csv", help="write each job's start there: job,submit,start,end,procs")
+    parser.add_argument("--engine", choices=ENGINES, help="counts-only for plain logs, or the production cycle")
+    _counts(parser.add_argument_group("counts-only engine"))
+    _production(parser.add_argument_group("production engine"))
+    _reading(parser.add_argument_group("reading sacct"))
+    made = parser.add_argument_group("capture, generate, suite")
+    made.add_argument("--since", metavar="TIME", help="capture: 7d (ago, the default) or 2026-12-01T08:00:00Z")
+    made.add_argument("--seed", type=int, default=1, metavar="S", help="generate, suite: default 1")
+    made.add_argument("--hours", type=float, metavar="H", help="generate, suite: length of the trace")
+    made.add_argument("--full", action="store_true", help="suite: the full size, minutes instead of seconds")
+
+
+def _counts(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--policy", choices=[policy.value for policy in Policy], help="how waiting jobs start, default easy")
+    group.add_argument("--estimates", choices=[each.value for each in Estimates], help="run times the scheduler plans with, default user")
+    group.add_argument("--schedule", metavar="OUT.csv", help="write each job's start there: job,submit,start,end,procs")
+
+
+def _production(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--weights", action="append", metavar="FILE", help="a profile: vcluster → weights; several are compared")
+    group.add_argument("--profile", choices=sorted(PROFILES), help="the weights of vclusters that nothing else describes")
+    group.add_argument("--depth", type=_depth, metavar="D", help="blocked jobs that hold a reservation, default 10; 1 is EASY")
+    group.add_argument("--baseline", metavar="REPORT", help="compare with this report.json, or the folder it is in")
+    group.add_argument("--target-wait", metavar="TIME", help="also say how many jobs waited no longer, such as 4h")
+    group.add_argument("--plots", choices=PLOTS, help="pictures in the folder of -o, default svg where matplotlib is installed")
+
+
+def _reading(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--time-zone", metavar="ZONE", help="of its local times, such as Europe/Zurich; default UTC")
+    group.add_argument("--class-of", action="append", metavar="QOS=CLASS", help="the preemption class of a QOS; others get 5")
 
 
 def run(console: Console) -> int:
-    """Read, replay, write the schedule, say the numbers; nothing is said before all of it is done."""
+    """Do the action that the first word names, or replay."""
     args = console.args
+    path = _path(console)
+    words = list(args.words)
+    action = _ACTIONS.get(words[0], "") if words else ""
+    if action:
+        return _action(action).run(console, path)
+    if args.trace:
+        words.insert(0, args.trace)
+    if len(words) != 1:
+        what = "name one trace" if words else "name a trace, or an action: capture, generate, suite"
+        raise Rejected(f"{what} (lattice replay --help shows examples)", reason="BadInput")
+    args.trace = words[0]
     if console.format == "name":
         raise Rejected("a replay has no names to print: use -o table, json or yaml", reason="BadInput")
-    machine = Machine(args.nodes, args.procs_per_node)
-    policy, estimates = Policy(args.policy), Estimates(args.estimates)
-    schedule = Path(args.schedule) if args.schedule else None
-    if schedule is not None and schedule.resolve() == Path(args.trace).resolve():
-        raise Rejected(f"--schedule={args.schedule} would overwrite the trace: name another file", reason="BadInput")
-    progress = Progress(console.outside.stderr, console.outside.now, quiet=args.quiet)
-    try:
-        trace = parse(trace_lines(args.trace, console.outside.stdin, progress))
-        workload, left = select(trace, machine)
-        start = simulate(workload, machine.nodes, policy, estimates, lambda done: progress.show("replaying", done / len(workload)))
-        found = report(workload, start, machine.nodes)
-    finally:
-        progress.close()
-    if schedule is not None:
-        write_schedule(schedule, workload, start)
-    _say_what_was_left_out(console, trace, machine, left)
-    if console.is_document:
-        console.document(found.document())
-    else:
-        console.say(*_lines(found, machine, policy, estimates))
-    return exits.DONE
+    return _action("replay_trace").run(console, path)
 
 
-def write_schedule(path: Path, workload: Workload, start: Sequence[int]) -> None:
-    """One line a job in order of submission; a file appears whole or not at all, a device or pipe is written to."""
-    path = path.resolve()
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("w", encoding="ascii", newline="") as stream:
-                stream.writelines(_rows(workload, start))
-            return
-        with _unfinished(path) as file:
-            file.writelines(_rows(workload, start))
-    except OSError as error:
-        raise Rejected(f"--schedule: {path} cannot be written: {error.strerror}", reason="BadInput") from error
+def _path(console: Console) -> str | None:
+    """The file or folder that `-o` names, where it is none of the formats (`./json` is always a path)."""
+    given = console.args.output
+    if given is None or given in FORMATS:
+        return None
+    console.args.output = None
+    if not given:
+        raise Rejected("-o is empty: give a format, a file or a folder", reason="BadInput")
+    return str(given)
 
 
-def _rows(workload: Workload, start: Sequence[int]) -> Iterator[str]:
-    yield "job,submit,start,end,procs\n"
-    for job, submit, began, ran, procs in zip(workload.job, workload.submit, start, workload.run, workload.procs, strict=True):
-        yield f"{job},{submit},{began},{began + ran},{procs}\n"
-
-
-@contextmanager
-def _unfinished(path: Path) -> Iterator[TextIO]:
-    """A file beside `path` that takes its place when everything is written, and vanishes otherwise."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("x", encoding="ascii", newline="") as file:
-            yield file
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+def _action(module: str) -> _Action:
+    return cast("_Action", import_module(f"lattice.cli.{module}"))
 
 
 def _count(text: str) -> int:
@@ -112,31 +132,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left: Left) -> None:
-    """The counts of the filter, and a header that speaks of another machine."""
-    if left.out:
-        console.warn([f"{left.out} of {len(trace.job)} jobs left out: {', '.join(left.why(machine))}"])
-    if left.changes():
-        console.note(f"Note: {'; '.join(left.changes())}")
-    named = trace.header.get("maxprocs", 0)
-    if named and named != machine.procs:
-        console.note(f"Note: the log is of a machine with {named} processors, this replay is on {machine.procs}")
+def _nodes(text: str) -> int | str:
+    """A number, or a path: what has a suffix or a folder."""
+    if "/" in text or "." in text:
+        return text
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor an inventory such as alps.yaml") from error
 
 
-def _lines(found: Report, machine: Machine, policy: Policy, estimates: Estimates) -> list[str]:
-    """The report for people."""
-    nodes = f"{machine.nodes} nodes" + (f" of {machine.procs_per_node} processors" if machine.procs_per_node > 1 else "")
-    planned = "" if policy is Policy.FCFS else f", {estimates} estimates"
-    waits = (found.wait_p50, found.wait_p95, found.wait_p99)
-    slow = (found.avg_bounded_slowdown, found.max_bounded_slowdown, found.rms_bounded_slowdown)
-    return fields(
-        [
-            ("Replay", f"{found.jobs} jobs on {nodes}, {policy}{planned}"),
-            ("Wait", f"average {found.avg_wait:.2f} s ({span(found.avg_wait)})"),
-            ("Wait p50/p95/p99", f"{' / '.join(str(wait) for wait in waits)} s ({' / '.join(span(wait) for wait in waits)})"),
-            ("Flow time", f"average {found.avg_flow:.3f} s ({span(found.avg_flow)})"),
-            ("Bounded slowdown", f"average {slow[0]:.4f}, maximum {slow[1]:.1f}, RMS {slow[2]:.3f}"),
-            ("Utilisation", f"{found.utilisation:.4f}"),
-            ("Makespan", f"{found.makespan} s ({span(found.makespan)})"),
-        ]
-    )
+def _depth(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:6]) > 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1000")
+    return int(text)

@@ -34,7 +34,7 @@ VERBS: Final[dict[str, Verb]] = {
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
     "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),
-    "replay": Verb("replay", "Replay a workload log on a machine of N nodes: waits, slowdowns, utilisation", "Planning"),
+    "replay": Verb("replay", "Replay a workload on another machine, policy or weights; capture one of this system", "Planning"),
     "quota": Verb("quota", "Divide an elastic quota tree offline: what each group may use", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
@@ -104,9 +104,12 @@ def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
         flags.add_argument(*names, action="store_true", help=text, default=False if default is None else default)
 
     choices = ", ".join(FORMATS)
-    flags.add_argument(
-        "-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{choices} (files of the work: --stdout)", default=default
-    )
+    if parser.get_default("output_may_be_a_path"):
+        flags.add_argument("-o", "--output", metavar="FORMAT|PATH", help=f"{choices}; or the file or folder to write", default=default)
+    else:
+        flags.add_argument(
+            "-o", "--output", choices=FORMATS, metavar="FORMAT", help=f"{choices} (files of the work: --stdout)", default=default
+        )
     switch("-q", "--quiet", text="no notes")
     switch("-v", "--verbose", text="more about errors")
     add("-t", "--tenant", metavar="TENANT", text="the tenant, and so its namespace")

@@ -244,7 +244,7 @@ def _job(name: str, life: _Life, log: Log) -> Job | None:
         topology=_word(at, "alloc.topology", alloc.topology, _TOPOLOGIES),
         conformance=_word(at, "alloc.conformance", alloc.conformance, _CONFORMANCES),
         checkpointable=alloc.checkpoint.lower() != "none", preemptible=alloc.preemptible, sensitive=alloc.sensitive,
-        withdrawn=withdrawn, line=at,
+        withdrawn=withdrawn, started=None if life.start is None else life.start[1], line=at,
     )  # fmt: skip
     if run is None and withdrawn is None:
         log.leave("that did not end in the trace")
@@ -366,11 +366,17 @@ def lines_of(log: Log) -> Iterator[str]:
         yield _text({"type": "vcluster", "name": name, "settings": settings})
     for job in log.jobs:
         yield _text({"ts": _moment(job.submit), "type": "submit", "alloc_id": job.id, "alloc": _asked(job)})
-        if job.withdrawn is not None:
-            yield _text({"ts": _moment(job.withdrawn), "type": "cancel", "alloc_id": job.id})
-        else:
-            end = _moment(job.submit + job.run)
-            yield _text({"ts": end, "type": "complete", "alloc_id": job.id, "duration": _duration(job.run)})
+        yield from (_text({"ts": _moment(at), "type": kind, "alloc_id": job.id, **more}) for kind, at, more in _life_of(job, log))
+
+
+def _life_of(job: Job, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """What became of a job: type, time and further fields of each line."""
+    if job.started is not None:
+        yield "start", job.started, {}
+    if job.withdrawn is not None:
+        yield "cancel", job.withdrawn, {}
+    elif job.id not in log.open:
+        yield "complete", (job.submit if job.started is None else job.started) + job.run, {"duration": _duration(job.run)}
 
 
 def _asked(job: Job) -> dict[str, Any]:

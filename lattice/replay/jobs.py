@@ -46,6 +46,8 @@ class Job:
     sensitive: bool = False
     withdrawn: float | None = None
     """When its user cancelled it, if it still waits then."""
+    started: float | None = None
+    """When it started where the trace was recorded; a replay does not look at it."""
     line: int = 0
     """Where it stands in the trace, from 1; 0: nowhere."""
 
@@ -77,6 +79,8 @@ class Log:
     tenants: dict[str, TenantTerms] = field(default_factory=dict)
     vclusters: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The settings of each vcluster, as a file of weights has them."""
+    open: set[str] = field(default_factory=set)
+    """Jobs that had not ended when the trace was captured: written, never replayed."""
     missing: str = ""
     """What the trace itself says that it lacks."""
 

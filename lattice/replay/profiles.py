@@ -86,7 +86,7 @@ class Profile:
 
     def policy(self, vcluster: str, base: Policy) -> Policy:
         """The vcluster's policy: `base`, changed by what the profile says of it."""
-        return policy_of(base, self.vclusters.get(vcluster, {}))
+        return with_settings(base, self.vclusters.get(vcluster, {}))
 
 
 def read_profile(text: str, name: str) -> Profile:
@@ -137,7 +137,7 @@ def read_settings(vcluster: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def policy_of(base: Policy, settings: Mapping[str, Any]) -> Policy:
+def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
     """`base` with these settings; weights that are not named are 0 as soon as one is, unless a profile gives them."""
     weights = PROFILES[settings["profile"]] if "profile" in settings else base.weights
     named = {word: settings[word] for word in WEIGHTS if word in settings}
@@ -153,6 +153,14 @@ def policy_of(base: Policy, settings: Mapping[str, Any]) -> Policy:
         borrowing=replace(base.borrowing, **borrowing) if borrowing else base.borrowing,
         limits=replace(base.limits, **limits) if limits else base.limits,
     )
+
+
+def settings_of(policy: Policy) -> dict[str, Any]:
+    """A policy as the settings that make it: what `with_settings` gives back."""
+    found: dict[str, Any] = {"policy": policy.kind, "depth": policy.depth}
+    found |= {word: weight for word, weight in zip(WEIGHTS, astuple(policy.weights), strict=True) if weight}
+    found |= {word: value for word, (field, _) in _BORROWING.items() if (value := getattr(policy.borrowing, field)) is not None}
+    return found | {word: value for word in _LIMITS if (value := getattr(policy.limits, word)) is not None}
 
 
 def _checked(word: str, value: Any) -> Any:

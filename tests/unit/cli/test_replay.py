@@ -127,7 +127,7 @@ def test_a_bad_trace_says_where_and_prints_and_writes_nothing(bench: Bench, log:
         (["--nodes=0"], "'0' is no whole number from 1 to 1000000000"),
         (["--nodes=1e3"], "'1e3' is no whole number from 1"),
         (["--nodes=-4"], "'-4' is no whole number from 1"),
-        ([], "the following arguments are required: --nodes"),
+        ([], "--nodes is missing: how many nodes the machine has"),
         (["--nodes=10", "--policy=sjf"], "invalid choice: 'sjf'"),
         (["--nodes=10", "--procs-per-node=0"], "'0' is no whole number from 1"),
         (["--nodes=10", "-o", "name"], "a replay has no names to print"),

@@ -1,0 +1,64 @@
+"""A replay: which engine a trace and its flags ask for, the trace in, and what was left out of it said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from lattice.cli.progress import Progress
+from lattice.cli.replay import FOR_COUNTS, FOR_PRODUCTION
+from lattice.cli.trace_file import trace_lines
+from lattice.errors import Rejected
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+
+def run(console: Console, path: str | None) -> int:
+    """Read the trace's first line, choose the engine, and let it run."""
+    progress = Progress(console.outside.stderr, console.outside.now, quiet=console.args.quiet)
+    try:
+        found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))
+        form = console.args.format or found
+        if engine(console, form, path) == "counts":
+            from lattice.cli import replay_counts
+
+            return replay_counts.run(console, lines, progress)
+        from lattice.cli import replay_production
+
+        return replay_production.run(console, form, lines, progress, path)
+    finally:
+        progress.close()
+
+
+def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
+    """The format by the first line that is not blank, and all lines."""
+    lines = iter(lines)
+    seen: list[bytes] = []
+    for line in lines:
+        seen.append(line)
+        text = line.strip()
+        if text:
+            found = "jsonl" if text.startswith(b"{") else "sacct" if b"|" in text and b"jobid" in text.lower() else "swf"
+            return found, chain(seen, lines)
+    return "swf", iter(seen)
+
+
+def engine(console: Console, form: str, path: str | None) -> str:
+    """`counts` or `production`; flags of both, or of the other than the one named, are refused."""
+    args = console.args
+    production = [f"--{name.replace('_', '-')}" for name in FOR_PRODUCTION if getattr(args, name) is not None]
+    if path is not None:
+        production.append("-o FOLDER")
+    if isinstance(args.nodes, str):
+        production.append("an inventory")
+    if form != "swf":
+        production.append("a trace in JSON lines" if form == "jsonl" else "a trace of sacct")
+    counts = [f"--{name}" for name in FOR_COUNTS if getattr(args, name) is not None]
+    if production and (counts or args.engine == "counts"):
+        ours = counts[0] if counts else "--engine=counts"
+        raise Rejected(f"{ours} is of the counts-only engine, {production[0]} of the production engine: choose one", reason="BadInput")
+    if counts and args.engine == "production":
+        raise Rejected(f"{counts[0]} is of the counts-only engine: leave it out with --engine=production", reason="BadInput")
+    return str(args.engine or ("production" if production else "counts"))

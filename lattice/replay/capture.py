@@ -1,0 +1,142 @@
+"""A trace of the live system: Allocations, nodes, tenants and vclusters as the API shows them in; a log out.
+
+Captured is what was submitted since a moment. What retention has removed by then is not there to be captured; the log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lattice.errors import Rejected
+from lattice.replay.jobs import Job, Log, TenantTerms
+from lattice.replay.profiles import settings_of
+from lattice.scheduling.candidates import candidate_of
+from lattice.scheduling.facts import facts_of, home_groups
+from lattice.scheduling.inventory import implied_features
+from lattice.scheduling.machine import HOLLOW, NodeFacts
+from lattice.scheduling.policy import Policy
+from lattice.units import fold_nodes, format_bytes, format_duration, format_time, parse_duration, parse_time
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Node, Tenant, VCluster
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the API showed."""
+
+    allocations: Iterable[Allocation]
+    nodes: Collection[Node]
+    tenants: Collection[Tenant]
+    vclusters: Collection[VCluster]
+    policies: Mapping[str, Policy]
+    shares: Mapping[str, float]
+    """The target share of each tenant that has one."""
+
+
+def capture(seen: Seen, since: float, now: float) -> Log:
+    """The log of what was submitted in [since, now); times in seconds since the epoch."""
+    log = Log("captured")
+    vclusters = {one.metadata.name: one for one in seen.vclusters}
+    earlier = 0
+    for allocation in sorted(seen.allocations, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+        job = _job(allocation, vclusters.get(allocation.spec.vcluster), log)
+        if job is None or job.submit >= now:
+            continue
+        if job.submit < since:
+            earlier += 1
+            log.open.discard(job.id)
+        else:
+            log.jobs.append(job)
+    log.jobs.sort(key=lambda job: (job.submit, job.id))
+    log.total = len(log.jobs)
+    log.inventory = _inventory(seen)
+    log.vclusters = {name: settings_of(policy) for name, policy in sorted(seen.policies.items())}
+    for tenant in sorted(seen.tenants, key=lambda one: one.metadata.name):
+        quota, name = tenant.spec.quota, tenant.metadata.name
+        log.tenants[name] = TenantTerms(seen.shares.get(name), quota.max_nodes, quota.max_concurrent_allocations)
+    log.missing = "; ".join(_missing(seen, since, now, earlier))
+    return log
+
+
+def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> Job | None:
+    """The job of an Allocation; None, counted, for one that cannot be read."""
+    candidate = candidate_of(allocation, vcluster, {})
+    status, spec = allocation.status, allocation.spec
+    if candidate.blocked is not None:
+        log.leave("that cannot be read")
+        return None
+    started = parse_time(status.start_time) if status.start_time else None
+    ended = parse_time(status.end_time) if status.end_time else None
+    withdrawn = ended if started is None and ended is not None else None
+    run = ended - started if started is not None and ended is not None else candidate.walltime or 0.0
+    uid = allocation.metadata.uid
+    if ended is None or run <= 0:
+        log.open.add(uid)
+    constraints = spec.resources.constraints
+    return Job(
+        id=uid, submit=candidate.submitted, nodes=candidate.minimum, most=candidate.maximum, run=run, walltime=candidate.walltime,
+        tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster, name=candidate.name,
+        preemption_class=candidate.preemption_class,
+        need=replace(candidate.need, only=None, without=0, hollow=False, features=candidate.need.features - {HOLLOW}),
+        only=constraints.node_list, without=constraints.exclude_nodes, grace=candidate.grace, topology=candidate.topology,
+        conformance=candidate.conformance, checkpointable=candidate.checkpointable, preemptible=candidate.preemptible,
+        sensitive=candidate.sensitive, withdrawn=withdrawn, started=started,
+    )  # fmt: skip
+
+
+def _inventory(seen: Seen) -> dict[str, Any] | None:
+    """The document of the machine: classes of equal hardware, nodes folded into sets."""
+    homes = home_groups(seen.vclusters)
+    classes: dict[str, dict[str, Any]] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
+    for node in sorted(seen.nodes, key=lambda one: (one.status.index is None, one.status.index or 0, one.metadata.name)):
+        facts = facts_of(node, 0, usable=True, state=node.status.state, homes=homes)
+        if not facts.cpus:
+            continue  # nobody has heard of it yet
+        hardware = _hardware(facts)
+        name = next((known for known, each in classes.items() if each == hardware), f"class{len(classes) + 1}")
+        classes.setdefault(name, hardware)
+        names.setdefault((name, facts.group, facts.switch, facts.fingerprint, facts.home), []).append(facts.name)
+    if not names:
+        return None
+    keys = ("class", "group", "switch", "fingerprint", "vcluster")
+    entries = [
+        {"names": fold_nodes(nodes), **{key: value for key, value in zip(keys, place, strict=True) if value}}
+        for place, nodes in names.items()
+    ]
+    return {"classes": classes, "nodes": entries}
+
+
+def _hardware(facts: NodeFacts) -> dict[str, Any]:
+    every: dict[str, Any] = {
+        "cpus": facts.cpus,
+        "memory": format_bytes(facts.memory),
+        "gpus": facts.gpus,
+        "gpuType": facts.gpu_type if facts.gpus else "",
+        "gpuMemory": format_bytes(facts.gpu_memory) if facts.gpus and facts.gpu_memory else "",
+        "cxlMemory": format_bytes(facts.cxl_memory) if facts.cxl_memory else "",
+        "unifiedMemory": facts.unified,
+        "watts": facts.watts,
+        "features": sorted(facts.features - implied_features(facts.gpus, facts.gpu_type) - {HOLLOW}),
+    }
+    return {key: value for key, value in every.items() if value}
+
+
+def _missing(seen: Seen, since: float, now: float, earlier: int) -> list[str]:
+    """What the log lacks, as sentences."""
+    sentences = []
+    if earlier:
+        sentences.append(f"{earlier} allocations that were submitted before {format_time(since)} are left out")
+    short: dict[float, list[str]] = {}
+    for tenant in seen.tenants:
+        try:
+            kept = parse_duration(tenant.spec.finished_retention)
+        except Rejected:
+            continue
+        if kept < now - since:
+            short.setdefault(kept, []).append(tenant.metadata.name)
+    for kept, names in sorted(short.items()):
+        sentences.append(f"ended work of {', '.join(sorted(names))} is kept {format_duration(kept)}: what ended earlier is gone")
+    return sentences

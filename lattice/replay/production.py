@@ -1,0 +1,306 @@
+"""The production cycle over a virtual clock: what Lattice itself would have done with a trace.
+
+Every decision is `lattice.scheduling.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
+submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
+what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then one cycle
+of each vcluster that has work which could start. A vcluster whose smallest pending job is larger than all that is free is not
+asked: nothing of it can start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.replay.jobs import Job, Log
+from lattice.replay.measures import Ran, Replayed
+from lattice.scheduling.cost import gpu_hours
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.scoring import Scoring
+from lattice.scheduling.shares import Run, Shares, Terms
+from lattice.scheduling.work import Candidate
+from lattice.units import expand_nodes
+from lattice.views.ledger import TenantAccount
+
+STEP: Final = 256
+"""Submissions between two reports of progress."""
+_END, _CANCEL, _SUBMIT, _WAKE = range(4)
+_NO_TERMS: Final = Terms()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a replay runs with: the machine, and how each vcluster schedules."""
+
+    nodes: Sequence[NodeFacts]
+    policies: Mapping[str, Policy]
+
+
+@dataclass(slots=True)
+class _Work:
+    """One job that was submitted; `nodes` is empty while it waits."""
+
+    job: Job
+    candidate: Candidate
+    nodes: tuple[int, ...] = ()
+    ended: bool = False
+
+
+@dataclass
+class Timing:
+    """How long cycles took, by a clock that the caller gives; not part of any report, which must be equal byte for byte."""
+
+    clock: Callable[[], float]
+    seconds: list[float] = field(default_factory=list)
+
+
+def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
+    """The log less the jobs that the machine could never hold, which are counted; Rejected (`BadTrace`) when none is left."""
+    machine = machine_of(nodes)
+    kept = Log(
+        log.format, total=log.total, left=dict(log.left), changed=dict(log.changed), inventory=log.inventory, tenants=log.tenants,
+        vclusters=log.vclusters, missing=log.missing,
+    )  # fmt: skip
+    needs: dict[Need, int] = {}
+    for job in log.jobs:
+        need = need_of(job, machine)
+        if need is None:
+            kept.leave("that name nodes which the machine does not have")
+            continue
+        if need not in needs:
+            needs[need] = machine.census(need).eligible
+        if job.nodes > needs[need]:
+            kept.leave("of more nodes than the machine has for them")
+            continue
+        kept.jobs.append(job)
+    return kept.settle()
+
+
+def machine_of(nodes: Iterable[NodeFacts]) -> Machine:
+    """A machine of free nodes."""
+    machine = Machine()
+    for facts in nodes:
+        machine.put(facts)
+    return machine
+
+
+def need_of(job: Job, machine: Machine) -> Need | None:
+    """What each node must offer, with node lists as indices; None where it names a node that there is not."""
+    if not job.only and not job.without:
+        return job.need
+    masks: list[int] = []
+    for text in (job.only, job.without):
+        mask = 0
+        for name in expand_nodes(text):
+            index = machine.by_name.get(name)
+            if index is None and text is job.only:
+                return None
+            mask |= 0 if index is None else 1 << index
+        masks.append(mask)
+    return replace(job.need, only=masks[0] if job.only else None, without=masks[1])
+
+
+def replay(log: Log, setting: Setting, progress: Callable[[int], None] = lambda _submitted: None, timing: Timing | None = None) -> Replayed:
+    """Play the whole trace; `progress` is told now and then how many jobs have been submitted."""
+    world = World(log, setting, timing)
+    at = 0
+    while world.advance():
+        if world.submitted - at >= STEP:
+            at = world.submitted
+            progress(at)
+    return world.finish()
+
+
+class World:
+    """The machine and its queue, from one instant with an event to the next."""
+
+    def __init__(self, log: Log, setting: Setting, timing: Timing | None = None) -> None:
+        if not log.jobs:
+            raise Rejected("no job to replay", reason="BadTrace")
+        self._jobs = log.jobs
+        self._timing = timing
+        self._events: list[tuple[float, int, int]] = []
+        """A heap of (time, kind, number of the job)."""
+        self._work: dict[str, _Work] = {}
+        self._pending: dict[str, dict[str, Candidate]] = {}
+        """By vcluster, in order of submission."""
+        self._wakes: set[float] = set()
+        self._place: dict[str, int] = {}
+        """Where each job that started stands in `done.ran`."""
+        self._needs: dict[Need, Need] = {}
+        self._gpus = {facts.index: facts.gpus for facts in setting.nodes}
+        self._running_gpu_hours = 0.0
+        self._free = len(setting.nodes)
+        self.submitted = 0
+        self.done = Replayed(setting.nodes)
+        self._shares = Shares()
+        self._shares.agree(_terms(log))
+        self._accounts = {name: _account(log, name) for name in sorted({job.tenant for job in log.jobs})}
+        self._scoring = Scoring(shares=self._shares, policies=setting.policies)
+        self.scene = Scene(
+            machine=machine_of(setting.nodes),
+            accounts=self._accounts,
+            policies=dict(setting.policies),
+            scorings=dict.fromkeys(setting.policies, self._scoring),
+            overrun_seconds=0.0,
+        )
+
+    def advance(self) -> bool:
+        """Go to the next instant with an event and let every vcluster that could start something run a cycle; False at the end."""
+        next_submit = self._jobs[self.submitted].submit if self.submitted < len(self._jobs) else None
+        if self._events and (next_submit is None or self._events[0][0] <= next_submit):
+            now = self._events[0][0]
+        elif next_submit is not None:
+            now = next_submit
+        else:
+            return False
+        while self._events and self._events[0][0] <= now:
+            _, kind, number = heappop(self._events)
+            if kind == _END:
+                self._end(self._work[self._jobs[number].id], now)
+            elif kind == _CANCEL:
+                self._cancel(self._work[self._jobs[number].id], now)
+            else:
+                self._wakes.discard(now)
+        while self.submitted < len(self._jobs) and self._jobs[self.submitted].submit == now:
+            self._submit(self.submitted, now)
+            self.submitted += 1
+        for vcluster in sorted(self._pending):
+            self._cycle(vcluster, now)
+        return True
+
+    def finish(self) -> Replayed:
+        """What was done; what still waits never starts, with the reason of a last cycle."""
+        for vcluster in sorted(self._pending):
+            now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
+            for outcome in list(decide(self.scene, vcluster, list(self._pending[vcluster].values()), now)):
+                if isinstance(outcome, Waiting):
+                    self.done.stuck.append((self._work[outcome.candidate.uid].job, outcome.reason, outcome.message))
+        self.done.ran.sort(key=lambda each: (each.start, each.job.submit, each.job.line, each.job.id))
+        return self.done
+
+    # Events
+
+    def _submit(self, number: int, now: float) -> None:
+        job = self._jobs[number]
+        need = need_of(job, self.scene.machine) or job.need
+        candidate = Candidate(
+            key=f"{number:09d}", uid=job.id, tenant=job.tenant, vcluster=job.vcluster, preemption_class=job.preemption_class,
+            submitted=job.submit, minimum=job.nodes, maximum=max(job.nodes, job.most), need=self._needs.setdefault(need, need),
+            user=job.user, walltime=job.walltime, grace=job.grace, topology=job.topology, conformance=job.conformance,
+            checkpointable=job.checkpointable, preemptible=job.preemptible, sensitive=job.sensitive, name=job.name,
+        )  # fmt: skip
+        self._work[job.id] = _Work(job, candidate)
+        self._pending.setdefault(job.vcluster, {})[job.id] = candidate
+        if job.withdrawn is not None:
+            heappush(self._events, (max(now, job.withdrawn), _CANCEL, number))
+
+    def _cancel(self, work: _Work, now: float) -> None:
+        """Its user gives it up: from the queue, or where it runs already."""
+        if work.ended:
+            return
+        if work.nodes:
+            self._end(work, now)
+            return
+        self._leave_queue(work.candidate)
+        work.ended = True
+        self.done.withdrawn.append(work.job)
+
+    def _end(self, work: _Work, now: float) -> None:
+        if work.ended:
+            return
+        work.ended = True
+        job, holder = work.job, self.scene.holders[work.job.id]
+        self.scene.drop_holder(job.id)
+        self._free += len(holder.nodes)
+        self._count(work, -1)
+        run = self._run(work, holder.since)
+        self._shares.see(replace(run, end=now))
+        self._shares.forget((job.id,), now)
+        ran = self.done.ran[self._place[job.id]]
+        if ran.end != now:
+            self.done.ran[self._place[job.id]] = replace(ran, end=now, killed=False)
+
+    # Cycles
+
+    def _cycle(self, vcluster: str, now: float) -> None:
+        pending = self._pending.get(vcluster)
+        if not pending or min(candidate.minimum for candidate in pending.values()) > self._free:
+            return
+        self._scoring.running_gpu_hours = self._running_gpu_hours
+        began = self._timing.clock() if self._timing is not None else 0.0
+        outcomes = list(decide(self.scene, vcluster, list(pending.values()), now))
+        if self._timing is not None:
+            self._timing.seconds.append(self._timing.clock() - began)
+        self.done.cycles += 1
+        self.done.decided += len(outcomes)
+        for outcome in outcomes:
+            if isinstance(outcome, Placed):
+                self._start(outcome, now)
+            elif outcome.wake is not None and outcome.wake > now and outcome.wake not in self._wakes:
+                self._wakes.add(outcome.wake)
+                heappush(self._events, (outcome.wake, _WAKE, -1))
+
+    def _start(self, placed: Placed, now: float) -> None:
+        """What was placed holds its nodes from now on, as the ledger would say, and its end is known to the trace alone."""
+        candidate = placed.candidate
+        work = self._work[candidate.uid]
+        job = work.job
+        work.nodes = placed.nodes
+        self._leave_queue(candidate)
+        claimed = self.scene.holders[candidate.uid]
+        believed = None if job.walltime is None else now + job.walltime + job.grace
+        self.scene.put_holder(replace(claimed, started=now, end=believed))
+        self._free -= len(placed.nodes)
+        self._count(work, 1)
+        self._shares.see(self._run(work, now))
+        killed = job.walltime is not None and job.run > job.walltime
+        end = now + (job.walltime if killed and job.walltime is not None else job.run)
+        self._place[job.id] = len(self.done.ran)
+        self.done.ran.append(Ran(job, now, end, placed.nodes, placed.backfilled, killed))
+        heappush(self._events, (end, _END, int(candidate.key)))
+
+    def _leave_queue(self, candidate: Candidate) -> None:
+        pending = self._pending[candidate.vcluster]
+        del pending[candidate.uid]
+        if not pending:
+            del self._pending[candidate.vcluster]
+            self._scoring.forget(candidate.vcluster)
+
+    # Counters
+
+    def _run(self, work: _Work, start: float) -> Run:
+        gpus = sum(self._gpus[node] for node in work.nodes)
+        return Run(work.job.id, work.job.tenant, work.job.user, len(work.nodes), gpus, start)
+
+    def _count(self, work: _Work, sign: int) -> None:
+        """Count what starts (+1) or ends (−1) in the tenant's account and in the GPU-hours that run."""
+        job, count = work.job, len(work.nodes)
+        account = self._accounts[job.tenant]
+        self._accounts[job.tenant] = TenantAccount(
+            account.max_nodes, account.used_nodes + sign * count, account.max_allocations, account.used_allocations + sign
+        )
+        hours = gpu_hours(count, self._gpus[work.nodes[0]], job.walltime)
+        self._running_gpu_hours = max(0.0, self._running_gpu_hours + sign * hours)
+
+    def validate(self) -> None:
+        """Everything that is kept from event to event is what is found anew; raises Corrupt on a difference."""
+        self.scene.validate()
+        self._shares.validate()
+
+
+def _terms(log: Log) -> dict[str, Terms]:
+    tenants = sorted({job.tenant for job in log.jobs})
+    return {name: Terms(target=log.tenants[name].share) if name in log.tenants else _NO_TERMS for name in tenants}
+
+
+def _account(log: Log, tenant: str) -> TenantAccount:
+    terms = log.tenants.get(tenant)
+    return TenantAccount() if terms is None else TenantAccount(terms.max_nodes, 0, terms.max_allocations, 0)

@@ -1,0 +1,139 @@
+"""The regression suite: six generated traces, each judged by its key metric (book, "Regression Suite").
+
+| trace | judged |
+|---|---|
+| steady-state | utilisation until the last submission > 85 % |
+| burst | p99 of the waits < 4 h |
+| unfair | greatest deviation of a tenant's share < 10 % |
+| sensitive-claim | the longest wait of sensitive work = 0 |
+| preemption-heavy | p95 of the waits of classes 7 to 9 below that of classes 1 to 3; the book's checkpoint success > 95 % waits for
+  preemption to be executed, and is said to be not judged |
+| empty-to-full | 95 % of the nodes held within 15 min; the longest cycle < 5 s |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.replay.measures import Measures, Ran, Replayed, measure, waits_of
+from lattice.replay.production import Setting, Timing, fit, replay
+from lattice.replay.profiles import base_policy, read_settings, with_settings
+from lattice.replay.synthetic import KINDS, generate
+from lattice.scheduling.inventory import read_inventory
+from lattice.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Nodes and hours of each trace."""
+
+    nodes: int
+    hours: float
+
+
+FULL: Final = Size(256, 96)
+REDUCED: Final = Size(64, 24)
+_LONGEST_CYCLE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One judgement: what was asked, what was found, and whether it holds; None: it cannot be judged, `found` says why."""
+
+    trace: str
+    asked: str
+    found: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One trace of the suite, replayed and judged."""
+
+    trace: str
+    jobs: int
+    cpu_seconds: float
+    measures: Measures
+    verdicts: Sequence[Verdict]
+
+
+def outcome(kind: str, seed: int, size: Size, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None) -> Outcome:
+    """Generate, replay and judge one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
+    log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
+    inventory = read_inventory(json.dumps(log.inventory), kind)
+    nodes, homes = inventory.facts(), inventory.homes()
+    log = fit(log, nodes)
+    policies = {
+        name: replace(with_settings(base_policy(name), read_settings(name, settings)), home=name in homes)
+        for name, settings in log.vclusters.items()
+    }
+    timing = Timing(clock)
+    begin = clock()
+    done = replay(log, Setting(nodes, policies), lambda submitted: progress(submitted / len(log.jobs)), timing)
+    spent = clock() - begin
+    if not done.ran or done.stuck:
+        first = done.stuck[0] if done.stuck else None
+        raise Rejected(f"{kind}: {len(done.stuck)} jobs never started: {first and first[2]}", reason="BadTrace")
+    measures = measure(kind, done, log.tenants)
+    return Outcome(kind, len(done.ran), spent, measures, list(_JUDGES[kind](kind, done, measures, timing)))
+
+
+def _steady(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    share = found.utilisation_submitting
+    return [Verdict(kind, "utilisation until the last submission > 85 %", f"{share:.1%}", share > 0.85)]
+
+
+def _burst(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    return [Verdict(kind, "p99 wait < 4 h", format_duration(found.waits.p99), found.waits.p99 < 4 * 3600)]
+
+
+def _unfair(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    return [Verdict(kind, "greatest share deviation < 10 %", f"{found.deviation:.1%}", found.deviation < 0.10)]
+
+
+def _claims(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    asked = "every sensitive wait = 0"
+    if found.sensitive is None:
+        return [Verdict(kind, asked, "the trace is too short to have sensitive work", None)]
+    longest = found.sensitive.most
+    return [Verdict(kind, asked, f"{format_duration(longest)} at most, of {found.sensitive.jobs} jobs", longest == 0)]
+
+
+def _inversions(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    def p95(low: int, high: int) -> float:
+        return waits_of([each.wait for each in _of_classes(done.ran, low, high)] or [0.0]).p95
+
+    upper, lower = p95(7, 9), p95(1, 3)
+    shown = f"{format_duration(upper)} against {format_duration(lower)}"
+    return [
+        Verdict(kind, "p95 wait of classes 7-9 below that of classes 1-3", shown, upper < lower),
+        Verdict(kind, "checkpoint success > 95 %", "preemption is decided, not executed yet", None),
+    ]
+
+
+def _of_classes(ran: Sequence[Ran], low: int, high: int) -> list[Ran]:
+    return [each for each in ran if low <= each.job.preemption_class <= high]
+
+
+def _ramp(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+    took = "never" if found.ramp_up is None else format_duration(found.ramp_up)
+    longest = max(timing.seconds, default=0.0)
+    return [
+        Verdict(kind, "95 % of the nodes held within 15 min", took, found.ramp_up is not None and found.ramp_up <= 900),
+        Verdict(kind, f"longest cycle < {_LONGEST_CYCLE:g} s", f"{longest * 1000:.1f} ms", longest < _LONGEST_CYCLE),
+    ]
+
+
+_JUDGES: Final[dict[str, Callable[[str, Replayed, Measures, Timing], list[Verdict]]]] = {
+    "steady-state": _steady,
+    "burst": _burst,
+    "unfair": _unfair,
+    "sensitive-claim": _claims,
+    "preemption-heavy": _inversions,
+    "empty-to-full": _ramp,
+}
+TRACES: Final = tuple(KINDS)
