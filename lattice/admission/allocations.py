@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from lattice.admission.constraints import check_gpus, check_node_sets, check_resources
 from lattice.admission.facts import Facts
-from lattice.admission.limits import check_class, check_nodes, check_quota, check_resources, check_walltime
+from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_walltime
 from lattice.admission.ownership import check_tenant, check_user, check_vcluster
+from lattice.admission.reservations import check_reservation
 from lattice.admission.submission import Submission, read_submission
 from lattice.admission.timing import check_grace_period, check_window
 from lattice.admission.updates import check_update
@@ -18,9 +20,12 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_tenant,
     check_user,
     check_vcluster,
+    check_reservation,
     check_work,
     check_nodes,
     check_resources,
+    check_gpus,
+    check_node_sets,
     check_walltime,
     check_class,
     check_grace_period,
@@ -28,9 +33,10 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_variables,
     check_files,
     check_job_name,
+    check_pending,
     check_quota,
 )
-"""What a new Allocation must pass; the hard quota comes last, since it alone changes by itself."""
+"""What a new Allocation must pass; what changes by itself comes last."""
 
 
 def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:

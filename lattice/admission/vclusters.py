@@ -142,7 +142,8 @@ def _weights(vcluster: VCluster) -> Iterator[Finding]:
         sentence = "spec.weights are all 0: every score would be 0"
         yield Refused("WeightsInvalid", sentence, "spec.weights", "give at least one above 0, or remove them for the balanced ones")
     elif total != 1:
-        yield Caution(f"spec.weights sum to {total}: each is divided by {total}, so that they sum to 1")
+        shown = f"{total.normalize():f}"
+        yield Caution(f"spec.weights sum to {shown}: each is divided by {shown}, so that they sum to 1")
 
 
 def camel(name: str) -> str:

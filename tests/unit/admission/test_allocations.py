@@ -203,3 +203,13 @@ def test_the_quota_lets_through_exactly_what_fits(limit: int, used: int, nodes: 
             assert used + nodes <= limit or (mode == "Queue" and warnings)
         case Refused():
             assert nodes > limit or (mode == "Reject" and used + nodes > limit)
+
+
+@pytest.mark.parametrize(("waiting", "accepts"), [(0, True), (2, True), (3, False), (9, False), (None, True)])
+def test_a_user_waits_at_most_as_often_as_the_vcluster_allows(waiting: int | None, accepts: bool) -> None:
+    known = facts(vclusters=(vcluster(limits={"maxPendingPerUser": 3}),), pending=waiting)
+    verdict = submit(allocation(), known)
+    if accepts:
+        accepted(verdict)
+    else:
+        assert f"(current: {waiting}, requested: 1, limit: 3)" in refused(verdict).sentence

@@ -50,6 +50,39 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         ),
         pytest.param("VCluster", "new", {"limits": {"maxWalltime": "0s"}}, "DurationInvalid", "above 0", id="limit 0"),
         pytest.param(
+            "VCluster", "new", {"limits": {"maxRunningPerUser": 0}}, "OptionInvalid", "maxRunningPerUser is 0", id="limit of a user"
+        ),
+        pytest.param("VCluster", "new", {"weights": {"priority": "-200m"}}, "WeightsInvalid", "priority is -200m, and a", id="negative"),
+        pytest.param(
+            "VCluster", "new", {"weights": {"waitTime": -1}}, "WeightsInvalid", "spec.weights.waitTime is -1", id="negative number"
+        ),
+        pytest.param("VCluster", "new", {"weights": {"energy": "some"}}, "WeightsInvalid", "spec.weights.energy: 'some'", id="no quantity"),
+        pytest.param("VCluster", "new", {"weights": {"energy": 0, "backlog": "0m"}}, "WeightsInvalid", "all 0", id="all 0"),
+        pytest.param("VCluster", "new", {"weights": {}}, "WeightsInvalid", "all 0", id="no weights"),
+        pytest.param(
+            "VCluster", "new", {"profile": "Service", "weights": {"energy": 1}}, "WeightsInvalid", "both given", id="profile and weights"
+        ),
+        pytest.param("VCluster", "new", {"cycle": {"interval": "0s"}}, "OptionInvalid", "cycle.interval is 0s", id="cycle"),
+        pytest.param("VCluster", "new", {"cycle": {"interval": "soon"}}, "DurationInvalid", "spec.cycle.interval", id="cycle's text"),
+        pytest.param("VCluster", "new", {"cycle": {"depth": 1001}}, "OptionInvalid", "limits: 0 to 1000", id="depth"),
+        pytest.param("VCluster", "new", {"borrowing": {"priority": 11}}, "OptionInvalid", "limits: 0 to 10", id="borrowing"),
+        pytest.param("VCluster", "new", {"borrowing": {"maxBorrowed": -1}}, "OptionInvalid", "maxBorrowed is -1", id="borrowed"),
+        pytest.param("VCluster", "new", {"borrowing": {"returnGrace": "2d"}}, "OptionInvalid", "limits: 0s to 1d", id="grace"),
+        pytest.param("VCluster", "new", {"preemption": {"minRuntime": "x"}}, "DurationInvalid", "preemption.minRuntime", id="runtime"),
+        pytest.param("Tenant", "bio", {"budget": {"gpuHours": -1}}, "BudgetInvalid", "gpuHours is -1", id="hours"),
+        pytest.param("Tenant", "bio", {"budget": {"periodDays": 0}}, "BudgetInvalid", "periodDays is 0", id="period"),
+        pytest.param(
+            "Tenant", "bio", {"budget": {"fairShareTarget": "1500m"}}, "BudgetInvalid", "is 1500m, and the whole is 1", id="share"
+        ),
+        pytest.param("Tenant", "bio", {"budget": {"burstAllowance": "500m"}}, "BudgetInvalid", "burstAllowance is 500m", id="burst"),
+        pytest.param("Tenant", "bio", {"budget": {"fairShareTarget": "x"}}, "QuantityInvalid", "fairShareTarget", id="share's text"),
+        pytest.param("LatticeConfig", "lattice", {"scheduling": {"victims": 0}}, "OptionInvalid", "limits: 1 to 16", id="victims"),
+        pytest.param("LatticeConfig", "lattice", {"scheduling": {"energyPrice": 2}}, "OptionInvalid", "energyPrice is 2", id="price"),
+        pytest.param("LatticeConfig", "lattice", {"scheduling": {"energyPriceUntil": "x"}}, "TimeInvalid", "energyPriceUntil", id="until"),
+        pytest.param(
+            "LatticeConfig", "lattice", {"scheduling": {"referenceWait": "0s"}}, "OptionInvalid", "referenceWait is 0s", id="wait"
+        ),
+        pytest.param(
             "LatticeConfig",
             "lattice",
             {"nodes": {"heartbeatTimeout": "10s"}},
@@ -77,6 +110,14 @@ def test_a_bad_object_is_refused(kind: str, name: str, spec: dict[str, Any], rea
     [
         ("Tenant", "bio", {"namespaces": ["bio", "bio-dev"], "access": {"users": ["oidc:eve"]}, "quota": {"maxNodes": 5}}),
         ("VCluster", "new", {"partitionNames": ["long"], "nodes": {"selector": {"group": ["g2"]}}, "limits": {"maxWalltime": "7d"}}),
+        (
+            "VCluster",
+            "new",
+            {"policy": "BinPack", "weights": {"priority": "200m", "waitTime": "0.8"}, "cycle": {"interval": "5s", "depth": 0}},
+        ),
+        ("VCluster", "new", {"profile": "Service", "borrowing": {"borrow": True, "maxBorrowed": 4, "maxDuration": "2h"}}),
+        ("Tenant", "bio", {"budget": {"gpuHours": 100, "fairShareTarget": "150m", "burstAllowance": "1500m"}}),
+        ("LatticeConfig", "lattice", {"scheduling": {"energyPrice": "300m", "energyPriceUntil": "2026-12-01T08:00:00Z"}}),
         ("LatticeConfig", "lattice", {}),
         ("LatticeNode", "n1", {"drain": {"reason": "dimm"}}),
         ("Ledger", "lattice", {"anything": 1}),
@@ -94,6 +135,9 @@ def test_a_sound_object_is_accepted_without_a_word(kind: str, name: str, spec: d
         ("Tenant", {"defaultVCluster": "ml"}, "does not list tenant"),
         ("Tenant", {"access": {"groups": ["system:authenticated"]}}, "everybody"),
         ("VCluster", {"tenants": ["biology"]}, "do not exist yet"),
+        ("VCluster", {"weights": {"priority": "200m", "waitTime": "1.1"}}, "sum to 1.3: each is divided by 1.3"),
+        ("VCluster", {"borrowing": {"lend": True}}, "no node is at home here"),
+        ("VCluster", {"borrowing": {"maxBorrowed": 3}}, "nothing is borrowed"),
     ],
 )
 def test_what_an_administrator_should_know_is_a_warning(kind: str, spec: dict[str, Any], warning: str) -> None:
