@@ -87,6 +87,11 @@ ACCEPTED = {
     "parts left at their defaults": spec(sensitive=False, checkpoint={"strategy": "Auto"}, telemetry={"mode": "Prod"}, dependsOn=[]),
     "empty checkpoint and telemetry": spec(checkpoint={}, telemetry={}),
     "topology Any": spec(resources={"constraints": {"topology": "Any", "features": ["hollow"], "preferSameNuma": False}}),
+    "every constraint of nodes": spec(
+        resources={"gpus": 4, "memory": "1Ti", "constraints": {
+            "gpuType": "GH200", "gpuMemory": "90Gi", "topology": "Tight", "conformance": "Required",
+            "requireUnifiedMemory": True, "allowCxlMemory": True}},
+    ),
     "everything that is served": spec(
         project="p", vcluster="batch", tags={"name": "run-42"}, intent="Train", hold=True, cancel={"reason": "wrong input"},
         environment={"variables": {"OMP_NUM_THREADS": "8"}, "workdir": "/home/alice", "output": {"stdout": "o-%j", "mode": "Append"}},
@@ -140,8 +145,12 @@ REFUSED = {
     "a uenv": (spec(environment={"uenv": "prgenv-gnu"}), "spec.environment.uenv is not served yet"),
     "an image": (spec(environment={"image": "x"}), "spec.environment.image is not served yet"),
     "variables from Secrets": (spec(environment={"variablesFrom": [{"secretRef": "w"}]}), "spec.environment.variablesFrom is not served"),
-    "tight topology": (spec(resources={"constraints": {"topology": "Tight"}}), "constraints.topology is not served yet"),
-    "a GPU type": (spec(resources={"constraints": {"gpuType": "GH200"}}), "constraints.gpuType is not served yet"),
+    "a topology that is none": (spec(resources={"constraints": {"topology": "Wide"}}), "Unsupported value"),
+    "a conformance that is none": (spec(resources={"constraints": {"conformance": "Always"}}), "Unsupported value"),
+    "GPU memory that is no quantity": (spec(resources={"constraints": {"gpuMemory": "much"}}), "constraints.gpuMemory"),
+    "an empty GPU type": (spec(resources={"constraints": {"gpuType": ""}}), "constraints.gpuType"),
+    "a NUMA policy": (spec(resources={"constraints": {"memoryPolicy": "Bind"}}), "constraints.memoryPolicy is not served yet"),
+    "one NUMA domain": (spec(resources={"constraints": {"preferSameNuma": True}}), "constraints.preferSameNuma is not served yet"),
 }
 
 

@@ -105,7 +105,11 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "too many requeues": ({"lifecycle.requeue": {"max": 1000}}, ("spec.lifecycle.requeue.max", "1000", "100")),
     "no task on a node": ({"tasks": {"perNode": 0}}, ("spec.tasks.perNode", "0", "1")),
     "what is not served yet": ({"data": {"output": "s3://x"}}, ("spec.data is not served yet", "remove the field")),
-    "GPUs of a type": ({"resources.constraints.gpuType": "GH200"}, ("gpuType is not served yet", "remove the field")),
+    "GPUs of a type, and none": (
+        {"resources.gpus": 0, "resources.constraints.gpuType": "GH200"},
+        ("spec.resources.constraints.gpuType is GH200 and spec.resources.gpus is 0", "at least 1"),
+    ),
+    "a NUMA policy": ({"resources.constraints.memoryPolicy": "Bind"}, ("memoryPolicy is not served yet", "remove the field")),
     "work that scales": ({"lifecycle.type": "Reactive"}, ("Reactive is not served yet", "use Bounded")),
 }
 
