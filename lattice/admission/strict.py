@@ -22,7 +22,9 @@ from lattice.models.shape import API_VERSION, DURATION_PATTERN, Kind, Part
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)}
+KINDS: Final[dict[str, type[Kind]]] = {
+    kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)
+}
 """The kinds that people write."""
 
 _UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})

@@ -108,8 +108,8 @@ class Calendar:
         """A window number at or before the first one that ends after `since`."""
         if not self.period:
             return 0
-        days = (since - self.seconds - _instant(self.first, self.zone)) / _DAY - 2
-        return max(0, int(days // self.period)) * len(self.offsets)
+        days = max(0.0, (since - self.seconds - _instant(self.first, self.zone)) / _DAY - 2)
+        return int(days // self.period) * len(self.offsets)
 
     def _start(self, number: int) -> float | None:
         """When the window of this number begins; None past the end of the recurrence, or of the calendar."""
@@ -147,6 +147,12 @@ def calendar_of(spec: ReservationSpec) -> Calendar:
     made = Calendar(first, zone, seconds, period, offsets, until, recurrence.count)
     _check_length(made, spec)
     return made
+
+
+def read_moment(text: str, time_zone: str, field: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time, or of a local time of `time_zone`; Rejected names `field`."""
+    zone = read_zone(time_zone)
+    return _instant(_local(text, zone, bool(time_zone), field), zone)
 
 
 def state_at(calendar: Calendar, now: float) -> str:
@@ -197,7 +203,7 @@ def read_zone(name: str) -> tzinfo:
     except (KeyError, ValueError, OSError) as error:
         raise Rejected(
             f"spec.timeZone {name!r} is no time zone of the IANA database: write for example Europe/Zurich",
-            reason="TimeZoneUnknown",
+            reason="TimeInvalid",
             fields=("spec.timeZone",),
         ) from error
 
@@ -261,6 +267,6 @@ def _check_length(calendar: Calendar, spec: ReservationSpec) -> None:
     if calendar.seconds > gap and (calendar.count is None or calendar.count > 1):
         raise Rejected(
             f"spec.duration {spec.duration} is longer than the {format_duration(gap)} from one window to the next: it would overlap itself",
-            reason="OverlapsItself",
+            reason="RecurrenceInvalid",
             fields=("spec.duration",),
         )

@@ -439,6 +439,7 @@ class Allocation(Kind):
             Column("User", ".spec.user", priority=1),
             Column("Where", ".status.nodes", priority=1),
             Column("Walltime", ".spec.lifecycle.walltime", priority=1),
+            Column("Expected", ".status.expectedStart.p50", priority=1),
             Column("Score", ".status.score.total", priority=1),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', priority=1),
             Column("Age", ".metadata.creationTimestamp", "date"),

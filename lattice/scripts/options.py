@@ -54,6 +54,7 @@ _ACTED_ON: Final = {
     "nodelist": "nodelist",
     "exclude": "exclude",
     "begin": "not-before",
+    "reservation": "reservation",
     "uenv": "uenv",
     "view": "view",
     "cpus-per-task": "cpus-per-task",
@@ -141,7 +142,6 @@ _IGNORED_OPTIONAL: Final = ("nice", "get-user-env", "propagate", "no-kill")
 _REFUSED: Final = {
     "array": "job arrays are not served by this release; submit the tasks one by one",
     "dependency": "dependencies are not served by this release; submit when what it depends on has ended",
-    "reservation": "reservations are not served by this release; remove the line",
     "licenses": "licenses are not counted by Lattice; use --constraint for features of nodes",
     "signal": "signals before the end are not sent by this release; TERM comes one grace period before KILL",
 }
@@ -210,6 +210,7 @@ _LATTICE: Final = {
     "constraint": "constraint",
     "nodelist": "nodelist",
     "exclude": "exclude",
+    "reservation": "reservation",
     "topology": "topology",
     "preemption-class": "class",
     "qos": "class",
@@ -242,7 +243,6 @@ _LATTICE_REFUSED: Final = {
     "array": _REFUSED["array"],
     "depends-on": _REFUSED["dependency"],
     "dependency": _REFUSED["dependency"],
-    "reservation": _REFUSED["reservation"],
     "data-mount": "data is not staged by this release; remove the option",
     "expose": "network domains are not served by this release; remove the option",
     "checkpoint": "checkpoints are not taken by this release; remove the option",

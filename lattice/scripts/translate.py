@@ -72,6 +72,8 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
 
 def _identity(draft: _Draft) -> dict[str, Any]:
     spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("tenant", "user", "project") if draft.value(slot)}
+    if "reservation" in draft.asked:
+        spec["reservation"] = _reservation(draft.asked["reservation"])
     vcluster = _vcluster(draft)
     if vcluster:
         spec["vcluster"] = vcluster
@@ -90,6 +92,13 @@ def _identity(draft: _Draft) -> dict[str, Any]:
     if intent:
         spec["intent"] = _one_of(draft.asked["intent"], intent, {word.lower(): word for word in _INTENTS})
     return spec
+
+
+def _reservation(given: Given) -> str:
+    name = (given.value or "").strip()
+    if not name or "," in name:
+        raise given.rejected("name one reservation: an allocation runs in one")
+    return name
 
 
 def _one_of(given: Given, value: str, words: dict[str, str]) -> str:

@@ -93,7 +93,7 @@ ACCEPTED = {
             "requireUnifiedMemory": True, "allowCxlMemory": True}},
     ),
     "everything that is served": spec(
-        project="p", vcluster="batch", tags={"name": "run-42"}, intent="Train", hold=True, cancel={"reason": "wrong input"},
+        project="p", vcluster="batch", reservation="maint-42", tags={"name": "run-42"}, intent="Train", hold=True, cancel={"reason": "wrong input"},
         environment={"variables": {"OMP_NUM_THREADS": "8"}, "workdir": "/home/alice", "output": {"stdout": "o-%j", "mode": "Append"}},
         tasks={"on": "HeadNode", "perNode": 4, "total": 7},
         lifecycle={"type": "Bounded", "walltime": "72h", "preemptionClass": 10, "preemptible": "Never", "gracePeriod": "45s",
@@ -135,7 +135,6 @@ REFUSED = {
     "data": (spec(data={"output": "s3://x"}), "spec.data is not served yet: data is not staged by this release; remove the field"),
     "script from a ConfigMap": (spec(scriptFrom={"name": "x"}), "spec.scriptFrom is not served yet"),
     "a quota leaf": (spec(quota="team-a/train"), "spec.quota is not served yet"),
-    "a reservation": (spec(reservation="maint-42"), "spec.reservation is not served yet"),
     "a network domain": (spec(connectivity={"networkDomain": "x"}), "spec.connectivity is not served yet"),
     "a dependency": (spec(dependsOn=[{"ref": "x", "condition": "Success"}]), "spec.dependsOn is not served yet"),
     "manual checkpoints": (spec(checkpoint={"strategy": "Manual"}), "spec.checkpoint is not served yet"),
@@ -313,10 +312,25 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a tenant with people": ("tenants", "Tenant", "t", {"spec": {"access": {"users": ["oidc:alice"], "groups": ["ml"]}}}, ""),
     "a negative limit": ("tenants", "Tenant", "t", {"spec": {"quota": {"maxNodes": -1}}}, "spec.quota.maxNodes"),
     "limits for each user": ("tenants", "Tenant", "t", {"spec": {"quota": {"perUser": {}}}}, "spec.quota.perUser is not served yet"),
-    "a budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"gpuHours": 1}}}, "spec.budget is not served yet"),
+    "a budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"gpuHours": 1, "fairShareTarget": "150m"}}}, ""),
+    "a negative budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"gpuHours": -1}}}, "spec.budget.gpuHours"),
+    "a used-up budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"onExhausted": {}}}}, "spec.budget.onExhausted is not served yet"),
     "strict isolation": ("tenants", "Tenant", "t", {"spec": {"isolation": "Strict"}}, "spec.isolation Strict is not served yet"),
     "a vcluster": ("vclusters", "VCluster", "v", {"spec": {"nodes": {"selector": {"group": ["g0"]}}, "limits": {"maxWalltime": "7d"}}}, ""),
-    "a policy": ("vclusters", "VCluster", "v", {"spec": {"policy": "Backfill"}}, "spec.policy is not served yet"),
+    "a policy": ("vclusters", "VCluster", "v", {"spec": {"policy": "Backfill", "cycle": {"interval": "5s", "depth": 0}}}, ""),
+    "an unknown policy": ("vclusters", "VCluster", "v", {"spec": {"policy": "Lottery"}}, "Unsupported value"),
+    "an unknown profile": ("vclusters", "VCluster", "v", {"spec": {"profile": "Fast"}}, "Unsupported value"),
+    "weights": ("vclusters", "VCluster", "v", {"spec": {"weights": {"priority": "200m", "waitTime": "0.8"}}}, ""),
+    "a negative weight": ("vclusters", "VCluster", "v", {"spec": {"weights": {"priority": "-200m"}}}, "spec.weights.priority"),
+    "weights and a profile": ("vclusters", "VCluster", "v", {"spec": {"weights": {"energy": 1}, "profile": "Service"}}, "are both given"),
+    "too much depth": ("vclusters", "VCluster", "v", {"spec": {"cycle": {"depth": 1001}}}, "spec.cycle.depth"),
+    "lending": (
+        "vclusters",
+        "VCluster",
+        "v",
+        {"spec": {"borrowing": {"lend": True, "maxDuration": "2h"}, "limits": {"maxRunning": 3}}},
+        "",
+    ),
     "a vcluster that is ajar": ("vclusters", "VCluster", "v", {"spec": {"state": "Ajar"}}, "Unsupported value"),
     "the configuration": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"logBytes": "1Mi", "minUid": 500}}}, ""),
     "a second configuration": (
@@ -545,3 +559,80 @@ def test_an_index_is_given_once_freed_by_an_empty_name_and_never_dropped(api_ser
     finally:
         found.drop("lattice")
     until(lambda: not api_server.request("GET", f"{found.path}/lattice").ok, "the node index is gone", within=5)
+
+
+# Reservation
+
+
+RESERVED = {"nodes": "nid[001-004]", "start": "2099-12-01T08:00:00Z", "duration": "4h"}
+
+
+@pytest.fixture
+def reservations(api_server: ApiServer) -> Iterator[Collection]:
+    found = Collection(api_server, "reservations", "Reservation")
+    yield found
+    api_server.request("DELETE", found.path)
+
+
+def reserved(**changes: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**RESERVED, **changes}.items() if value is not None}
+
+
+RESERVATIONS_ACCEPTED = {
+    "nodes, once": reserved(),
+    "maintenance with empty lists": reserved(maintenance=True, ignoreRunning=True, users=[], tenants=[], vclusters=[]),
+    "a number of nodes, again and again, for some": reserved(
+        nodes=None, nodeCount=4, features=["nvme"], groups=["g0"], gpuType="GH200", start="2099-12-01T02:00", timeZone="Europe/Zurich",
+        recurrence={"weekdays": ["Monday", "Friday"], "count": 10}, users=["oidc:alice"], tenants=["physics"], vclusters=["hpc-batch"],
+    ),
+    "every third day until": reserved(recurrence={"everyDays": 3, "until": "2100-01-01T00:00:00+01:00"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("manifest", RESERVATIONS_ACCEPTED.values(), ids=RESERVATIONS_ACCEPTED.keys())
+def test_a_reservation_is_accepted_and_stands_as_it_was_given(reservations: Collection, manifest: dict[str, Any]) -> None:
+    assert accepted(reservations.create("good", spec=manifest))["spec"] == manifest
+
+
+RESERVATIONS_REFUSED = {
+    "no spec": (None, "spec: Required value"),
+    "no nodes": (reserved(nodes=None), "give either spec.nodes or spec.nodeCount, exactly one of them"),
+    "nodes and a number": (reserved(nodeCount=4), "give either spec.nodes or spec.nodeCount, exactly one of them"),
+    "features beside nodes": (reserved(features=["nvme"]), "choose nodes for spec.nodeCount: leave them out beside spec.nodes"),
+    "zero nodes": (reserved(nodes=None, nodeCount=0), "spec.nodeCount"),
+    "more nodes than a ledger knows": (reserved(nodes=None, nodeCount=16385), "less than or equal to 16384"),
+    "a start that is none": (reserved(start="tomorrow"), "spec.start"),
+    "a local start without a zone": (reserved(start="2099-12-01T08:00"), "spec.start is a local time: set spec.timeZone"),
+    "a zone that climbs": (reserved(timeZone="../../etc/passwd"), "spec.timeZone"),
+    "no duration": (reserved(duration=None), "spec.duration: Required value"),
+    "a duration of nothing": (reserved(duration="0s"), "spec.duration must be longer than nothing"),
+    "a duration without unit": (reserved(duration="90"), "spec.duration"),
+    "people for maintenance": (reserved(maintenance=True, users=["alice"]), "spec.maintenance means that nobody may use it"),
+    "two rules": (reserved(recurrence={"everyDays": 1, "weekdays": ["Monday"]}), "either spec.recurrence.everyDays or"),
+    "no rule": (reserved(recurrence={}), "either spec.recurrence.everyDays or spec.recurrence.weekdays"),
+    "two ends": (reserved(recurrence={"everyDays": 1, "count": 3, "until": "2099-12-09T08:00:00Z"}), "not both"),
+    "an unknown weekday": (reserved(recurrence={"weekdays": ["Someday"]}), "Unsupported value"),
+    "the same weekday twice": (reserved(recurrence={"weekdays": ["Monday", "Monday"]}), "Duplicate value"),
+    "every zero days": (reserved(recurrence={"everyDays": 0}), "spec.recurrence.everyDays"),
+}
+
+
+@pytest.mark.parametrize(("manifest", "sentence"), RESERVATIONS_REFUSED.values(), ids=RESERVATIONS_REFUSED.keys())
+def test_a_reservation_is_refused_with_a_sentence(reservations: Collection, manifest: dict[str, Any] | None, sentence: str) -> None:
+    refused(reservations.create("bad", **({"spec": manifest} if manifest is not None else {})), sentence)
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [({"nodes": "nid[001-009]"}, "nodes"), ({"start": "2099-12-02T08:00:00Z"}, "start"), ({"timeZone": "Europe/Zurich"}, "timeZone")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_which_nodes_and_from_when_is_fixed(reservations: Collection, patch: dict[str, Any], field: str) -> None:
+    accepted(reservations.create("fixed", spec=reserved()))
+    sentence = f"spec.{field} cannot be changed after creation: delete this reservation and make a new one"
+    refused(reservations.merge("fixed", {"spec": patch}), sentence)
+
+
+def test_how_long_how_often_and_for_whom_may_change(reservations: Collection) -> None:
+    accepted(reservations.create("free", spec=reserved()))
+    accepted(reservations.merge("free", {"spec": {"duration": "6h", "recurrence": {"everyDays": 7}, "users": ["alice"]}}))

@@ -130,6 +130,7 @@ CASES = (
     Case("begin at a time that has passed today", "#SBATCH -b 14:00", {"lifecycle.notBefore": "2026-09-22T14:00:00Z"}),
     Case("begin at a date", "#SBATCH -b 2026-12-01T08:00", {"lifecycle.notBefore": "2026-12-01T08:00:00Z"}),
     Case("hold and exclusive", "#SBATCH -H --exclusive", {"hold": True}),
+    Case("a reservation", "#SBATCH --reservation=course", {"reservation": "course"}),
     Case("uenv and view", "#SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default",
          {"environment.uenv": "prgenv-gnu/24.11:v1", "environment.view": "default"}),
     Case("the book's own lines", "#LATTICE --nodes=64\n#LATTICE --walltime=72h\n#LATTICE --tenant=physics\n#LATTICE --name=large",
@@ -159,7 +160,7 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
     [
         ("#SBATCH --array=0-9", "job arrays are not served"),
         ("#SBATCH -d afterok:1", "dependencies are not served"),
-        ("#SBATCH --reservation=x", "reservations are not served"),
+        ("#SBATCH --reservation=a,b", "name one reservation: an allocation runs in one"),
         ("#SBATCH -L matlab", "licenses are not counted"),
         ("#SBATCH --signal=B:USR1@60", "signals before the end"),
         ("#SBATCH hetjob", "heterogeneous jobs"),
