@@ -16,27 +16,69 @@ from lattice.ledger.steps import SCHEDULER, End, Retry
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
-from lattice.units import fold_nodes, format_time
-from lattice.views.allocation import Allocation, Condition, Exit
+from lattice.units import fold_nodes, format_time, parse_time
+from lattice.views.allocation import Allocation, Condition, Exit, ExpectedStart
 
 Patch = dict[str, Any]
 ATTEMPTS_KEPT = 10
+MOVED_SECONDS, MOVED_SHARE = 60.0, 0.1
+"""How far an expected start moves before it is written again: so many seconds, and this share of the time to it."""
 
 
 def pending(
-    allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None
-) -> Patch | None:
-    """Show why it waits, and its score; None when the status says why already: a score alone is not written."""
+    allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None,
+    expected: Patch | None = None, alone: bool = False,
+) -> Patch | None:  # fmt: skip
+    """Show why it waits, its score and its expected start.
+
+    None when the status says why already: a score is never written alone, an expected start only with `alone`.
+    """
     status, generation = allocation.status, allocation.metadata.generation
     conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
     settled = _settle(allocation, conditions, now)
     if status.number and status.observed_generation == generation and same_but_for_times(settled.conditions, status.conditions):
-        return None
+        return _expectation(allocation, expected, seq) if alone and expected is not None else None
     return _patch(
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, submitTime=status.submit_time or allocation.metadata.creation_timestamp,
-        **({"score": score} if score else {}),
+        **({"score": score} if score else {}), **({"expectedStart": expected} if expected is not None else {}),
     )  # fmt: skip
+
+
+def _expectation(allocation: Allocation, expected: Patch, seq: int) -> Patch:
+    """The expected start alone: nothing else is written again."""
+    return {
+        "metadata": {"resourceVersion": allocation.metadata.resource_version},
+        "status": {"ledgerSeq": seq, "expectedStart": expected},
+    }
+
+
+def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
+    """An expected start as it is stored; what there is none of is removed."""
+    return {
+        "p50": format_time(p50) if p50 is not None else None,
+        "p90": format_time(p90) if p90 is not None else None,
+        "reason": reason or None,
+    }
+
+
+def moved(shown: ExpectedStart | None, p50: float | None, p90: float | None, reason: str, now: float) -> bool:
+    """Whether an expected start differs so much from what is shown that it is worth a write of its own.
+
+    It does when there is one where there was none or the other way round, when its reason is another one, and when one of
+    the two times lies further off than a minute and a tenth of the time to it.
+    """
+    if shown is None:
+        return True
+    if shown.reason != reason:
+        return True
+    return _apart(shown.p50, p50, now) or _apart(shown.p90, p90, now)
+
+
+def _apart(shown: str | None, found: float | None, now: float) -> bool:
+    if shown is None or found is None:
+        return (shown is None) != (found is None)
+    return abs(parse_time(shown) - found) > max(MOVED_SECONDS, MOVED_SHARE * max(0.0, found - now))
 
 
 def placed(
@@ -69,6 +111,8 @@ def placed(
         fields["hollow"] = True
     if score:
         fields["score"] = score
+    if status.expected_start is not None:
+        fields["expectedStart"] = None
     return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
 
 

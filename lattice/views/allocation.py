@@ -128,6 +128,14 @@ class Score(View, frozen=True):
     terms: dict[str, str] = {}
 
 
+class ExpectedStart(View, frozen=True):
+    """When it is expected to start, or why that is not known."""
+
+    p50: str | None = None
+    p90: str | None = None
+    reason: str = ""
+
+
 class AllocationStatus(View, frozen=True):
     """What Lattice made of it so far."""
 
@@ -145,6 +153,7 @@ class AllocationStatus(View, frozen=True):
     submit_time: str | None = None
     start_time: str | None = None
     end_time: str | None = None
+    expected_start: ExpectedStart | None = None
     score: Score | None = None
     exit: Exit | None = None
     attempts: tuple[Attempt, ...] = ()

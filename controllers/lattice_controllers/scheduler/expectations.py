@@ -1,0 +1,56 @@
+"""Expected starts on their way to the objects: shown with other writes, or by one of their own where they moved much.
+
+The forecast comes every few seconds for all pending work; a write for each would be most of what the API server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.ledger.projection import expectation, moved
+from lattice.scheduling.situation import Expected
+from lattice.views.allocation import Allocation
+
+AGAIN_SECONDS: Final = 30.0
+"""Between two writes of one allocation's expected start, where nothing else is written."""
+
+
+class Expectations:
+    """The last forecast, and when each allocation was last written because of it; `tell` hears of those that are due."""
+
+    def __init__(self, clock: Clock, *, allocation: Callable[[str], Allocation | None], tell: Callable[[str], None]) -> None:
+        self.found: Mapping[str, Expected] = {}
+        """By uid."""
+        self._clock = clock
+        self._allocation = allocation
+        self._tell = tell
+        self._written: dict[str, float] = {}
+
+    def take(self, found: Mapping[str, Expected]) -> int:
+        """A new forecast; how many allocations it is worth a write for."""
+        self.found = found
+        self._written = {uid: when for uid, when in self._written.items() if uid in found}
+        due = [uid for uid in found if self.due(uid)]
+        for uid in due:
+            self._tell(uid)
+        return len(due)
+
+    def patch(self, uid: str) -> dict[str, Any] | None:
+        """What the status shows of it with the next write; None without a forecast."""
+        found = self.found.get(uid)
+        return expectation(found.p50, found.p90, found.reason) if found is not None else None
+
+    def due(self, uid: str) -> bool:
+        """Whether it moved so much since the status shows it, and so long ago, that it is written alone."""
+        found, allocation = self.found.get(uid), self._allocation(uid)
+        if found is None or allocation is None:
+            return False
+        if self._clock.monotonic() - self._written.get(uid, -AGAIN_SECONDS) < AGAIN_SECONDS:
+            return False
+        return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
+
+    def wrote(self, uid: str) -> None:
+        """The status shows it now."""
+        self._written[uid] = self._clock.monotonic()
