@@ -176,7 +176,7 @@ def _counted(
     if free.bit_count() < count:
         others = ", ".join(f'"{name}"' for name, _, _ in meeting)
         reserved = f", {elsewhere.bit_count()} of them held at that time by reservation {others}" if others else ""
-        message = f"asks for {count} nodes; {fitting.bit_count()} exist that fit{reserved}"
+        message = f"asks for {count} {'node' if count == 1 else 'nodes'}; {fitting.bit_count()} exist that fit{reserved}"
         return Booking(one, IMPOSSIBLE, OVERLAPS if fitting.bit_count() >= count else NODES_MISSING, message, sound=False)
     start = spans[0].start
 

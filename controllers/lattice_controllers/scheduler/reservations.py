@@ -137,7 +137,9 @@ class Reservations:
             if nodes:
                 self._chosen[one.metadata.uid] = frozenset(self._machine.nodes[index].name for index in indices_of(nodes))
         self._bookings = found
-        self._windows = tuple(window for name in sorted(found) for window in found[name].windows())
+        windows = tuple(window for name in sorted(found) for window in found[name].windows())
+        if windows != self._windows:
+            self._windows = windows
         self._valid_until = min((booking.changes for booking in found.values() if booking.changes is not None), default=float("inf"))
         return found
 
@@ -151,9 +153,9 @@ class Reservations:
         one = self.objects.get(name)
         if one is None or not self.synced or self._stopped():
             return None
-        now, before = self._clock.now(), self._windows
+        now, due = self._clock.now(), self._valid_until
         booking = self.bookings(now).get(name)
-        if self._windows is not before:
+        if now >= due:
             self._woken()  # a window has begun or ended: work may start, or must not
         if booking is None:
             return None
