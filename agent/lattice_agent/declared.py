@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from lattice.errors import Rejected
 from lattice.scheduling.inventory import NodeClass
+from lattice.units import format_bytes
 
 MOST_COMPONENTS: Final = 16
 FINGERPRINT: Final = "sha256:"
@@ -44,8 +45,8 @@ class Declared:
         return {
             "gpus": self.gpus,
             "gpuType": self.gpu_type,
-            "gpuMemory": self.gpu_memory,
-            "cxlMemory": self.cxl_memory,
+            "gpuMemory": format_bytes(self.gpu_memory),
+            "cxlMemory": format_bytes(self.cxl_memory),
             "unifiedMemory": self.unified,
             "nominalWatts": self.watts,
         }

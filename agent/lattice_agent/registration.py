@@ -186,6 +186,6 @@ def _says(found: Node, status: dict[str, Any]) -> bool:
 
 def _same(shown: object, value: object) -> bool:
     """Whether a capability stands there already; what is absent is empty, and a quantity may be a number or its text."""
-    if not value:
-        return not shown or str(shown) == "0"
+    if not value or value == "0":
+        return not shown or shown == "0"
     return list(shown) == value if isinstance(shown, list | tuple) else str(shown) == str(value)
