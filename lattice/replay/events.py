@@ -233,7 +233,7 @@ def _job(name: str, life: _Life, log: Log) -> Job | None:
     low, high = _nodes(at, alloc.nodes)
     walltime = None if alloc.walltime is None else _seconds(at, "alloc.walltime", alloc.walltime)
     if walltime is not None and walltime <= 0:
-        raise _bad(at, "alloc.walltime", f"{alloc.walltime} is no time to run")
+        raise _bad(at, "alloc.walltime", f"{_shown(alloc.walltime)} is no time to run")
     run = _run_of(name, life)
     withdrawn = life.cancel[1] if life.cancel is not None and life.start is None and run is None else None
     job = Job(
@@ -333,8 +333,12 @@ def _seconds(at: int, name: str, value: str | float) -> float:
     except Rejected as error:
         raise _bad(at, name, error.message) from error
     if not 0 <= seconds < 1e12:
-        raise _bad(at, name, f"{value} is no length of time")
+        raise _bad(at, name, f"{_shown(value)} is no length of time")
     return seconds
+
+
+def _shown(value: str | float | None) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _time(at: int, text: str) -> float:

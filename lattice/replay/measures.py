@@ -10,8 +10,9 @@ Formulas (book, "Using RM-Replay", "Simulation"; docs/howto/replay.md says them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from math import ceil, fsum
 from typing import Any, Final
 
@@ -258,61 +259,64 @@ def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None
     return None
 
 
+class _Samples:
+    """Who runs and who waits at each instant, by tenant, in nodes; and what backfilled work holds."""
+
+    def __init__(self, ran: Sequence[Ran], first: float, last: float, names: Sequence[str]) -> None:
+        self._first = first
+        self._step = max(last - first, 1.0) / INSTANTS
+        at = {name: index for index, name in enumerate(names)}
+        self._running = [[0] * (INSTANTS + 1) for _ in names]
+        self._waiting = [[0] * (INSTANTS + 1) for _ in names]
+        self._jumped = [0] * (INSTANTS + 1)
+        for each in ran:
+            tenant, count = at[each.job.tenant], len(each.nodes)
+            self._add(self._waiting[tenant], each.job.submit, each.start, each.job.nodes)
+            self._add(self._running[tenant], each.start, each.end, count)
+            if each.backfilled:
+                self._add(self._jumped, each.start, each.end, count)
+
+    def _add(self, row: list[int], begin: float, end: float, count: int) -> None:
+        row[_slot(begin, self._first, self._step)] += count
+        row[_slot(end, self._first, self._step)] -= count
+
+    def __iter__(self) -> Iterator[tuple[list[int], list[int], int]]:
+        """Running and waiting by tenant, and backfilled, at each instant."""
+        running, waiting = (zip(*(accumulate(row) for row in rows), strict=True) for rows in (self._running, self._waiting))
+        for now_running, now_waiting, jumped in islice(zip(running, waiting, accumulate(self._jumped), strict=True), INSTANTS):
+            yield list(now_running), list(now_waiting), jumped
+
+
 class _Fairness:
     """Used and entitled, from samples of who runs and who waits; see the module's docstring."""
 
     def __init__(self, ran: Sequence[Ran], first: float, last: float, nodes: int, terms: Mapping[str, TenantTerms]) -> None:
         names = sorted({each.job.tenant for each in ran})
         targets = target_shares(names, terms)
-        at = {name: index for index, name in enumerate(names)}
-        step = max(last - first, 1.0) / INSTANTS
-        running = [[0] * (INSTANTS + 1) for _ in names]
-        waiting = [[0] * (INSTANTS + 1) for _ in names]
-        jumped = [0] * (INSTANTS + 1)
-
-        def add(row: list[int], begin: float, end: float, count: int) -> None:
-            low, high = _slot(begin, first, step), _slot(end, first, step)
-            row[low] += count
-            row[high] -= count
-
-        for each in ran:
-            tenant, count = at[each.job.tenant], len(each.nodes)
-            add(waiting[tenant], each.job.submit, each.start, each.job.nodes)
-            add(running[tenant], each.start, each.end, count)
-            if each.backfilled:
-                add(jumped, each.start, each.end, count)
+        weights = [targets[name] for name in names]
         used, entitled = [0.0] * len(names), [0.0] * len(names)
         contended = idle = filled = 0
-        now_running, now_waiting, now_jumped = [0] * len(names), [0] * len(names), 0
-        weights = [targets[name] for name in names]
-        for slot in range(INSTANTS):
-            for index in range(len(names)):
-                now_running[index] += running[index][slot]
-                now_waiting[index] += waiting[index][slot]
-            now_jumped += jumped[slot]
-            if not any(now_waiting):
+        for running, waiting, jumped in _Samples(ran, first, last, names):
+            if not any(waiting):
                 continue
+            total = sum(running)
             contended += 1
-            total = sum(now_running)
             idle += nodes - total
-            filled += now_jumped
-            asked = [now_running[index] + now_waiting[index] for index in range(len(names))]
-            for index, part in enumerate(water_fill(total, asked, weights)):
-                entitled[index] += part
-                used[index] += now_running[index]
-        every = fsum(used)
+            filled += jumped
+            parts = water_fill(total, list(map(int.__add__, running, waiting)), weights)
+            entitled = list(map(float.__add__, entitled, parts))
+            used = [sum_ + now for sum_, now in zip(used, running, strict=True)]
         self.contended = contended / INSTANTS
         self.idle_filled = filled / (idle + filled) if idle + filled else 0.0
         self.jain = jain([mine / due for mine, due in zip(used, entitled, strict=True) if due > 0])
+        every = fsum(used) or 1.0
+        seconds, jobs = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+        for each in ran:
+            seconds[each.job.tenant] += len(each.nodes) * (each.end - each.start)
+            jobs[each.job.tenant] += 1
         self.tenants = {
-            name: TenantUse(
-                target=targets[name],
-                used=used[at[name]] / every if every else 0.0,
-                entitled=entitled[at[name]] / every if every else 0.0,
-                node_hours=fsum(len(each.nodes) * (each.end - each.start) for each in ran if each.job.tenant == name) / _HOUR,
-                jobs=sum(each.job.tenant == name for each in ran),
-            )
-            for name in names
+            name: TenantUse(targets[name], mine / every, due / every, seconds[name] / _HOUR, jobs[name])
+            for name, mine, due in zip(names, used, entitled, strict=True)
         }
 
 

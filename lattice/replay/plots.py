@@ -22,6 +22,16 @@ MOST_BARS: Final = 6000
 _SLOTS: Final = 400
 _HOUR: Final = 3600.0
 _INK: Final = "#1f4e79"
+_WAITS: Final = (
+    (1, "≤ 1 s"),
+    (10, "10 s"),
+    (60, "1 min"),
+    (600, "10 min"),
+    (3600, "1 h"),
+    (36_000, "10 h"),
+    (86_400, "1 d"),
+    (604_800, "7 d"),
+)
 _MARKS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#bab0ac")
 
 
@@ -87,21 +97,29 @@ def _utilisation(axes: Axes, done: Replayed) -> None:
 
 
 def _waiting(axes: Axes, done: Replayed) -> None:
-    """One point a job: nodes against wait, coloured by preemption class."""
+    """One point a job: nodes against wait, coloured by preemption class; waits below a second stand at one."""
     classes = sorted({each.job.preemption_class for each in done.ran})
-    for number in classes:
+    for place, number in enumerate(classes):
         mine = [each for each in done.ran if each.job.preemption_class == number]
         axes.scatter(
             [len(each.nodes) for each in mine],
-            [max(each.wait, 1.0) / 60 for each in mine],
-            s=8,
+            [max(each.wait, 1.0) for each in mine],
+            s=10,
             alpha=0.5,
             linewidths=0,
-            color=_MARKS[number % len(_MARKS)],
+            color=_MARKS[place % len(_MARKS)],
             label=f"class {number}",
             rasterized=len(done.ran) > MOST_BARS,
         )
-    axes.set(xlabel="nodes", ylabel="wait in minutes", title="Waiting by size", xscale="log", yscale="log")
+    axes.set(xlabel="nodes", ylabel="wait", title="Waiting by size", xscale="log", yscale="log")
+    most = max(len(each.nodes) for each in done.ran)
+    sizes = [1 << power for power in range(most.bit_length() + 1) if (1 << power) <= 2 * most]
+    axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+    axes.set_xticks([], minor=True)
+    longest = max(each.wait for each in done.ran)
+    waits = [at for at in range(len(_WAITS)) if at == 0 or _WAITS[at - 1][0] < longest]
+    axes.set_yticks([_WAITS[at][0] for at in waits], [_WAITS[at][1] for at in waits], minor=False)
+    axes.set_yticks([], minor=True)
     axes.legend(loc="upper left", markerscale=2)
 
 

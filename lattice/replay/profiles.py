@@ -149,7 +149,7 @@ def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
         base,
         kind=settings.get("policy", base.kind),
         depth=settings.get("depth", base.depth),
-        weights=weights.normalised(),
+        weights=weights if abs(sum(astuple(weights)) - 1) <= _ROUNDING else weights.normalised(),
         borrowing=replace(base.borrowing, **borrowing) if borrowing else base.borrowing,
         limits=replace(base.limits, **limits) if limits else base.limits,
     )
