@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from lattice.units import expand_nodes
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
 from tests.e2e.conftest import new_instance, room
-from tests.e2e.people import Person, person, reason
+from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 INVENTORY = """\
@@ -49,70 +50,75 @@ def me(site: Instance) -> Iterator[Person]:
         yield person(site, "alice", made.namespace)
 
 
-def submit(me: Person, name: str, constraint: str, *flags: str, nodes: int | str = 1) -> None:
-    me.lattice("submit", f"--name={name}", f"--nodes={nodes}", "--walltime=5m", f"--constraint=hollow,{constraint}", f"--request-id={name}",
-               "--export=HOLLOW_SECONDS=0.1", *flags, "--", "true")  # fmt: skip
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int, set[str]]] = {
+    "by-type": ({"gpuType": "GH200"}, {}, 2, {"gh1", "gh2", "gh3", "gh4", "gh5"}),
+    "by-type-in-lower-case": ({"gpuType": "a100"}, {"gpus": 8}, 2, {"a1", "a2"}),
+    "by-gpu-memory": ({"gpuMemory": "90Gi"}, {"gpus": 1}, 2, {"gh1", "gh2", "gh3", "gh4", "gh5"}),
+    "by-unified-memory": ({"requireUnifiedMemory": True}, {}, 1, {"gh1", "gh2", "gh3", "gh4", "gh5"}),
+    "by-cxl-memory": ({"allowCxlMemory": True}, {"memory": "1Ti"}, 2, {"c1", "c2"}),
+    "by-type-as-feature": ({"features": ["hollow", "A100"]}, {}, 1, {"a1", "a2"}),
+    "by-fingerprint": ({"gpuType": "GH200", "conformance": "Required"}, {}, 3, {"gh3", "gh4", "gh5"}),
+    "by-tight-topology": ({"topology": "Tight"}, {}, 5, {"gh1", "gh2", "gh3", "gh4", "gh5"}),
+}
+"""Constraints, what else of resources, nodes, and among which it must run."""
+NEVER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no-such-type": ({"gpuType": "H100"}, {}, "no node has GPU type H100; there are A100 (2 nodes), GH200 (5 nodes)"),
+    "no-such-gpu-memory": ({"gpuMemory": "200Gi"}, {"gpus": 1}, "the most of one GPU is 96Gi"),
+    "no-such-memory": ({}, {"memory": "1Ti"}, "with CXL memory (allowCxlMemory) 2 nodes would do"),
+}
 
 
-def show(me: Person, name: str) -> dict[str, Any]:
-    """The status of the allocation of this job name."""
-    status: dict[str, Any] = me.get(object_of(me, name)).get("status", {})
-    return status
+def body(name: str, constraints: dict[str, Any], resources: dict[str, Any], nodes: int) -> dict[str, Any]:
+    """An Allocation on hollow nodes, over at once."""
+    asked = {"nodes": nodes, **resources, "constraints": {"features": ["hollow"], **constraints}}
+    work = {"entrypoint": "true", "environment": {"variables": {"HOLLOW_SECONDS": "0.1"}}, "lifecycle": {"walltime": "5m"}}
+    kind = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
+    return {**kind, "spec": {"resources": asked, **work}}
 
 
-def object_of(me: Person, name: str) -> str:
-    """The object that `submit` made of a request id."""
-    listed = me.kubectl(
-        "get", "alloc", "-n", me.namespace, "-o", 'jsonpath={range .items[*]}{.spec.tags.name} {.metadata.name}{"\\n"}{end}'
-    )
-    return dict(line.split() for line in listed.stdout.splitlines())[name]
+@pytest.fixture(scope="module")
+def submitted(me: Person) -> Person:
+    """Every case, submitted at once: none is in the way of another, and none of them for long."""
+    items = [body(name, constraints, resources, nodes) for name, (constraints, resources, nodes, _) in CASES.items()]
+    items += [body(name, constraints, resources, 1) for name, (constraints, resources, _) in NEVER.items()]
+    me.kubectl("apply", "-n", me.namespace, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return me
 
 
-@pytest.mark.parametrize(
-    ("name", "constraint", "nodes", "among"),
-    [
-        pytest.param("by-type", "gpu_type=GH200", 2, {"gh1", "gh2", "gh3", "gh4", "gh5"}, id="the type of the GPUs"),
-        pytest.param("by-slurm-type", "gpu_type=a100,gpu_count=8", 2, {"a1", "a2"}, id="the type in lower case, and their number"),
-        pytest.param("by-memory", "gpu_count=1,gpu_memory>=90Gi", 2, {"gh1", "gh2", "gh3", "gh4", "gh5"}, id="memory of each GPU"),
-        pytest.param("by-domain", "unified", 1, {"gh1", "gh2", "gh3", "gh4", "gh5"}, id="unified memory"),
-        pytest.param("by-cxl", "memory>=1Ti,allow_cxl_memory", 2, {"c1", "c2"}, id="memory behind CXL"),
-        pytest.param("by-feature", "A100", 1, {"a1", "a2"}, id="the type as a feature, as in Slurm"),
-        pytest.param("by-software", "gpu_type=GH200,conformance=required", 3, {"gh3", "gh4", "gh5"}, id="one fingerprint"),
-    ],
-)
-def test_work_runs_where_the_hardware_is_as_it_asked(me: Person, name: str, constraint: str, nodes: int, among: set[str]) -> None:
-    submit(me, name, constraint, nodes=nodes)
-    ended = me.ended(object_of(me, name))
+@pytest.mark.parametrize("name", CASES)
+def test_work_runs_where_the_hardware_is_as_it_asked(submitted: Person, name: str) -> None:
+    _, _, nodes, among = CASES[name]
+    ended = submitted.ended(name)
     assert ended["phase"] == "Completed", ended
     chosen = set(expand_nodes(ended["nodes"]))
     assert len(chosen) == nodes
     assert chosen <= among
 
 
-@pytest.mark.parametrize(
-    ("name", "constraint", "nodes", "sentence"),
-    [
-        pytest.param("never-type", "gpu_type=H100", 1, "no node has GPU type H100; there are A100 (2 nodes), GH200 (5 nodes)", id="type"),
-        pytest.param("never-memory", "gpu_count=1,gpu_memory>=200Gi", 1, "the most of one GPU is 96Gi", id="GPU memory"),
-        pytest.param("never-cxl", "memory>=1Ti", 1, "with CXL memory (allowCxlMemory) 2 nodes would do", id="memory without CXL"),
-    ],
-)
-def test_what_does_not_exist_never_fits_and_the_sentence_names_what_does(
-    me: Person, name: str, constraint: str, nodes: int, sentence: str
-) -> None:
-    submit(me, name, constraint, nodes=nodes)
-    made = object_of(me, name)
-    until(Seen(lambda: reason(show(me, name), "Scheduled"), lambda seen: seen == "NeverFits"), within=10)
-    assert sentence in me.lattice("why", made, ok=False).stdout + str(show(me, name))
-    me.lattice("cancel", made)
+@pytest.mark.parametrize("name", NEVER)
+def test_what_does_not_exist_never_fits_and_the_sentence_names_what_does(submitted: Person, name: str) -> None:
+    condition = until(Seen(lambda: scheduled(submitted, name), lambda seen: seen.get("reason") == "NeverFits"), within=10)
+    assert NEVER[name][2] in condition["message"]
+    submitted.lattice("cancel", name)
 
 
-def test_equal_software_is_waited_for_where_it_is_required(me: Person) -> None:
-    submit(me, "wide", "gpu_type=GH200,conformance=required", nodes=4)
-    until(Seen(lambda: reason(show(me, "wide"), "Scheduled"), lambda seen: seen in ("InsufficientConformance", "NeverFits")), within=10)
-    me.lattice("cancel", object_of(me, "wide"))
-    submit(me, "mixed", "gpu_type=GH200", nodes=4)
-    assert me.ended(object_of(me, "mixed"))["phase"] == "Completed"
+def scheduled(me: Person, name: str) -> dict[str, Any]:
+    """The condition Scheduled of an allocation."""
+    conditions = me.get(name).get("status", {}).get("conditions", [])
+    return next((entry for entry in conditions if entry["type"] == "Scheduled"), {})
+
+
+def apply(me: Person, name: str, constraints: dict[str, Any], nodes: int) -> None:
+    me.kubectl("apply", "-n", me.namespace, "-f", "-", stdin=json.dumps(body(name, constraints, {}, nodes)))
+
+
+def test_where_equal_software_is_required_a_mixed_set_waits_and_without_it_is_used(me: Person) -> None:
+    apply(me, "alike", {"gpuType": "GH200", "conformance": "Required"}, 4)
+    condition = until(Seen(lambda: scheduled(me, "alike"), lambda seen: seen.get("reason") == "InsufficientConformance"), within=10)
+    assert "3" in condition["message"]
+    me.lattice("cancel", "alike")
+    apply(me, "mixed", {"gpuType": "GH200"}, 4)
+    assert me.ended("mixed")["phase"] == "Completed"
 
 
 def test_the_table_of_nodes_shows_what_can_be_asked_for(me: Person) -> None:
@@ -138,6 +144,8 @@ def test_a_batch_script_for_slurm_gets_the_gpus_that_it_names(me: Person, tmp_pa
     )
     done = me.lattice("submit", str(script), cwd=tmp_path)
     assert "ignored" not in done.stderr
-    ended = me.ended(object_of(me, "slurm-gpus"))
+    listed = me.kubectl("get", "alloc", "-n", me.namespace, "-o", "json").stdout
+    name = next(item["metadata"]["name"] for item in json.loads(listed)["items"] if item["spec"].get("script"))
+    ended = me.ended(name)
     assert ended["phase"] == "Completed"
     assert str(ended["nodes"]).startswith("gh")
