@@ -14,7 +14,7 @@ INTERMIXED = False
 _SUBJECTS = {
     "status": (admin_status, "the scheduler, the operator, nodes, work and the ledger in one look"),
     "tenant": (admin_tenant, "create, list and change tenants"),
-    "vcluster": (admin_vcluster, "create and list vclusters"),
+    "vcluster": (admin_vcluster, "create, show, change and list vclusters: policy, weights, limits"),
     "topology": (admin_topology, "apply a file of groups and switches"),
     "config": (admin_config, "get and set options"),
     "ledger": (admin_ledger, "show, verify and recover the ledger"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.render import Column, table
+from lattice.cli.vcluster_flags import milli
 from lattice.errors import Rejected
 from lattice.kube.resources import TENANTS
+from lattice.units import parse_quantity
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -20,6 +23,7 @@ _COLUMNS = (
     Column("ALLOCATIONS", right=True),
     Column("MAX", right=True),
     Column("ON EXCEEDED"),
+    Column("SHARE", right=True, leave=1),
     Column("VCLUSTER"),
     Column("READY"),
     Column("NAMESPACES"),
@@ -38,6 +42,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--max-allocations", metavar="N|none", help="allocations that hold nodes at a time")
         one.add_argument("--max-preemption-class", metavar="0-10|none", help="highest class that may be asked for")
         one.add_argument("--on-exceeded", choices=("reject", "queue"), help="at submission, when the quota is full")
+        one.add_argument("--gpu-hours-budget", metavar="N|none", help="GPU-hours in a period: use above 80 %% lowers scores")
+        one.add_argument("--node-hours-budget", metavar="N|none", help="node-hours in a period; the worse of the two counts")
+        one.add_argument("--budget-period-days", metavar="N", help="length of the rolling window (default: 90)")
+        one.add_argument("--fair-share-target", metavar="SHARE|none", help="its share of all use, for example 0.15 or 150m")
+        one.add_argument("--burst-allowance", metavar="FACTOR", help="1.5: up to 150 %% of its share before its work is preempted first")
         if name != "set-quota":
             one.add_argument("--for-namespace", action="append", metavar="NAMESPACE", help="its namespaces (default: its name)")
             one.add_argument("--default-vcluster", metavar="VCLUSTER", help="where its work goes that names none")
@@ -84,7 +93,8 @@ def spec_of(args: argparse.Namespace) -> dict[str, Any]:
             quota[key] = limit_of(flag.replace("_", "-"), text)
     if args.on_exceeded:
         quota["onExceeded"] = args.on_exceeded.capitalize()
-    spec: dict[str, Any] = {"quota": quota} if quota else {}
+    budget = _budget_of(args)
+    spec: dict[str, Any] = {key: value for key, value in (("quota", quota), ("budget", budget)) if value}
     if args.action == "set-quota":
         return spec
     access = {
@@ -97,6 +107,30 @@ def spec_of(args: argparse.Namespace) -> dict[str, Any]:
         "access": access,
     }
     return spec | {key: value for key, value in others.items() if value}
+
+
+def _budget_of(args: argparse.Namespace) -> dict[str, Any]:
+    budget: dict[str, Any] = {}
+    for flag, key in (
+        ("gpu_hours_budget", "gpuHours"),
+        ("node_hours_budget", "nodeHours"),
+        ("budget_period_days", "periodDays"),
+    ):
+        text = getattr(args, flag)
+        if text is not None:
+            budget[key] = limit_of(flag.replace("_", "-"), text)
+    for flag, key in (("fair_share_target", "fairShareTarget"), ("burst_allowance", "burstAllowance")):
+        text = getattr(args, flag)
+        if text is not None:
+            budget[key] = None if text.lower() == "none" else _quantity_of(flag.replace("_", "-"), text)
+    return budget
+
+
+def _quantity_of(flag: str, text: str) -> str:
+    try:
+        return milli(Decimal(parse_quantity(text)))
+    except Rejected as error:
+        raise Rejected(f"--{flag}={text}: not a number such as 0.15 or 150m, and not none", reason="BadInput") from error
 
 
 def limit_of(flag: str, text: str) -> int | None:
@@ -136,6 +170,7 @@ def _row(item: dict[str, Any], wide: bool) -> list[str]:
         str(use.get("usedAllocations", "")),
         str(quota.get("maxConcurrentAllocations", "unlimited")),
         str(quota.get("onExceeded", "Reject")),
+        str((spec.get("budget") or {}).get("fairShareTarget", "")),
         str(spec.get("defaultVCluster", "")),
         str(ready.get("status", "")),
         ",".join(spec.get("namespaces") or ()) if wide else "",
