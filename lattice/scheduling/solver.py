@@ -1,0 +1,278 @@
+"""Exact answers by OR-Tools: the best plan, the least span, the cheapest joint preemption, an upper bound by LP.
+
+It decides nothing in the cycle. Tests ask it as an oracle, `lattice plan --optimal` as a comparison, and the metric
+"distance from the bound" off the hot path. OR-Tools (extra `solver`) is loaded at the first question, takes about half a
+second and 90 MB, and is known to this module alone. One worker, a fixed seed and a limit of deterministic time: equal
+questions have equal answers on every machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lattice.errors import Corrupt, Rejected
+
+SCALE: Final = 1_000_000
+"""Values are whole millionths in the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Interchangeable nodes: of one fingerprint (empty: unknown, equal to no other) in one topology group."""
+
+    fingerprint: str
+    group: str
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One that may be placed; `eligible`: places in the sequence of buckets."""
+
+    value: float
+    """What the plan gains by it, at least 0."""
+    nodes: int
+    eligible: frozenset[int]
+    groups: int | None = None
+    """The most groups that it may stand in."""
+    alike: bool = False
+    """Whether all of its nodes must have one fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evictable:
+    """Running work that could go: its cost (an integer above 0) and what it frees, by place of the bucket."""
+
+    cost: int
+    frees: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a question may take, in the solver's deterministic seconds (near those of a clock), and its seed."""
+
+    seconds: float = 10.0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Nodes by bucket for each job placed, None for the others."""
+
+    counts: tuple[Mapping[int, int] | None, ...]
+    value: float
+    bound: float
+    """No plan is worth more; equals `value` when `proven`, up to the scale."""
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """The running work to end (places, ascending), its cost, and the nodes by bucket for each job."""
+
+    chosen: tuple[int, ...]
+    cost: int
+    counts: tuple[Mapping[int, int], ...]
+    proven: bool
+
+
+def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> Plan:
+    """The plan of the highest value; of equal ones the one that stands in the fewest groups, summed over the jobs."""
+    model = _Model(jobs, buckets)
+    model.supply([bucket.free for bucket in buckets])
+    spans = [chosen for each in model.groups for chosen in each.values()]
+    weight = len(spans) + 1
+    values = [round(job.value * SCALE) for job in jobs]
+    gain = sum(value * placed for value, placed in zip(values, model.placed, strict=True))
+    model.cp.maximize(weight * gain - sum(spans))
+    answer = model.solve(effort or Effort())
+    if answer is None:
+        return Plan((None,) * len(jobs), 0.0, sum(values) / SCALE, proven=False)
+    counts = model.counts(answer)
+    value = sum(job.value for job, count in zip(jobs, counts, strict=True) if count is not None)
+    return Plan(counts, value, max(value, float(answer.best_objective_bound) / weight / SCALE), model.proven)
+
+
+def least_span(job: Job, buckets: Sequence[Bucket], effort: Effort | None = None) -> int | None:
+    """The fewest groups in which the job fits; None if it does not fit. Raises Rejected when the effort was too small."""
+    model = _Model([job], buckets)
+    model.supply([bucket.free for bucket in buckets])
+    model.cp.add(model.placed[0] == 1)
+    model.cp.minimize(sum(model.groups[0].values()))
+    answer = model.solve(effort or Effort())
+    if answer is None or not model.proven:
+        model.nothing()
+        return None
+    return round(float(answer.objective_value))
+
+
+def cheapest_room(
+    jobs: Sequence[Job], buckets: Sequence[Bucket], running: Sequence[Evictable], most: int, effort: Effort | None = None
+) -> Clearing | None:
+    """The cheapest set of at most `most` of the running work after which all jobs fit together, of equal ones the smallest;
+    None if there is none. Raises Rejected when the effort was too small to tell."""
+    could: Counter[int] = Counter({number: bucket.free for number, bucket in enumerate(buckets)})
+    for each in running:
+        could.update(each.frees)
+    model = _Model(jobs, [Bucket(bucket.fingerprint, bucket.group, could[number]) for number, bucket in enumerate(buckets)])
+    gone = [model.cp.new_bool_var("") for _ in running]
+    freed = [sum(each.frees.get(number, 0) * out for each, out in zip(running, gone, strict=True)) for number in range(len(buckets))]
+    model.supply([bucket.free + more for bucket, more in zip(buckets, freed, strict=True)])
+    for placed in model.placed:
+        model.cp.add(placed == 1)
+    model.cp.add(sum(gone) <= most)
+    weight = len(running) + 1
+    model.cp.minimize(sum((each.cost * weight + 1) * out for each, out in zip(running, gone, strict=True)))
+    answer = model.solve(effort or Effort())
+    if answer is None:
+        model.nothing()
+        return None
+    chosen = tuple(number for number, out in enumerate(gone) if answer.value(out))
+    counts = tuple(count or {} for count in model.counts(answer))
+    return Clearing(chosen, sum(running[number].cost for number in chosen), counts, model.proven)
+
+
+def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket]) -> float:
+    """A value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere alone.
+
+    Jobs that may use the same buckets share their nodes, so the size grows with the kinds of jobs, not with their number.
+    """
+    lp = _linear_solver()
+    wanted = [(job, homes) for job in jobs if (homes := _homes(job, buckets))]
+    sets = {eligible: number for number, eligible in enumerate(sorted({job.eligible for job, _ in wanted}, key=sorted))}
+    cells: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for number, bucket in enumerate(buckets):
+        cells[bucket.fingerprint, tuple(place for eligible, place in sets.items() if number in eligible)] += bucket.free
+    demand: defaultdict[tuple[int, str | None], list[Any]] = defaultdict(list)
+    objective = lp.Objective()
+    for job, homes in wanted:
+        shares = [lp.NumVar(0.0, 1.0, "") for _ in homes]
+        for home, share in zip(homes, shares, strict=True):
+            objective.SetCoefficient(share, float(job.value))
+            demand[sets[job.eligible], home].append(share * job.nodes)
+        if len(shares) > 1:
+            lp.Add(lp.Sum(shares) <= 1.0)
+    _relaxed_flows(lp, demand, cells)
+    objective.SetMaximization()
+    if lp.Solve() != lp.OPTIMAL:
+        raise Corrupt("the linear program of the upper bound was not solved", reason="NoBound")
+    return float(objective.Value())
+
+
+def _relaxed_flows(
+    lp: Any, demand: Mapping[tuple[int, str | None], Sequence[Any]], cells: Mapping[tuple[str, tuple[int, ...]], int]
+) -> None:
+    """What is asked of each set of buckets (in one fingerprint, or in any) comes from cells of that set, as far as they last."""
+    out: defaultdict[tuple[str, tuple[int, ...]], list[Any]] = defaultdict(list)
+    for (place, home), asked in demand.items():
+        flows = []
+        for cell in cells:
+            if place in cell[1] and home in (None, cell[0]):
+                flows.append(lp.NumVar(0.0, lp.infinity(), ""))
+                out[cell].append(flows[-1])
+        lp.Add(lp.Sum(flows) == lp.Sum(asked))
+    for cell, taken in out.items():
+        lp.Add(lp.Sum(taken) <= cells[cell])
+
+
+def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
+    """The fingerprints in which the job fits alone, [None] where it need not have one; empty if it fits nowhere."""
+    found: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
+    for number in job.eligible:
+        bucket = buckets[number]
+        if not job.alike or job.nodes == 1:
+            found[None][bucket.group] += bucket.free
+        elif bucket.fingerprint:
+            found[bucket.fingerprint][bucket.group] += bucket.free
+    fits = [home for home, groups in found.items() if sum(sorted(groups.values(), reverse=True)[: job.groups]) >= job.nodes]
+    return sorted(fits, key=lambda home: home or "")
+
+
+class _Model:
+    """Which jobs are placed, how many nodes each takes of each bucket, in which groups and fingerprints."""
+
+    def __init__(self, jobs: Sequence[Job], buckets: Sequence[Bucket]) -> None:
+        self._cp_model = _cp_model()
+        self.cp = self._cp_model.CpModel()
+        self.proven = False
+        self.placed: list[Any] = []
+        self.groups: list[Mapping[str, Any]] = []
+        self._taken: list[dict[int, Any]] = []
+        for job in jobs:
+            self._add(job, buckets)
+
+    def _add(self, job: Job, buckets: Sequence[Bucket]) -> None:
+        placed = self.cp.new_bool_var("")
+        alike = job.alike and job.nodes > 1
+        groups: defaultdict[str, Any] = defaultdict(lambda: self.cp.new_bool_var(""))
+        prints: defaultdict[str, Any] = defaultdict(lambda: self.cp.new_bool_var(""))
+        taken: dict[int, Any] = {}
+        for number in sorted(job.eligible):
+            bucket = buckets[number]
+            most = min(bucket.free, job.nodes)
+            if most <= 0 or (alike and not bucket.fingerprint):
+                continue
+            taken[number] = self.cp.new_int_var(0, most, "")
+            self.cp.add(taken[number] <= most * groups[bucket.group])
+            if alike:
+                self.cp.add(taken[number] <= most * prints[bucket.fingerprint])
+        self.cp.add(sum(taken.values()) == job.nodes * placed)
+        if job.groups is not None:
+            self.cp.add(sum(groups.values()) <= job.groups)
+        if alike:
+            self.cp.add(sum(prints.values()) <= 1)
+        self.placed.append(placed)
+        self.groups.append(groups)
+        self._taken.append(taken)
+
+    def supply(self, free: Sequence[Any]) -> None:
+        """All jobs together take no more of a bucket than is free there."""
+        for number, most in enumerate(free):
+            users = [taken[number] for taken in self._taken if number in taken]
+            if users:
+                self.cp.add(sum(users) <= most)
+
+    def solve(self, effort: Effort) -> Any | None:
+        """The solver with its answer; None without one."""
+        solver = self._cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = effort.seed
+        solver.parameters.max_deterministic_time = effort.seconds
+        status = solver.solve(self.cp)
+        self.proven = status in (self._cp_model.OPTIMAL, self._cp_model.INFEASIBLE)
+        return solver if status in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE) else None
+
+    def nothing(self) -> None:
+        """That there is no answer; raises Rejected when it is not known."""
+        if not self.proven:
+            raise Rejected("the solver came to no end within its effort; give it more deterministic time", reason="EffortSpent")
+
+    def counts(self, answer: Any) -> tuple[Mapping[int, int] | None, ...]:
+        """The nodes by bucket of each job that is placed."""
+        return tuple(
+            {number: int(answer.value(count)) for number, count in taken.items() if answer.value(count)} if answer.value(placed) else None
+            for placed, taken in zip(self.placed, self._taken, strict=True)
+        )
+
+
+def _cp_model() -> Any:
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise _missing() from error
+    return cp_model
+
+
+def _linear_solver() -> Any:
+    try:
+        from ortools.linear_solver import pywraplp
+    except ImportError as error:
+        raise _missing() from error
+    return pywraplp.Solver.CreateSolver("GLOP")
+
+
+def _missing() -> Rejected:
+    return Rejected("this needs OR-Tools, which is not installed; `pip install 'lattice-hpc[solver]'` brings it", reason="SolverMissing")
