@@ -1,25 +1,24 @@
-"""One scheduling cycle: pending work in order, a place or a reason each.
+"""One scheduling cycle of one vcluster: pending work in order; a place, or a reason with numbers, each.
 
-Order: class, then waiting time, then namespace/name (decision "equal scores"). Every later policy keeps this
-interface: `decide` takes the pending work and the machine and gives outcomes; places are taken from the
-machine as they are found, and the caller gives them back when the ledger refuses one.
+`decide` takes what it places from the machine as it goes. It reads the scene and no clock, so that equal scenes and
+candidates give equal decisions. A blocked candidate may get a reservation (a `Promise`): work behind it starts only if that
+delays no promise. Promises last from cycle to cycle until they are kept, improved, or overtaken by newer work of a higher
+score; other vclusters see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from lattice.ledger.commit import over_quota
-from lattice.scheduling.machine import UNHEARD, Census, Machine, Need
-from lattice.scheduling.outcomes import Outcome, Placed, Waiting
-from lattice.scheduling.placement import place
-from lattice.scheduling.scene import NOTHING, Scene
+from lattice.scheduling.gates import Room, hard_quota, own_wishes, room, vcluster_limits
+from lattice.scheduling.lanes import Lane, Lanes
+from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
+from lattice.scheduling.placement import Counts, nodes_of
+from lattice.scheduling.profile import Promise
+from lattice.scheduling.reasons import Explainer
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.strategies import STRATEGIES, Ranked
 from lattice.scheduling.work import Candidate
-
-
-def order(candidate: Candidate) -> tuple[int, float, str]:
-    """The sort key of the queue: higher class, then longer waiting, then name."""
-    return (-candidate.preemption_class, candidate.submitted, candidate.key)
 
 
 def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> Iterator[Outcome]:
@@ -27,106 +26,132 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
 
     The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`.
     """
-    machine = scene.machine
-    free_before: dict[Need, int] = {}
-    too_many: dict[Need, int] = {}
-    explained: dict[tuple[Need, int], tuple[str, str]] = {}
-
-    def explain(candidate: Candidate) -> Waiting:
-        """Equal needs have equal reasons until something is placed."""
-        asked = (candidate.need, candidate.minimum)
-        if asked not in explained:
-            explained[asked] = _explain(candidate, machine, free_before[candidate.need])
-        return Waiting(candidate, *explained[asked])
-
-    for candidate in sorted(candidates, key=order):
-        waiting = _gate(candidate, scene, now)
+    cycle = _Cycle(scene, vcluster, list(candidates), now)
+    for candidate, score in cycle.queue:
+        # 1. What keeps it from nodes whatever is free: itself, hard quota, limits of the vcluster. The quota tree follows here.
+        waiting = cycle.gate(candidate)
         if waiting is not None:
-            yield waiting
+            yield cycle.gated(waiting, score)
             continue
-        free_before.setdefault(candidate.need, -1)
-        if candidate.minimum >= too_many.get(candidate.need, 1 << 30):
-            yield explain(candidate)
+        lane = cycle.lanes.of(candidate)
+        # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
+        if cycle.overtakes(lane):
+            yield cycle.explainer.behind(candidate, lane, score)
             continue
-        if free_before[candidate.need] < 0:
-            free_before[candidate.need] = machine.census(candidate.need).free
-        nodes = place(machine, candidate.need, candidate.minimum, _room(candidate, scene))
-        if nodes is None:
-            too_many[candidate.need] = candidate.minimum
-            yield explain(candidate)
+        # 3. A place now that delays no promise.
+        promise = cycle.profile.remove(candidate.uid)
+        counts = cycle.now(candidate, lane, retry=promise is not None)
+        # 4. Newer work of a higher score overtakes the promises of those behind it.
+        if counts is None and promise is None and cycle.drop_lower_promises(candidate, lane):
+            counts = cycle.now(candidate, lane, retry=True)
+        if counts is not None:
+            yield cycle.place(candidate, lane, counts, score)
             continue
-        scene.claim(candidate, nodes, now)
-        explained.clear()
-        yield Placed(candidate, nodes)
+        # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
+        reserved = cycle.reserve(candidate, lane, promise)
+        yield cycle.explainer.waiting(candidate, lane, score, reserved)
 
 
-def _room(candidate: Candidate, scene: Scene) -> int:
-    """The most nodes it may get: its maximum, or what the tenant's quota leaves."""
-    account = scene.accounts.get(candidate.tenant)
-    if account is None or account.max_nodes is None:
-        return candidate.maximum
-    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
-    left = account.max_nodes - account.used_nodes - claimed.nodes
-    return max(candidate.minimum, min(candidate.maximum, left))
+class _Cycle:
+    """What one cycle knows while it runs."""
 
+    def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float) -> None:
+        self.scene = scene
+        self.policy = scene.policy(vcluster)
+        self.strategy = STRATEGIES[self.policy.kind]
+        self.instant = now
+        scene.set_lists(vcluster, frozenset().union(*{candidate.need.lists for candidate in candidates}))
+        self.queue = self._ranked(candidates)
+        waiting = {candidate.uid for candidate in candidates}
+        before = scene.promises.get(vcluster, {})
+        scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
+        self.profile = scene.profile(now)
+        self._inherited = set(scene.promises[vcluster])
+        self._kept = scene.promises[vcluster] = {}
+        self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, [candidate for candidate, _ in self.queue], now)
+        self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now)
+        self._dropped: dict[str, Promise] = {}
+        self._rooms: dict[tuple[str, str], Room] = {}
+        self._reserved = 0
+        self._depth = self.strategy.depth(self.policy)
 
-def _gate(candidate: Candidate, scene: Scene, now: float) -> Waiting | None:
-    """What keeps it from the nodes, whatever is free."""
-    if candidate.blocked is not None:
-        return Waiting(candidate, *candidate.blocked)
-    if candidate.held:
-        return Waiting(candidate, "Held", "spec.hold is set; `lattice release` lets it go")
-    if candidate.not_before > now:
-        return Waiting(candidate, "NotBefore", f"starts {candidate.not_before - now:.0f} s from now at the earliest", candidate.not_before)
-    if candidate.back_off_until > now:
-        seconds = candidate.back_off_until - now
-        return Waiting(candidate, "RetryBackOff", f"the next attempt follows in {seconds:.0f} s", candidate.back_off_until)
-    if not candidate.vcluster_known:
-        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" does not exist any more')
-    if not candidate.vcluster_open:
-        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" is Closed: it accepts work and starts none')
-    return _quota(candidate, scene)
+    def gate(self, candidate: Candidate) -> Waiting | None:
+        """What blocks it whatever is free."""
+        scene, now = self.scene, self.instant
+        waiting = own_wishes(scene, candidate, now)
+        if waiting is not None:
+            return waiting
+        left = self.room(candidate)
+        if left.nodes >= candidate.minimum and left.starts >= 1:
+            return None
+        return hard_quota(scene, candidate, now) or vcluster_limits(scene, candidate, now)
 
+    def room(self, candidate: Candidate) -> Room:
+        """What quota and limits leave to its user."""
+        key = (candidate.tenant, candidate.user)
+        left = self._rooms.get(key)
+        if left is None:
+            left = self._rooms[key] = room(self.scene, self.policy, *key)
+        return left
 
-def _quota(candidate: Candidate, scene: Scene) -> Waiting | None:
-    account = scene.accounts.get(candidate.tenant)
-    if account is None:
-        return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
-    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
-    nodes = account.used_nodes + claimed.nodes
-    if account.max_nodes is not None and nodes + candidate.minimum > account.max_nodes:
-        message = over_quota(candidate.tenant, "max_nodes", nodes, candidate.minimum, account.max_nodes)
-        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
-    running = account.used_allocations + claimed.running
-    if account.max_allocations is not None and running + 1 > account.max_allocations:
-        message = over_quota(candidate.tenant, "max_concurrent_allocations", running, 1, account.max_allocations)
-        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
-    return None
+    def gated(self, waiting: Waiting, score: Score) -> Waiting:
+        """Its reason with its score; what it was promised is for others."""
+        self._forget(waiting.candidate.uid)
+        return Waiting(waiting.candidate, waiting.reason, waiting.message, waiting.wake, score)
 
+    def overtakes(self, lane: Lane) -> bool:
+        """Whether somebody before it waits for nodes that it could use, where the policy is strict."""
+        return self.strategy.strict and self.lanes.contested(lane)
 
-def _explain(candidate: Candidate, machine: Machine, free_before: int) -> tuple[str, str]:
-    """Why no place was found, with the numbers."""
-    census = machine.census(candidate.need)
-    wanted = candidate.minimum
-    if census.eligible < wanted:
-        return "NeverFits", f"needs {_nodes(wanted)}, and {census.eligible} exist that fit its constraints"
-    if census.usable < wanted:
-        states = ", ".join(f"{count} {state}" for state, count in sorted(machine.states(candidate.need).items()) if state != "Ready")
-        message = f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.usable} can be used ({states or UNHEARD})"
-        return "NodesUnavailable", message
-    if free_before >= wanted:
-        message = f"needs {_nodes(wanted)}; {free_before} were free, and {free_before - census.free} of them went to work that comes first"
-        return "BehindHigherPriority", message
-    return "WaitingForNodes", _shortage(wanted, census)
+    def now(self, candidate: Candidate, lane: Lane, *, retry: bool) -> Counts | None:
+        """Nodes that it may start on now."""
+        return lane.start(candidate, self.room(candidate).nodes, retry=retry)
 
+    def drop_lower_promises(self, candidate: Candidate, lane: Lane) -> bool:
+        """Take back what those behind were promised, if nodes are what it waits for; whether that was anything."""
+        if not self._inherited or not lane.may_reserve(candidate):
+            return False
+        for uid in self._inherited:
+            promise = self.profile.remove(uid)
+            if promise is not None:
+                self._dropped[uid] = promise
+        self._inherited.clear()
+        self.lanes.forget_failures()
+        return True
 
-def _shortage(wanted: int, census: Census) -> str:
-    held = census.usable - census.free
-    away = census.eligible - census.usable
-    return f"needs {_nodes(wanted)}; of {census.eligible} that fit, {census.free} are free, {held} in use" + (
-        f", {away} unavailable" if away else ""
-    )
+    def place(self, candidate: Candidate, lane: Lane, counts: Counts, score: Score) -> Placed:
+        """Claim the nodes."""
+        self._forget(candidate.uid)
+        nodes = nodes_of(counts, lane.taken_from)
+        home = lane.home
+        borrowed = tuple(node for node in nodes if self.scene.machine.nodes[node].home != home)
+        self.scene.claim(candidate, nodes, self.instant, borrowed)
+        self.lanes.placed += 1
+        self._rooms.clear()
+        return Placed(candidate, nodes, score, backfilled=self._reserved > 0)
 
+    def reserve(self, candidate: Candidate, lane: Lane, before: Promise | None) -> Promise | None:
+        """Promise it nodes, if it may hold a reservation: those of the last cycle, or earlier ones."""
+        self._inherited.discard(candidate.uid)
+        if not (self.strategy.strict or self._reserved < self._depth) or not lane.may_reserve(candidate):
+            return None
+        if self.strategy.strict:
+            self.lanes.contend(lane)
+        if self._reserved >= self._depth:
+            return None
+        promise = lane.promise(candidate, before or self._dropped.get(candidate.uid))
+        if promise is None:
+            return None
+        self._reserved += 1
+        self.profile.add(promise)
+        self._kept[candidate.uid] = promise
+        return promise
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    def _forget(self, uid: str) -> None:
+        self._inherited.discard(uid)
+        self.profile.remove(uid)
+
+    def _ranked(self, candidates: Sequence[Candidate]) -> list[Ranked]:
+        known = sorted(candidates, key=lambda candidate: candidate.key)
+        scores = self.scene.scoring(self.policy.name).score(known, self.scene.machine, self.instant)
+        return sorted(zip(known, scores, strict=True), key=self.strategy.key)

@@ -1,19 +1,27 @@
 """The nodes as the cycle sees them: buckets of interchangeable nodes, kept by events, never rebuilt in a cycle.
 
-A bucket is (group, hardware class, hollow); its free nodes are one integer used as a bit set of node indices.
-`Machine` has one owner, the scheduling loop, and is changed by `put`, `drop`, `take`, `give` only.
+A bucket is (hardware, group, switch, fingerprint, home) and the node sets that it lies in (reservations, node lists):
+its nodes are interchangeable, so that counts lose nothing. It knows its free nodes in order and when the others come free.
+`Machine` has one owner, the scheduling loop, and is changed by `put`, `drop`, `take`, `give` and `split` only.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from lattice.errors import Corrupt
 
 HOLLOW = "hollow"
 UNHEARD = "not seen alive yet"
 """State of a node whose heartbeat this process has not seen since it began to listen."""
+
+NEVER: Final = float("inf")
+_LOG: Final = 65_536
+"""So many changes are kept for the pools that have not heard of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,6 @@ class NodeFacts:
 class Hardware:
     """What nodes of one class have in common."""
 
-    group: str
     cpus: int
     memory: int
     gpus: int
@@ -61,6 +68,15 @@ class Hardware:
     gpu_type: str = ""
     gpu_memory: int = 0
     unified: bool = False
+    watts: int = 0
+
+    @property
+    def worth(self) -> tuple[object, ...]:
+        """What is taken first where all else is equal: the plainer hardware, so that the scarce is left for who needs it."""
+        return (
+            self.gpus, self.gpu_memory, self.unified, self.cxl_memory, self.memory, self.cpus, len(self.features),
+            self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +98,24 @@ class Need:
     unified: bool = False
     allow_cxl: bool = False
     """A node's CXL memory counts, too."""
+    lists: frozenset[int] = field(init=False, compare=False, repr=False)
+    """Its node lists as bit sets: the machine is split along them."""
+    _hash: int = field(init=False, compare=False, repr=False)
 
-    def admits(self, hardware: Hardware) -> bool:
-        """Whether nodes of this class fit; node lists are applied apart."""
+    def __post_init__(self) -> None:
+        lists = frozenset(mask for mask in (self.only, self.without) if mask)
+        object.__setattr__(self, "lists", lists)
+        parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.groups, self.only, self.without,
+                 self.gpu_type, self.gpu_memory, self.unified, self.allow_cxl)  # fmt: skip
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def admits(self, hardware: Hardware | NodeFacts) -> bool:
+        """Whether nodes of this class fit; groups and node lists are applied apart."""
         return (
             hardware.hollow == self.hollow
-            and (self.groups is None or hardware.group in self.groups)
             and hardware.cpus >= self.cpus
             and hardware.memory + (hardware.cxl_memory if self.allow_cxl else 0) >= self.memory
             and hardware.gpus >= self.gpus
@@ -97,15 +125,74 @@ class Need:
             and self.features <= hardware.features
         )
 
+    def admits_node(self, facts: NodeFacts) -> bool:
+        """Whether this node fits, by its hardware, its group and the node lists."""
+        return (
+            self.admits(facts)
+            and (self.groups is None or facts.group in self.groups)
+            and (self.only is None or bool(self.only >> facts.index & 1))
+            and not self.without >> facts.index & 1
+        )
 
-@dataclass(slots=True)
-class Bucket:
-    """Nodes of one class and group, as bit sets of indices: all, usable, free (usable and not taken)."""
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the nodes of a bucket have in common; `marks` are the node sets (bit sets) that they lie in."""
 
     hardware: Hardware
-    members: int = 0
+    group: str
+    switch: str
+    fingerprint: str
+    home: str
+    marks: frozenset[int] = frozenset()
+
+    @property
+    def plain(self) -> Key:
+        """The same without the node sets."""
+        return Key(self.hardware, self.group, self.switch, self.fingerprint, self.home) if self.marks else self
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """A total order that is the same in every process."""
+        places = natural(self.group), self.group, self.fingerprint, natural(self.switch), self.switch
+        return (*places, self.hardware.worth, self.home, tuple(sorted(self.marks)))
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """Interchangeable nodes: `members` (indices), `free` ones in order, how many are usable, and when the held ones come free."""
+
+    key: Key
+    order: tuple[object, ...]
+    """Of the key."""
+    members: set[int] = field(default_factory=set)
     usable: int = 0
-    free: int = 0
+    """Free or held, but not drained, down, unheard."""
+    free: list[int] = field(default_factory=list)
+    ends: dict[float, int] = field(default_factory=dict)
+    """Usable nodes that are held, by when they come free at the latest (`NEVER`: nobody knows)."""
+    version: int = 0
+    """Grows with every change of `free` or `ends`."""
+
+    @property
+    def group(self) -> str:
+        """The topology group."""
+        return self.key.group
+
+    @property
+    def fingerprint(self) -> str:
+        """What they run; empty: unknown."""
+        return self.key.fingerprint
+
+    def admitted_by(self, need: Need) -> bool:
+        """Whether its nodes satisfy a need."""
+        key = self.key
+        return (
+            need.admits(key.hardware)
+            and (need.groups is None or key.group in need.groups)
+            and (need.only is None or need.only in key.marks)
+            and (not need.without or need.without not in key.marks)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +210,19 @@ class Machine:
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
     by_name: dict[str, int] = field(default_factory=dict)
-    taken: int = 0
-    _buckets: dict[Hardware, Bucket] = field(default_factory=dict)
+    taken: dict[int, float] = field(default_factory=dict)
+    """Held nodes (also unknown ones): when they come free at the latest."""
+    watts: int = 0
+    """Nominal power of the held nodes."""
+    buckets: dict[Key, Bucket] = field(default_factory=dict)
+    masks: frozenset[int] = frozenset()
+    """The node sets that every bucket lies wholly inside or outside of."""
+    log: list[tuple[Bucket, int]] = field(default_factory=list)
+    """Changes of free counts, oldest first."""
+    shape: int = 0
+    """Grows when a bucket appears or goes, or when `log` begins anew: what was made from buckets is to be made again."""
+    _of: dict[int, Bucket] = field(default_factory=dict)
+    _ranks: dict[str, int] = field(default_factory=dict)
     _admitted: dict[Need, list[Bucket]] = field(default_factory=dict)
 
     def put(self, facts: NodeFacts) -> None:
@@ -132,17 +230,15 @@ class Machine:
         before = self.nodes.get(facts.index)
         if before == facts:
             return
-        if before is not None:
-            self.drop(facts.index)
+        left = self._leave(before) if before is not None else None
+        if before is not None and before.name != facts.name:
+            self.by_name.pop(before.name, None)
         self.nodes[facts.index] = facts
         self.by_name[facts.name] = facts.index
-        bucket = self._bucket(facts)
-        bit = 1 << facts.index
-        bucket.members |= bit
-        if facts.usable:
-            bucket.usable |= bit
-            if not self.taken & bit:
-                bucket.free |= bit
+        if facts.index in self.taken:
+            self.watts += facts.watts - (before.watts if before is not None else 0)
+        self._enter(facts)
+        self._prune(left)
 
     def drop(self, index: int) -> None:
         """Forget a node; whether it is taken stays known."""
@@ -150,97 +246,202 @@ class Machine:
         if facts is None:
             return
         self.by_name.pop(facts.name, None)
-        bucket = self._bucket(facts)
-        for name in ("members", "usable", "free"):
-            setattr(bucket, name, getattr(bucket, name) & ~(1 << index))
+        if index in self.taken:
+            self.watts -= facts.watts
+        self._prune(self._leave(facts))
 
-    def take(self, indices: Iterable[int]) -> None:
-        """Mark nodes as held."""
+    def take(self, indices: Iterable[int], until: float = NEVER) -> None:
+        """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
         for index in indices:
-            self.taken |= 1 << index
+            before = self.taken.get(index)
+            self.taken[index] = until
             facts = self.nodes.get(index)
-            if facts is not None:
-                self._bucket(facts).free &= ~(1 << index)
+            if facts is None:
+                continue
+            if before is None:
+                self.watts += facts.watts
+            if facts.usable:
+                bucket = self._of[index]
+                if before is None:
+                    del bucket.free[bisect_left(bucket.free, index)]
+                    self._changed(bucket, -1)
+                else:
+                    _less(bucket.ends, before)
+                bucket.ends[until] = bucket.ends.get(until, 0) + 1
+                bucket.version += 1
 
     def give(self, indices: Iterable[int]) -> None:
         """Mark nodes as no longer held."""
         for index in indices:
-            self.taken &= ~(1 << index)
+            before = self.taken.pop(index, None)
             facts = self.nodes.get(index)
-            if facts is not None and facts.usable:
-                self._bucket(facts).free |= 1 << index
+            if before is None or facts is None:
+                continue
+            self.watts -= facts.watts
+            if facts.usable:
+                bucket = self._of[index]
+                _less(bucket.ends, before)
+                insort(bucket.free, index)
+                self._changed(bucket, 1)
+
+    def split(self, masks: frozenset[int]) -> None:
+        """Have every bucket lie wholly inside or outside of each of these node sets; others are forgotten."""
+        if masks == self.masks:
+            return
+        touched = 0
+        for mask in masks ^ self.masks:
+            touched |= mask
+        moving = [self.nodes[index] for index in indices_of(touched) if index in self.nodes]
+        left = [self._leave(facts) for facts in moving]
+        self.masks = masks
+        for facts in moving:
+            self._enter(facts)
+        for bucket in left:
+            self._prune(bucket)
+
+    def bucket_of(self, index: int) -> Bucket:
+        """The bucket of a known node."""
+        return self._of[index]
 
     def admitted(self, need: Need) -> list[Bucket]:
-        """The buckets that admit a need, remembered until a new class of nodes appears."""
+        """The buckets that admit a need, in order; a need with node lists wants them in `split` first."""
         buckets = self._admitted.get(need)
         if buckets is None:
-            buckets = [bucket for hardware, bucket in self._buckets.items() if need.admits(hardware)]
+            buckets = [bucket for bucket in self.buckets.values() if bucket.admitted_by(need)]
+            buckets.sort(key=lambda bucket: bucket.order)
             if len(self._admitted) > 10_000:
                 self._admitted.clear()
             self._admitted[need] = buckets
         return buckets
 
+    def eligible(self, need: Need) -> list[int]:
+        """The indices of all nodes that admit a need, whatever their state, ascending; node lists need no `split`."""
+        if need.lists <= self.masks:
+            return sorted(index for bucket in self.admitted(need) for index in bucket.members)
+        return sorted(index for index, facts in self.nodes.items() if need.admits_node(facts))
+
+    def rank(self, group: str) -> int:
+        """The place of a group in the order of names, numbers by value: neighbours in it count as adjacent."""
+        if not self._ranks:
+            names = {bucket.key.group for bucket in self.buckets.values()}
+            self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
+        return self._ranks[group]
+
     def census(self, need: Need) -> Census:
         """How many nodes would do, how many of them are usable, how many free."""
-        eligible = usable = free = 0
-        for bucket in self.admitted(need):
-            mask = node_mask(need, bucket.members)
-            eligible += mask.bit_count()
-            usable += (bucket.usable & mask).bit_count()
-            free += (bucket.free & mask).bit_count()
-        return Census(eligible, usable, free)
+        if need.lists <= self.masks:
+            found = self.admitted(need)
+            return Census(sum(len(one.members) for one in found), sum(one.usable for one in found), sum(len(one.free) for one in found))
+        facts = [self.nodes[index] for index in self.eligible(need)]
+        usable = [one for one in facts if one.usable]
+        return Census(len(facts), len(usable), sum(one.index not in self.taken for one in usable))
 
     def states(self, need: Need) -> dict[str, int]:
         """How many of the nodes that would do are in each state."""
         counts: dict[str, int] = {}
-        for bucket in self.admitted(need):
-            for index in indices_of(node_mask(need, bucket.members)):
-                state = self.nodes[index].state
-                counts[state] = counts.get(state, 0) + 1
+        for index in self.eligible(need):
+            state = self.nodes[index].state
+            counts[state] = counts.get(state, 0) + 1
         return counts
 
     def validate(self) -> None:
         """Rebuild the buckets from the nodes and compare; raises Corrupt on a difference."""
-        again = Machine(taken=self.taken)
+        again = Machine(taken=dict(self.taken), masks=self.masks)
         for facts in self.nodes.values():
             again.put(facts)
-        for hardware, bucket in self._buckets.items():
-            other = again._buckets.get(hardware, Bucket(hardware))
-            if (bucket.members, bucket.usable, bucket.free) != (other.members, other.usable, other.free):
-                raise Corrupt(f"bucket {hardware} differs from its nodes", reason="BucketDiffers")
+        if again.watts != self.watts:
+            raise Corrupt(f"held nodes draw {again.watts} W, not {self.watts} W", reason="WattsDiffer")
+        if again.buckets.keys() != self.buckets.keys():
+            raise Corrupt("there are other buckets than the nodes make", reason="BucketDiffers")
+        for key, bucket in self.buckets.items():
+            other = again.buckets[key]
+            if (bucket.members, bucket.usable, bucket.free, bucket.ends) != (other.members, other.usable, other.free, other.ends):
+                raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
 
-    def _bucket(self, facts: NodeFacts) -> Bucket:
+    def _changed(self, bucket: Bucket, by: int) -> None:
+        bucket.version += 1
+        self.log.append((bucket, by))
+        if len(self.log) > _LOG:
+            self.log.clear()
+            self.shape += 1
+
+    def _enter(self, facts: NodeFacts) -> None:
+        index = facts.index
+        marks = frozenset(mask for mask in self.masks if mask >> index & 1) if self.masks else self.masks
         hardware = Hardware(
-            facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
-            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified,
+            facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
+            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts,
         )  # fmt: skip
-        bucket = self._buckets.get(hardware)
+        key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)
+        bucket = self.buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[hardware] = Bucket(hardware)
-            self._admitted.clear()
+            bucket = self.buckets[key] = Bucket(key, key.order)
+            self._reshape()
+        self._of[index] = bucket
+        bucket.members.add(index)
+        if not facts.usable:
+            return
+        bucket.usable += 1
+        end = self.taken.get(index)
+        if end is None:
+            insort(bucket.free, index)
+            self._changed(bucket, 1)
+        else:
+            bucket.ends[end] = bucket.ends.get(end, 0) + 1
+            bucket.version += 1
+
+    def _leave(self, facts: NodeFacts) -> Bucket:
+        index = facts.index
+        bucket = self._of.pop(index)
+        bucket.members.discard(index)
+        if facts.usable:
+            bucket.usable -= 1
+            end = self.taken.get(index)
+            if end is None:
+                del bucket.free[bisect_left(bucket.free, index)]
+                self._changed(bucket, -1)
+            else:
+                _less(bucket.ends, end)
+                bucket.version += 1
         return bucket
 
+    def _prune(self, bucket: Bucket | None) -> None:
+        if bucket is not None and not bucket.members and self.buckets.get(bucket.key) is bucket:
+            del self.buckets[bucket.key]
+            self._reshape()
 
-def node_mask(need: Need, mask: int) -> int:
-    """The mask less the nodes that node lists rule out."""
-    if need.only is not None:
-        mask &= need.only
-    return mask & ~need.without
+    def _reshape(self) -> None:
+        self.shape += 1
+        self._admitted.clear()
+        self._ranks.clear()
+        self.log.clear()
+
+
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """The sort key of a name in which numbers count by their value: g2 before g10."""
+    return tuple((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)[:-1])
 
 
 def indices_of(mask: int) -> Iterator[int]:
     """The indices in a bit set, ascending."""
+    at = 0
     while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+        if not mask & 0xFFFFFFFFFFFFFFFF:
+            mask >>= 64
+            at += 64
+            continue
+        word = mask & 0xFFFFFFFFFFFFFFFF
+        while word:
+            low = word & -word
+            yield at + low.bit_length() - 1
+            word ^= low
+        mask >>= 64
+        at += 64
 
 
-def lowest(mask: int, count: int) -> tuple[int, ...]:
-    """The `count` lowest indices of a bit set."""
-    chosen: list[int] = []
-    for index in indices_of(mask):
-        if len(chosen) == count:
-            break
-        chosen.append(index)
-    return tuple(chosen)
+def _less(ends: dict[float, int], end: float) -> None:
+    left = ends[end] - 1
+    if left:
+        ends[end] = left
+    else:
+        del ends[end]

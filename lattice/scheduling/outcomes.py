@@ -28,6 +28,19 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclaim:
+    """A proposal: this holder of another vcluster gives borrowed nodes back to the vcluster that they are at home in."""
+
+    uid: str
+    vcluster: str
+    """The borrower's."""
+    nodes: tuple[int, ...]
+    """Of its nodes, those at home with the candidate; ascending."""
+    grace: float
+    """Seconds that the borrower has to give them back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
 
@@ -38,6 +51,8 @@ class Waiting:
     score: Score | None = None
     latest: float | None = None
     """When it starts at the latest by its reservation, if nothing ends later than it may; seconds since the epoch."""
+    reclaims: tuple[Reclaim, ...] = ()
+    """Who would have to give borrowed nodes back so that it starts, in the order in which they are asked."""
 
 
 Outcome = Placed | Waiting

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lattice.errors import Corrupt
-from lattice.scheduling.machine import Machine, indices_of
+from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
+from lattice.scheduling.placement import Pools
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.profile import Closing, Profile, Promise
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -125,13 +127,22 @@ class Scene:
     """By vcluster; one that is not named here goes by class, then by waiting."""
     power: PowerBudget = PowerBudget()
     overrun_seconds: float = OVERRUN
+    start_allowance: float = START_ALLOWANCE
     holders: dict[str, Holder] = field(default_factory=dict)
     """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
     uses: Uses = field(default_factory=Uses)
     windows: tuple[Window, ...] = ()
     """Changed by `set_windows`."""
+    promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
+    lists: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By vcluster: the node lists that its last cycle met; changed by `decide`."""
+    pools: Pools = field(init=False)
     _claims: set[str] = field(default_factory=set)
     _on: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pools = Pools(self.machine)
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -147,7 +158,7 @@ class Scene:
 
     def claim(self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> None:
         """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts."""
-        self._put(claim_of(candidate, nodes, now, borrowed), claimed=True)
+        self._put(claim_of(candidate, nodes, now, borrowed, self.start_allowance), claimed=True)
 
     def drop_holder(self, uid: str) -> None:
         """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
@@ -164,10 +175,24 @@ class Scene:
     def set_windows(self, windows: Iterable[Window]) -> None:
         """These nodes are reserved in these times, sorted by start and name."""
         self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
+        self._split()
 
-    def watts(self) -> int:
-        """Nominal power of all held nodes."""
-        return sum(self.machine.nodes[node].watts for node in self._on if node in self.machine.nodes)
+    def set_lists(self, vcluster: str, lists: frozenset[int]) -> None:
+        """These node lists stand in the pending work of a vcluster: buckets are split along them."""
+        if lists == self.lists.get(vcluster, _NO_LISTS):
+            return
+        self.lists[vcluster] = lists
+        self._split()
+
+    def profile(self, now: float) -> Profile:
+        """The nodes to come: what is held, promised and reserved in advance."""
+        closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
+        kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
+        return Profile(self.machine, closings, kept, now, self.overrun_seconds)
+
+    def occupancy(self, candidate: Candidate) -> float:
+        """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""
+        return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
 
     def validate(self) -> None:
         """Rebuild the counters and the machine from the holders and compare; raises Corrupt on a difference."""
@@ -190,12 +215,18 @@ class Scene:
         self.uses.count(holder, 1, claimed=claimed)
         for node in holder.nodes:
             self._on[node] = holder.uid
-        self.machine.take(holder.nodes)
+        self.machine.take(holder.nodes, NEVER if holder.end is None else holder.end)
+
+    def _split(self) -> None:
+        masks = {window.nodes for window in self.windows}
+        self.machine.split(frozenset(masks.union(*self.lists.values())))
 
 
-def claim_of(candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> Holder:
+def claim_of(
+    candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
+) -> Holder:
     """What a candidate is once it holds nodes, before the ledger knows."""
-    end = None if candidate.walltime is None else now + START_ALLOWANCE + candidate.walltime + candidate.grace
+    end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
     return Holder(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
         preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
@@ -224,3 +255,4 @@ def _filled(uses: Uses) -> tuple[object, ...]:
 
 
 _PLAIN: Final = ClassThenWaiting()
+_NO_LISTS: Final[frozenset[int]] = frozenset()

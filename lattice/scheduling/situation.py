@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lattice.scheduling.answers import Census, ExpectedStart, Position, Ranking, Whose, Work
-from lattice.scheduling.machine import Need, NodeFacts, node_mask
+from lattice.scheduling.machine import Need, NodeFacts
 from lattice.scheduling.outcomes import Score, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
-from lattice.scheduling.scene import Scene
+from lattice.scheduling.scene import Scene, mask_of
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 
@@ -141,12 +141,9 @@ def census(situation: Situation, candidate: Candidate) -> Census:
     return Census(needed=candidate.minimum, eligible=found.eligible, usable=found.usable, free=found.free)
 
 
-def eligible_nodes(situation: Situation, need: Need) -> int:
-    """The nodes that fit, usable or not, as a bit set of indices."""
-    mask = 0
-    for bucket in situation.scene.machine.admitted(need):
-        mask |= node_mask(need, bucket.members)
-    return mask
+def eligible_nodes(situation: Situation, need: Need) -> frozenset[int]:
+    """The nodes that fit, usable or not."""
+    return frozenset(situation.scene.machine.eligible(need))
 
 
 def time_text(moment: float | None) -> str | None:

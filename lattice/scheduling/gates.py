@@ -1,0 +1,131 @@
+"""What keeps an allocation from nodes, whatever is free: itself, hard quota, limits of its vcluster. In this order.
+
+Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
+the reason; `blocking` gives them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lattice.ledger.commit import over_quota
+from lattice.scheduling.outcomes import Waiting
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.scene import NOTHING, Scene, Use
+from lattice.scheduling.work import Candidate
+
+NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one user of one tenant may still get in a vcluster: nodes, and allocations at all."""
+
+    nodes: int
+    starts: int
+
+
+def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:
+    """The least that hard quota and limits leave; nothing for a tenant without an account."""
+    account = scene.accounts.get(tenant)
+    if account is None:
+        return Room(-1, -1)
+    limits, uses, vcluster = policy.limits, scene.uses, policy.name
+    claimed = uses.claimed.get(tenant, NOTHING)
+    whole = uses.vclusters.get(vcluster, NOTHING)
+    own = uses.users.get((vcluster, user), NOTHING)
+    shared = uses.tenants.get((vcluster, tenant), NOTHING)
+    nodes = min(
+        _left(account.max_nodes, account.used_nodes + claimed.nodes),
+        _left(limits.max_nodes, whole.nodes),
+        _left(limits.max_nodes_per_user, own.nodes),
+        _left(limits.max_nodes_per_tenant, shared.nodes),
+    )
+    starts = min(
+        _left(account.max_allocations, account.used_allocations + claimed.running),
+        _left(limits.max_running, whole.running),
+        _left(limits.max_running_per_user, own.running),
+        _left(limits.max_running_per_tenant, shared.running),
+    )
+    return Room(nodes, starts)
+
+
+def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """Hold, not-before, back-off, a closed vcluster, and what the caller says."""
+    if candidate.blocked is not None:
+        return Waiting(candidate, *candidate.blocked)
+    if candidate.held:
+        return Waiting(candidate, "Held", "spec.hold is set; `lattice release` lets it go")
+    if candidate.not_before > now:
+        return Waiting(candidate, "NotBefore", f"starts {candidate.not_before - now:.0f} s from now at the earliest", candidate.not_before)
+    if candidate.back_off_until > now:
+        seconds = candidate.back_off_until - now
+        return Waiting(candidate, "RetryBackOff", f"the next attempt follows in {seconds:.0f} s", candidate.back_off_until)
+    if not candidate.vcluster_known:
+        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" does not exist any more')
+    if not candidate.vcluster_open:
+        return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" is Closed: it accepts work and starts none')
+    return None
+
+
+def hard_quota(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """The tenant's hard limits of nodes and of allocations that hold nodes."""
+    account = scene.accounts.get(candidate.tenant)
+    if account is None:
+        return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
+    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
+    nodes = account.used_nodes + claimed.nodes
+    if account.max_nodes is not None and nodes + candidate.minimum > account.max_nodes:
+        message = over_quota(candidate.tenant, "max_nodes", nodes, candidate.minimum, account.max_nodes)
+        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
+    running = account.used_allocations + claimed.running
+    if account.max_allocations is not None and running + 1 > account.max_allocations:
+        message = over_quota(candidate.tenant, "max_concurrent_allocations", running, 1, account.max_allocations)
+        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
+    return None
+
+
+def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """What one vcluster lets its user, his tenant, and all together hold."""
+    policy, uses, vcluster = scene.policy(candidate.vcluster), scene.uses, candidate.vcluster
+    limits = policy.limits
+    own = uses.users.get((vcluster, candidate.user), NOTHING)
+    shared = uses.tenants.get((vcluster, candidate.tenant), NOTHING)
+    whole = uses.vclusters.get(vcluster, NOTHING)
+    rows: tuple[tuple[str, str, Use, int | None, int | None], ...] = (
+        ("user", f'user "{candidate.user}"', own, limits.max_nodes_per_user, limits.max_running_per_user),
+        ("tenant", f'tenant "{candidate.tenant}"', shared, limits.max_nodes_per_tenant, limits.max_running_per_tenant),
+        ("", "all its work", whole, limits.max_nodes, limits.max_running),
+    )
+    for suffix, who, use, most_nodes, most_running in rows:
+        field = f"Per{suffix.capitalize()}" if suffix else ""
+        if most_nodes is not None and use.nodes + candidate.minimum > most_nodes:
+            return _over(candidate, who, f"limits.maxNodes{field}", "nodes", use.nodes, candidate.minimum, most_nodes)
+        if most_running is not None and use.running + 1 > most_running:
+            return _over(candidate, who, f"limits.maxRunning{field}", "allocations", use.running, 1, most_running)
+    return None
+
+
+Gate = Callable[[Scene, Candidate, float], Waiting | None]
+GATES: tuple[Gate, ...] = (own_wishes, hard_quota, vcluster_limits)
+"""All gates before nodes are looked for, in order."""
+
+
+def blocking(scene: Scene, candidate: Candidate, now: float) -> Iterator[Waiting]:
+    """Every gate that blocks a candidate now, the first one first."""
+    for gate in GATES:
+        waiting = gate(scene, candidate, now)
+        if waiting is not None:
+            yield waiting
+
+
+def _left(limit: int | None, used: int) -> int:
+    return NO_LIMIT if limit is None else limit - used
+
+
+def _over(candidate: Candidate, who: str, field: str, what: str, used: int, asked: int, limit: int) -> Waiting:
+    message = f'{who} would exceed {field} of vCluster "{candidate.vcluster}" ({what} held: {used}, requested: {asked}, limit: {limit})'
+    if asked > limit:
+        return Waiting(candidate, "WaitingForLimit", f"{message}; more than the limit never starts: ask for less, or use another vcluster")
+    return Waiting(candidate, "WaitingForLimit", f"{message}; it waits for own work there to end")

@@ -1,0 +1,321 @@
+"""Lanes: candidates of one cycle that ask for the same nodes in the same way, and differ in size and time only.
+
+A lane knows the pools that it draws from, what has failed in this cycle (a failed size and duration rejects every larger
+one: availability only falls), and what its groups would be on an empty machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lattice.scheduling.gates import NO_LIMIT
+from lattice.scheduling.machine import NEVER, Bucket, Hardware, Need
+from lattice.scheduling.placement import Ask, Counts, Found, Pool, counts_of, find
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.profile import Profile, Promise, round_up
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.strategies import STRATEGIES, Strategy
+from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
+
+LaneKey = tuple[Need, str, str, str, float | None]
+"""Need, topology, conformance, reservation, and the grace of work that may borrow (None: it may not)."""
+
+
+class Lane:
+    """One lane; see the module's docstring."""
+
+    def __init__(self, lanes: Lanes, key: LaneKey) -> None:
+        self.need, topology, conformance, self.reservation, grace = key
+        self.borrows = grace is not None
+        self._lanes = lanes
+        self._known = lanes.strategy.conformant
+        self.conformance = REQUIRED if self._known else conformance
+        self.tight = topology == TIGHT
+        self.home = lanes.home
+        self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known)
+        self.taken_from = self.pool
+        self.free_before = self.pool.whole.total
+        self.power_short = 0
+        """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
+        self.told: dict[tuple[int, float | None], tuple[str, str]] = {}
+        self.told_at = -1
+        self._failed: list[tuple[int, float]] = []
+        self._limits: dict[tuple[int, int], int] = {}
+        self._touched: tuple[int, bool] = (-1, False)
+        self._spread = topology == SPREAD
+
+    def start(self, candidate: Candidate, room: int, *, retry: bool) -> Counts | None:
+        """Nodes that it may start on now, delaying no promise; None if there are too few."""
+        lanes, nodes = self._lanes, candidate.minimum
+        duration = lanes.scene.occupancy(candidate)
+        if not retry and self._failed:
+            for size, time in self._failed:
+                if size <= nodes and time <= duration:
+                    return None
+        self.power_short = 0
+        most = min(candidate.maximum, room)
+        pool = self.now_pool(duration)
+        chosen = self._choose(pool, nodes, most)
+        if chosen is None and self.borrows:
+            pool = self._with_borrowed(candidate, duration)
+            chosen = self._choose(pool, nodes, nodes)
+        if chosen is not None:
+            self.taken_from = pool
+            chosen = self._within_power(pool, chosen, nodes)
+            if chosen is not None or self.power_short:
+                return chosen
+        self._failed = [entry for entry in self._failed if entry[0] < nodes or entry[1] < duration]
+        self._failed.append((nodes, duration))
+        return None
+
+    def forget_failures(self) -> None:
+        """More is free again than was: try everything anew."""
+        self._failed.clear()
+        self.told.clear()
+
+    def now_pool(self, duration: float) -> Pool:
+        """What is free now for so long."""
+        profile, now = self._lanes.profile, self._lanes.now
+        self.pool.sync()
+        if not self.reservation and not profile.crosses(now, now + duration) and not self._promised():
+            return self.pool
+        return self.pool_at(now, now + duration)
+
+    def pool_at(self, start: float, end: float, *, buckets: Sequence[Bucket] | None = None) -> Pool:
+        """What is free from start to end."""
+        profile, reservation = self._lanes.profile, self.reservation
+        of = self.pool.buckets if buckets is None else buckets
+        return Pool(self._lanes.scene.machine, of, {bucket: profile.capacity(bucket, start, end, reservation) for bucket in of})
+
+    def fits(self, pool: Pool, nodes: int) -> bool:
+        """Whether a pool has a place for so many."""
+        return find(pool, nodes, self._ask(pool)) is not None
+
+    def may_reserve(self, candidate: Candidate) -> bool:
+        """Whether nodes are what it waits for, and usable ones for it exist at home."""
+        return not self.power_short and sum(bucket.usable for bucket in self.pool.buckets) >= candidate.minimum
+
+    def promise(self, candidate: Candidate, before: Promise | None) -> Promise | None:
+        """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
+        lanes = self._lanes
+        duration, nodes, now = lanes.scene.occupancy(candidate), candidate.minimum, lanes.now
+        if before is not None and (before.start <= now or not self._still(before, duration)):
+            before = None
+        for start in lanes.profile.starts(self.pool.buckets, nodes):
+            if before is not None and start >= before.start:
+                return before
+            end = round_up(start + duration, now)
+            pool = self.pool_at(start, end)
+            if pool.whole.total < nodes:
+                continue
+            counts = self._choose(pool, nodes, nodes)
+            if counts is not None:
+                by_key = tuple((bucket.key, count) for bucket, count in counts)
+                return Promise(candidate.uid, candidate.vcluster, start, end, by_key)
+        return before
+
+    def limit(self, pool: Pool, nodes: int) -> int:
+        """The fewest groups that so many would need if all usable nodes of the pool were free."""
+        key = (len(pool.buckets), nodes)
+        known = self._limits.get(key)
+        if known is None:
+            empty = Pool(self._lanes.scene.machine, pool.buckets, {bucket: bucket.usable for bucket in pool.buckets})
+            parts = [part for name, part in empty.parts.items() if name] if self.conformance == REQUIRED and nodes > 1 else [empty.whole]
+            known = self._limits[key] = min((part.fewest(nodes) for part in parts if part.total >= nodes), default=0)
+        return known
+
+    def largest_equal(self, sizes: Mapping[Bucket, int]) -> int:
+        """The largest set of nodes of one known fingerprint, by the given size of each bucket."""
+        totals: dict[str, int] = {}
+        for bucket, size in sizes.items():
+            name = bucket.key.fingerprint
+            totals[name] = totals.get(name, 0) + size if name else min(1, totals.get(name, 0) + size)
+        return max(totals.values(), default=0)
+
+    def lenders(self, candidate: Candidate | None = None) -> list[Bucket]:
+        """The buckets of others that it may borrow nodes of; with a candidate: for as long as it may run."""
+        return [
+            bucket
+            for bucket in self._lanes.scene.machine.admitted(self.need)
+            if bucket.key.home in self._lanes.lenders
+            and (bucket.key.fingerprint or not self._known)
+            and (candidate is None or self._lanes.lends_for(bucket.key.home, candidate.walltime))
+        ]
+
+    def _promised(self) -> bool:
+        version = self._lanes.profile.version
+        if self._touched[0] != version:
+            self._touched = (version, self._lanes.profile.touches(self.pool.members))
+        return self._touched[1]
+
+    def _with_borrowed(self, candidate: Candidate, duration: float) -> Pool:
+        """Nodes at home and idle ones of lenders, as many as may be borrowed."""
+        lanes = self._lanes
+        left = lanes.borrowing_left()
+        others = self.lenders(candidate) if left > 0 else []
+        pool = self.pool_at(lanes.now, lanes.now + duration, buckets=[*self.pool.buckets, *others])
+        caps = dict(pool.caps or {})
+        for bucket in others:
+            caps[bucket] = min(caps[bucket], left)
+            left -= caps[bucket]
+        return Pool(lanes.scene.machine, pool.buckets, caps)
+
+    def _still(self, promise: Promise, duration: float) -> bool:
+        """Whether promised nodes are still there at that time, for as long as it may run now."""
+        profile, buckets = self._lanes.profile, self._lanes.scene.machine.buckets
+        end = max(promise.end, promise.start + duration)
+        for key, count in promise.counts:
+            bucket = buckets.get(key)
+            if bucket is None or profile.capacity(bucket, promise.start, end, self.reservation) < count:
+                return False
+        return promise.end >= promise.start + duration
+
+    def _ask(self, pool: Pool) -> Ask:
+        usable = None
+        if self._lanes.strategy.fullest:
+            by_group = pool.by_group
+            usable = lambda rank: max(1, sum(bucket.usable for bucket in by_group[rank]))  # noqa: E731
+        limit = (lambda nodes: self.limit(pool, nodes)) if self.tight else None
+        return Ask(self.conformance, limit, self._spread, usable)
+
+    def _choose(self, pool: Pool, least: int, most: int) -> Counts | None:
+        """Between `least` and `most` nodes of a pool, as many as fit; the plainest hardware that needs no more groups."""
+        size = min(pool.whole.total, most)
+        if size < least:
+            return None
+        ask = self._ask(pool)
+        lanes = self._lanes
+        while size >= least:
+            found = find(pool, size, ask, lanes.pressure_on)
+            if found is not None:
+                plain_pool, plain = self._plainest(pool, size, ask, found)
+                return counts_of(plain_pool, plain, size, ask, self._prefer)
+            smaller = size - 1
+            if self.conformance == REQUIRED:
+                smaller = min(smaller, pool.largest_equal())
+            if self.tight:
+                smaller = min(smaller, pool.whole.largest(self.limit(pool, size)))
+            size = smaller
+        return None
+
+    def _plainest(self, pool: Pool, nodes: int, ask: Ask, found: Found) -> tuple[Pool, Found]:
+        """The pool without the scarcest hardware that still allows the same groups and fingerprints."""
+        classes = self._lanes.by_pressure(pool.classes) if len(pool.classes) > 1 else []
+        for last in range(1, len(classes)):
+            part = self._restricted(pool, frozenset(classes[:last]))
+            plain = find(part, nodes, ask, self._lanes.pressure_on)
+            if plain is not None and (plain.kinds, plain.span) == (found.kinds, found.span):
+                return part, plain
+        return pool, found
+
+    def _restricted(self, pool: Pool, classes: frozenset[Hardware]) -> Pool:
+        if pool.caps is None:
+            return self._lanes.scene.pools.of(self.need, self.home, known=self._known, classes=classes)
+        buckets = [bucket for bucket in pool.buckets if bucket.key.hardware in classes]
+        return Pool(self._lanes.scene.machine, buckets, pool.caps)
+
+    def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
+        return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)
+
+    def _within_power(self, pool: Pool, counts: Counts, least: int) -> Counts | None:
+        """The same, fewer down to `least` where power is short, or None with `power_short`."""
+        scene = self._lanes.scene
+        if scene.power.limit is None:
+            return counts
+        left = scene.power.limit - scene.machine.watts
+        watts = sum(bucket.key.hardware.watts * count for bucket, count in counts)
+        if watts <= left:
+            return counts
+        each = max(bucket.key.hardware.watts for bucket, _ in counts)
+        affordable = max(0, left) // each
+        if affordable >= least:
+            fewer = self._choose(pool, least, affordable)
+            if fewer is not None and sum(bucket.key.hardware.watts * count for bucket, count in fewer) <= left:
+                return fewer
+        self.power_short = watts
+        return None
+
+
+class Lanes:
+    """The lanes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
+
+    def __init__(self, scene: Scene, policy: Policy, strategy: Strategy, profile: Profile, queue: Sequence[Candidate], now: float) -> None:
+        self.scene, self.policy, self.strategy, self.profile, self.now = scene, policy, strategy, profile, now
+        self.home = policy.name if policy.home else ""
+        self.placed = 0
+        """How many were placed in this cycle."""
+        self.borrowing = policy.borrowing.borrow and strategy.lends
+        self.lenders = self._lenders() if self.borrowing else frozenset()
+        self._queue = queue
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._pressure: dict[Hardware, float] | None = None
+        self._contested: set[Bucket] = set()
+
+    def of(self, candidate: Candidate) -> Lane:
+        """The lane of a candidate."""
+        borrows = candidate.grace if self.borrowing and not candidate.non_preemptible else None
+        key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(self, key)
+        return lane
+
+    def forget_failures(self) -> None:
+        """More is free again than was: try everything anew."""
+        for lane in self._lanes.values():
+            lane.forget_failures()
+
+    def contend(self, lane: Lane) -> None:
+        """Somebody waits for the nodes of this lane."""
+        self._contested.update(lane.pool.buckets)
+
+    def contested(self, lane: Lane) -> bool:
+        """Whether somebody waits for a node of this lane."""
+        return not self._contested.isdisjoint(lane.pool.buckets)
+
+    def borrowing_left(self) -> int:
+        """How many nodes more the vcluster may borrow."""
+        most = self.policy.borrowing.max_borrowed
+        return NO_LIMIT if most is None else most - self.scene.uses.borrowed.get(self.policy.name, 0)
+
+    def lends_for(self, lender: str, walltime: float | None) -> bool:
+        """Whether work of this walltime may borrow of a vcluster."""
+        limits = (self.policy.borrowing.max_duration, self.scene.policy(lender).borrowing.max_duration)
+        longest = min((limit for limit in limits if limit is not None), default=NEVER)
+        return (NEVER if walltime is None else walltime) <= longest
+
+    def pressure(self, hardware: Hardware) -> float:
+        """Nodes that the queue asks of this hardware, over those that it could get instead: each need spread evenly."""
+        if self._pressure is None:
+            self._pressure = self._pressures()
+        return self._pressure.get(hardware, 0.0)
+
+    def pressure_on(self, pool: Pool, fingerprint: str) -> float:
+        """The mean pressure on the nodes of one fingerprint of a pool."""
+        alike = [bucket for bucket in pool.buckets if bucket.key.fingerprint == fingerprint]
+        shares = [(pool.cap(bucket), self.pressure(bucket.key.hardware)) for bucket in alike]
+        total = sum(count for count, _ in shares)
+        return sum(count * pressure for count, pressure in shares) / total if total else 0.0
+
+    def by_pressure(self, classes: set[Hardware]) -> list[Hardware]:
+        """Classes of nodes, the ones to take first at the front: the least pressed, then the plainest."""
+        return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
+
+    def _pressures(self) -> dict[Hardware, float]:
+        asked: dict[Need, int] = {}
+        for candidate in self._queue:
+            asked[candidate.need] = asked.get(candidate.need, 0) + candidate.minimum
+        pressures: dict[Hardware, float] = {}
+        for need, nodes in asked.items():
+            buckets = [bucket for bucket in self.scene.machine.admitted(need) if bucket.key.home == self.home]
+            usable = max(1, sum(bucket.usable for bucket in buckets))
+            for hardware in {bucket.key.hardware: None for bucket in buckets}:
+                pressures[hardware] = pressures.get(hardware, 0.0) + nodes / usable
+        return pressures
+
+    def _lenders(self) -> frozenset[str]:
+        return frozenset(
+            name
+            for name, policy in self.scene.policies.items()
+            if name != self.policy.name and policy.borrowing.lend and policy.home and STRATEGIES[policy.kind].lends
+        )

@@ -1,0 +1,286 @@
+"""Why a candidate waits: one reason of the closed list and a sentence with the numbers; who would have to give nodes back.
+
+Equal candidates have equal reasons until something is placed, so each is found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lattice.scheduling.lanes import Lane, Lanes
+from lattice.scheduling.machine import NEVER, UNHEARD, Bucket
+from lattice.scheduling.outcomes import Reclaim, Score, Waiting
+from lattice.scheduling.placement import Pool
+from lattice.scheduling.policy import SENSITIVE_RESERVATION, Policy
+from lattice.scheduling.profile import Profile, Promise
+from lattice.scheduling.scene import Scene, Window
+from lattice.scheduling.unfit import unfit
+from lattice.scheduling.work import REQUIRED, Candidate
+from lattice.units import format_duration, format_time
+
+MOST_TRIED: Final = 8
+"""Walltimes that are tried before a sentence names one."""
+
+Told = tuple[str, str]
+
+
+class Explainer:
+    """The reasons of one cycle."""
+
+    def __init__(self, scene: Scene, policy: Policy, lanes: Lanes, profile: Profile, now: float) -> None:
+        self._scene, self._policy, self._lanes, self._profile, self._now = scene, policy, lanes, profile, now
+
+    def waiting(self, candidate: Candidate, lane: Lane, score: Score, promise: Promise | None) -> Waiting:
+        """Why it was not placed."""
+        if lane.told_at != self._lanes.placed:
+            lane.told.clear()
+            lane.told_at = self._lanes.placed
+        key = (candidate.minimum, candidate.walltime)
+        told = None if lane.power_short else lane.told.get(key)
+        if told is None:
+            told = self._reason(candidate, lane)
+            if not lane.power_short:
+                lane.told[key] = told
+        reason, message = told
+        if promise is None:
+            return Waiting(candidate, reason, message, self._wake(candidate), score)
+        if reason == "BehindHigherPriority":
+            message = f"{message}; it starts at the latest {format_time(promise.start)}"
+        reclaims = self._reclaims(candidate, lane) if self._policy.home else ()
+        return Waiting(candidate, reason, message, self._wake(candidate), score, promise.start, reclaims)
+
+    def behind(self, candidate: Candidate, lane: Lane, score: Score) -> Waiting:
+        """It may not pass one that waits for nodes which it could use."""
+        told = self._never(candidate, lane)
+        if told is None:
+            before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
+            told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
+        return Waiting(candidate, *told, None, score)
+
+    def _reason(self, candidate: Candidate, lane: Lane) -> Told:
+        return (
+            self._never(candidate, lane)
+            or self._outside_reservation(candidate, lane)
+            or self._power(candidate, lane)
+            or self._kept(candidate, lane)
+            or self._short(candidate, lane)
+        )
+
+    def _never(self, candidate: Candidate, lane: Lane) -> Told | None:
+        """Too few nodes exist, or may be used, whoever holds them."""
+        wanted = candidate.minimum
+        buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
+        members = {bucket: len(bucket.members) for bucket in buckets}
+        usable = {bucket: bucket.usable for bucket in buckets}
+        eligible, useful = sum(members.values()), sum(usable.values())
+        equal = lane.conformance == REQUIRED and wanted > 1
+        if eligible < wanted:
+            why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, eligible)
+            message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
+            return "NeverFits", f"{message}: {why}" if why else message
+        if equal and (largest := lane.largest_equal(members)) < wanted:
+            return "InsufficientConformance", _unequal(wanted, largest, f"{eligible} that fit")
+        if useful < wanted:
+            states = ", ".join(f"{count} {state}" for state, count in sorted(self._states(buckets).items()) if state != "Ready")
+            return "NodesUnavailable", (f"needs {_nodes(wanted)}; of {eligible} that fit, {useful} can be used ({states or UNHEARD})")
+        if equal and (largest := lane.largest_equal(usable)) < wanted:
+            return "InsufficientConformance", _unequal(wanted, largest, f"{useful} that fit and can be used")
+        return None
+
+    def _away(self, candidate: Candidate, eligible: int) -> str:
+        """Nodes that would fit, but are at home elsewhere."""
+        everywhere = self._scene.machine.census(candidate.need).eligible
+        if everywhere <= eligible:
+            return ""
+        return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", which may not use them'
+
+    def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
+        nodes = self._scene.machine.nodes
+        counts: dict[str, int] = {}
+        for bucket in buckets:
+            for index in bucket.members:
+                counts[nodes[index].state] = counts.get(nodes[index].state, 0) + 1
+        return counts
+
+    def _outside_reservation(self, candidate: Candidate, lane: Lane) -> Told | None:
+        """What its own reservation does not give."""
+        name = candidate.reservation
+        if not name:
+            return None
+        windows = [window for window in self._scene.windows if window.name == name and window.end > self._now]
+        if not windows:
+            return "ReservedNodes", f'reservation "{name}" does not exist, or is over; submit without it, or use another one'
+        if not any(window.admits(candidate) for window in windows):
+            return "ReservedNodes", f'reservation "{name}" does not admit user "{candidate.user}" of tenant "{candidate.tenant}"'
+        window = windows[0]
+        if window.start > self._now:
+            return "ReservedNodes", f'reservation "{name}" begins {format_time(window.start)}'
+        longest = window.end - self._now - candidate.grace - self._scene.start_allowance
+        if candidate.walltime is None or candidate.walltime > longest:
+            asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
+            left = f"at most {_minutes(longest)} starts now" if longest >= 60 else "nothing starts in it any more"
+            return "ReservedNodes", f'{asked} goes beyond the end of reservation "{name}" at {format_time(window.end)}; {left}'
+        inside = sum(
+            1 for bucket in lane.pool.buckets if window.nodes in bucket.key.marks for _ in range(bucket.usable)
+        )  # fmt: skip
+        if inside < candidate.minimum:
+            return "ReservedNodes", f'needs {_nodes(candidate.minimum)}; reservation "{name}" has {inside} usable that fit'
+        return None
+
+    def _power(self, candidate: Candidate, lane: Lane) -> Told | None:
+        limit = self._scene.power.limit
+        if not lane.power_short or limit is None:
+            return None
+        used = self._scene.machine.watts
+        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
+        return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
+
+    def _kept(self, candidate: Candidate, lane: Lane) -> Told | None:
+        """Enough nodes are free, but windows, promises or work of this cycle have them."""
+        wanted, now = candidate.minimum, self._now
+        lane.pool.sync()
+        free = lane.pool.whole.total
+        if lane.fits(lane.pool, wanted):
+            open_now = {
+                bucket: 0 if self._profile.closed(bucket, now, self._end(candidate), candidate.reservation) else len(bucket.free)
+                for bucket in lane.pool.buckets
+            }
+            if not lane.fits(Pool(self._scene.machine, lane.pool.buckets, open_now), wanted):
+                return self._window(candidate, lane, sum(open_now.values()))
+            usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
+            others = len(self._profile.promises)
+            message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
+            return "BehindHigherPriority", message
+        before = lane.free_before
+        if before >= wanted > free:
+            message = f"needs {_nodes(wanted)}; {before} were free, and {before - free} of them went to work that comes first"
+            return "BehindHigherPriority", message
+        return None
+
+    def _window(self, candidate: Candidate, lane: Lane, left: int) -> Told:
+        """Which window is in the way, and the longest walltime that ends before it, tried out."""
+        closings = [
+            closing
+            for bucket in lane.pool.buckets
+            if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
+        ]
+        first = min(closings, key=lambda closing: (closing.start, closing.name))
+        what = _what(self._windows().get(first.name), first.name)
+        asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
+        if first.start <= self._now:
+            message = f"needs {_nodes(candidate.minimum)}; {left} of the {lane.pool.whole.total} free that fit are outside {what}"
+            return "ReservedNodes", f"{message}, which lasts until {format_time(first.end)}"
+        message = f"{asked} crosses {what} at {format_time(first.start)}"
+        shorter = self._shorter(candidate, lane, sorted({closing.start for closing in closings}, reverse=True))
+        return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
+
+    def _shorter(self, candidate: Candidate, lane: Lane, starts: list[float]) -> float | None:
+        """The longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
+        extra = candidate.grace + self._scene.start_allowance
+        for start in starts[:MOST_TRIED]:
+            walltime = (start - self._now - extra) // 60 * 60
+            if walltime >= 60 and lane.fits(lane.now_pool(walltime + extra), candidate.minimum):
+                return walltime
+        return None
+
+    def _short(self, candidate: Candidate, lane: Lane) -> Told:
+        """Too few are free."""
+        wanted = candidate.minimum
+        pool = lane.pool
+        free = pool.whole.total
+        if lane.conformance == REQUIRED and free >= wanted > 1:
+            largest = pool.largest_equal()
+            if largest < wanted:
+                return "InsufficientConformance", _unequal(wanted, largest, f"{free} free that fit")
+        if lane.tight and free >= wanted:
+            limit = lane.limit(pool, wanted)
+            held = pool.whole.largest(limit)
+            message = f"needs {_nodes(wanted)} in {_groups(limit)} (topology Tight); {free} that fit are free"
+            return "WaitingForNodes", f"{message}, at most {held} of them in {_groups(limit)}"
+        eligible = sum(len(bucket.members) for bucket in pool.buckets)
+        usable = sum(bucket.usable for bucket in pool.buckets)
+        message = f"needs {_nodes(wanted)}; of {eligible} that fit, {free} are free, {usable - free} in use"
+        if eligible > usable:
+            message += f", {eligible - usable} unavailable"
+        return "WaitingForNodes", message + self._until(pool, wanted - free)
+
+    def _until(self, pool: Pool, missing: int) -> str:
+        """What is known of when those in use come free, where it decides: the policy of sensitive work, and work without an end."""
+        ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
+        known = [(end, count) for end, count in ends if end < NEVER]
+        if sum(count for _, count in known) < missing:
+            forever = sum(count for end, count in ends if end == NEVER)
+            return f"; {forever} of them are held by work without an end" if self._policy.kind == SENSITIVE_RESERVATION else ""
+        if self._policy.kind != SENSITIVE_RESERVATION:
+            return ""
+        reached = 0
+        for end, count in known:
+            reached += count
+            if reached >= missing:
+                return f"; enough of them come free by {format_time(max(end, self._now))}"
+        return ""
+
+    def _reclaims(self, candidate: Candidate, lane: Lane) -> tuple[Reclaim, ...]:
+        """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
+        missing = candidate.minimum - lane.pool.whole.total
+        offers: list[tuple[int, float, str, Reclaim]] = []
+        for uid, holder in self._scene.holders.items():
+            if holder.borrowed and holder.vcluster != self._policy.name and not holder.releasing:
+                nodes = tuple(node for node in holder.borrowed if self._mine(node, lane))
+                if nodes:
+                    lent = self._scene.policy(holder.vcluster).borrowing
+                    reclaim = Reclaim(uid, holder.vcluster, nodes, lent.return_grace)
+                    offers.append((lent.priority, -holder.since, uid, reclaim))
+        chosen: list[Reclaim] = []
+        for _, _, _, reclaim in sorted(offers, key=lambda offer: offer[:3]):
+            if missing <= 0:
+                break
+            chosen.append(reclaim)
+            missing -= len(reclaim.nodes)
+        return tuple(chosen) if missing <= 0 else ()
+
+    def _mine(self, node: int, lane: Lane) -> bool:
+        facts = self._scene.machine.nodes.get(node)
+        return facts is not None and facts.usable and self._scene.machine.bucket_of(node) in lane.pool.members
+
+    def _end(self, candidate: Candidate) -> float:
+        return self._now + self._scene.occupancy(candidate)
+
+    def _windows(self) -> Mapping[str, Window]:
+        return {window.name: window for window in self._scene.windows}
+
+    def _wake(self, candidate: Candidate) -> float | None:
+        """When a window begins or ends that its nodes wait for."""
+        if not candidate.reservation:
+            return None
+        starts = [window.start for window in self._scene.windows if window.name == candidate.reservation and window.start > self._now]
+        return min(starts, default=None)
+
+
+def _what(window: Window | None, name: str) -> str:
+    return f"maintenance {name}" if window is not None and window.maintenance else f"reservation {name}"
+
+
+def _unequal(wanted: int, largest: int, of: str) -> str:
+    return f"needs {_nodes(wanted)} of one fingerprint; the largest equal set has {largest} of {of}"
+
+
+def _minutes(seconds: float) -> str:
+    return format_duration(seconds // 60 * 60)
+
+
+def _kw(watts: int) -> str:
+    return f"{watts / 1000:.1f} kW"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _groups(count: int) -> str:
+    return "1 group" if count == 1 else f"{count} groups"
+
+
+def _jobs(count: int) -> str:
+    return "1 allocation" if count == 1 else f"{count} allocations"
