@@ -6,10 +6,11 @@ ledger does not say yet, and perhaps never will.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from lattice.ledger.commit import Book, Head
 from lattice.ledger.format import Key, Row
+from lattice.views.ledger import TenantAccount
 
 
 class Stored:
@@ -18,11 +19,15 @@ class Stored:
     def __init__(self, book: Book) -> None:
         """`book` has nothing under way."""
         self.head: Head = book.head
+        self.accounts: dict[str, TenantAccount] = dict(book.accounts)
+        """Limits and use by tenant: always this one object."""
         self.rows: dict[Key, Row] = dict(book.rows)
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
 
-    def take(self, changes: Iterable[tuple[Row | None, Row | None]], head: Head) -> None:
+    def take(self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount]) -> None:
         """A commit stands: its rows before and after, in order, and the counters that were stored with them."""
+        self.accounts.clear()
+        self.accounts.update(accounts)
         for old, new in changes:
             if old is not None:
                 del self.rows[old.key]

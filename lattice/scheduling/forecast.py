@@ -93,7 +93,11 @@ class Forecaster:
     def ended(self, holder: Holder, ran: float) -> None:
         """Work ran its course, or into its walltime, in `ran` seconds: later predictions know it."""
         if holder.walltime is not None:
-            self._ended.append((work_of(holder, len(holder.nodes), holder.walltime), ran))
+            self.learn(work_of(holder, len(holder.nodes), holder.walltime), ran)
+
+    def learn(self, work: Work, ran: float) -> None:
+        """Such work ran its course in `ran` seconds."""
+        self._ended.append((work, ran))
 
     def forget(self, uid: str) -> None:
         """Work was cancelled before it started."""

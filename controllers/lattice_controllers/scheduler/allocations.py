@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from lattice.daemon.clock import Clock
@@ -35,10 +34,12 @@ from lattice.ledger.steps import (
 from lattice.ledger.stored import Stored
 from lattice.models import conditions as kinds
 from lattice.scheduling.candidates import candidate_of
+from lattice.scheduling.scoring import shown
 from lattice.scheduling.work import Candidate
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
+from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
@@ -80,6 +81,8 @@ class Allocations:
         self._config = config
         self._stopped = stopped
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
+        self.expectations = Expectations(clock, allocation=self.get, tell=self.queue.add)
+        """Expected starts; whoever forecasts gives them to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """The informer saw a change."""
@@ -95,7 +98,7 @@ class Allocations:
         self.objects.pop(uid, None)
         self._numbers.forget(uid)
         if self.loop is not None:
-            self.loop.drop(uid)
+            self.loop.forget(uid)
         self.queue.add(uid)
 
     def _keep(self, allocation: Allocation) -> None:
@@ -167,8 +170,12 @@ class Allocations:
                 return None  # it is gone, or the informer tells what is left of it
             case Project(row):
                 hollow = self._nodes.hollow(row.nodes)
-                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, **await self._stamp(uid))
-                return await self._write(allocation, patch, "placed")
+                score = self._score(uid)
+                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, **await self._stamp(uid))
+                again = await self._write(allocation, patch, "placed")
+                if self.loop is not None:
+                    self.loop.forget(uid)
+                return again
             case End():
                 return await self._write(allocation, projection.ended(allocation, step, **await self._stamp(uid)), "ended")
             case Observe():
@@ -200,11 +207,19 @@ class Allocations:
         waiting = self.loop.reasons.get(uid)
         if waiting is None:
             return None
-        patch = projection.pending(allocation, waiting.reason, waiting.message, **await self._stamp(uid))
+        expected, alone = self.expectations.patch(uid), self.expectations.due(uid)
+        parts = {"score": self._score(uid), "expected": expected, "alone": alone, **await self._stamp(uid)}
+        patch = projection.pending(allocation, waiting.reason, waiting.message, **parts)
         if patch is not None and uid in self.loop.candidates:
-            await self._write(allocation, patch, "pending")
+            await self._write(allocation, patch, "pending" if "conditions" in patch["status"] else "expected")
+            self.expectations.wrote(uid)
         deadline = allocation.spec.lifecycle.deadline
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
+
+    def _score(self, uid: str) -> dict[str, Any] | None:
+        """Its score as `status.score` has it."""
+        score = self.loop.scores.get(uid) if self.loop is not None else None
+        return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
         """The allocation as the cycle reads it."""
@@ -216,11 +231,7 @@ class Allocations:
                 "RetryBackOff",
                 f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
             )
-        made = candidate_of(allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked)
-        selector = vcluster.spec.nodes.selector if vcluster is not None else None
-        if selector is None or not selector.group:
-            return made
-        return replace(made, need=replace(made.need, groups=frozenset(selector.group)))
+        return candidate_of(allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked)
 
     def _back_off(self, allocation: Allocation) -> float:
         """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""

@@ -141,7 +141,7 @@ class Committer:
         await self._commit(batch[middle:])
 
     def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
-        self.stored.take(changes, self.book.head)
+        self.stored.take(changes, self.book.head, self.book.accounts)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
             self._metrics.commit_seconds.labels(self._identity).observe(now - entry.since)

@@ -1,18 +1,17 @@
-"""The cycle: wakes at a change, asks `lattice.scheduling`, proposes what it placed, keeps what it explained."""
+"""The cycle: wakes at a change, asks `lattice.scheduling` for each vcluster, proposes what it placed, keeps what it explained."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import decide
-from lattice.scheduling.machine import UNHEARD, Machine
-from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.machine import UNHEARD
+from lattice.scheduling.outcomes import Placed, Score, Waiting
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.views.allocation import Allocation
@@ -25,33 +24,40 @@ EXPLAIN_AGAIN_SECONDS = 30.0
 
 
 class Loop:
-    """Pending work and its cycle; `explained` hears of uids whose reason is to be shown, `placed` of those that were."""
+    """Pending work and its cycles.
+
+    `ready` brings the scene up to date and says when time alone changes it next; `explained` hears of uids whose reason is
+    to be shown, `placed` of those whose claim was answered, `confirmed` of those that the ledger holds now.
+    """
 
     def __init__(
-        self, clock: Clock, book: Book, machine: Machine, metrics: SchedulerMetrics, *,
-        propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
-        explained: Callable[[str], None], placed: Callable[[str], None], stopped: Callable[[], bool],
+        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, *,
+        ready: Callable[[float], float | None], propose: Callable[[Proposal], asyncio.Future[Verdict]],
+        allocation: Callable[[str], Allocation | None], explained: Callable[[str], None], placed: Callable[[str], None],
+        confirmed: Callable[[str], None], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self.interval = 1.0
+        self.scene = scene
         self.cycles = 0
         self.candidates: dict[str, Candidate] = {}
         self.claiming: set[str] = set()
         self.reasons: dict[str, Waiting] = {}
+        self.scores: dict[str, Score] = {}
+        """Of what waits, and of what was placed until its status says so (`forget`)."""
         self.hearing_until = 0.0
         """Until then (monotonic) nodes that were not heard of are no news: this process has only just begun to listen."""
         self._clock = clock
-        self._book = book
-        self._machine = machine
-        self.scene = Scene(machine)
         self._metrics = metrics
+        self._ready = ready
         self._propose = propose
         self._allocation = allocation
         self._explained = explained
         self._placed = placed
+        self._confirmed = confirmed
         self._stopped = stopped
         self._wake = asyncio.Event()
+        self._again_at: float | None = None
+        self._queues: dict[str, dict[str, Candidate]] = {}
         self._shown: dict[str, tuple[str, str, float]] = {}
-        self._answers: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
         """Something changed: run a cycle at once."""
@@ -59,16 +65,36 @@ class Loop:
 
     def want(self, candidate: Candidate) -> None:
         """It waits for nodes."""
-        if candidate.uid in self.claiming or self.candidates.get(candidate.uid) == candidate:
+        known = self.candidates.get(candidate.uid)
+        if candidate.uid in self.claiming or known == candidate:
             return
+        if known is not None and known.vcluster != candidate.vcluster:
+            self._leave(known)
         self.candidates[candidate.uid] = candidate
+        self._queues.setdefault(candidate.vcluster, {})[candidate.uid] = candidate
         self.wake()
 
     def drop(self, uid: str) -> None:
         """It does not wait any more."""
-        self.candidates.pop(uid, None)
+        candidate = self.candidates.pop(uid, None)
+        if candidate is not None:
+            self._leave(candidate)
+            self.scores.pop(uid, None)
         self.reasons.pop(uid, None)
         self._shown.pop(uid, None)
+
+    def forget(self, uid: str) -> None:
+        """Its status shows where it was placed, or its object is gone."""
+        self.drop(uid)
+        self.scores.pop(uid, None)
+
+    def vclusters(self) -> list[str]:
+        """Where something waits."""
+        return [name for name, queue in self._queues.items() if queue]
+
+    def queue(self, vcluster: str) -> Iterable[Candidate]:
+        """What waits in a vcluster."""
+        return self._queues.get(vcluster, {}).values()
 
     async def run(self) -> None:
         """Cycle until cancelled: at a change at once, else each interval."""
@@ -86,34 +112,46 @@ class Loop:
 
     def _pause(self) -> float:
         """Seconds to the next cycle when nothing happens."""
-        now = self._clock.now()
-        wakes = [waiting.wake - now for waiting in self.reasons.values() if waiting.wake is not None]
-        return max(0.01, min([self.interval, *wakes]))
+        longest = min((self.scene.policy(vcluster).interval for vcluster in self._queues), default=1.0)
+        return longest if self._again_at is None else max(0.01, min(longest, self._again_at - self._clock.now()))
+
+    def _order(self) -> list[str]:
+        """Those that lend come before those that borrow, and these by their priority."""
+        borrowing = {vcluster: self.scene.policy(vcluster).borrowing for vcluster in self._queues}
+        return sorted(borrowing, key=lambda name: (borrowing[name].borrow, -borrowing[name].priority, name))
 
     def _cycle(self, answers: asyncio.TaskGroup) -> None:
-        began = self._clock.monotonic()
         self.cycles += 1
-        self.scene.accounts = self._book.accounts
-        queues: dict[str, list[Candidate]] = {}
-        for candidate in self.candidates.values():
-            queues.setdefault(candidate.vcluster, []).append(candidate)
-        for vcluster in sorted(queues):
-            for outcome in decide(self.scene, vcluster, queues[vcluster], self._clock.now()):
+        now = self._clock.now()
+        wakes = [self._ready(now)]
+        for vcluster in self._order():
+            began = self._clock.monotonic()
+            queue = self._queues[vcluster]
+            for outcome in decide(self.scene, vcluster, list(queue.values()), now):
                 match outcome:
-                    case Placed(candidate, nodes):
-                        self._claim(candidate, nodes, answers)
+                    case Placed():
+                        self._claim(outcome, answers)
                     case Waiting():
                         self._wait(outcome)
-        self._metrics.cycle_seconds.labels("all").observe(self._clock.monotonic() - began)
-        self._metrics.queue_depth.labels("all").set(len(self.candidates))
+                        wakes.append(outcome.wake)
+            self._metrics.cycle_seconds.labels(vcluster).observe(self._clock.monotonic() - began)
+            self._metrics.queue_depth.labels(vcluster).set(len(queue))
+        for vcluster in [name for name, queue in self._queues.items() if not queue]:
+            del self._queues[vcluster]
+        self._again_at = min((wake for wake in wakes if wake is not None), default=None)
 
-    def _claim(self, candidate: Candidate, nodes: tuple[int, ...], answers: asyncio.TaskGroup) -> None:
+    def _claim(self, placed: Placed, answers: asyncio.TaskGroup) -> None:
+        candidate, nodes = placed.candidate, placed.nodes
         allocation = self._allocation(candidate.uid)
         self.drop(candidate.uid)
         if allocation is None:
             self.scene.drop_holder(candidate.uid)
             return
         self.claiming.add(candidate.uid)
+        if placed.score is not None:
+            self.scores[candidate.uid] = placed.score
+        if placed.backfilled:
+            self._metrics.backfilled.labels(candidate.vcluster).inc()
         answer = self._propose(
             Claim(
                 uid=candidate.uid,
@@ -127,22 +165,27 @@ class Loop:
                 nodes=nodes,
             )
         )
-        answers.create_task(self._claimed(candidate, nodes, answer))
+        answers.create_task(self._claimed(candidate, answer))
 
-    async def _claimed(self, candidate: Candidate, nodes: tuple[int, ...], answer: asyncio.Future[Verdict]) -> None:
+    async def _claimed(self, candidate: Candidate, answer: asyncio.Future[Verdict]) -> None:
         verdict = await answer
         self.claiming.discard(candidate.uid)
         accepted = isinstance(verdict, Accepted)
         self._metrics.proposals.labels(candidate.vcluster, "accepted" if accepted else "rejected").inc()
-        self.scene.drop_holder(candidate.uid)
-        self._machine.take([node for node in nodes if node in self._book.holders])
-        if not accepted and isinstance(verdict, Refused):
-            event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
+        if accepted:
+            self._confirmed(candidate.uid)
+        else:
+            self.scene.drop_holder(candidate.uid)
+            self.wake()
+            if isinstance(verdict, Refused):
+                event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
         self._placed(candidate.uid)
 
     def _wait(self, waiting: Waiting) -> None:
         uid = waiting.candidate.uid
         now = self._clock.monotonic()
+        if waiting.score is not None:
+            self.scores[uid] = waiting.score
         if now < self.hearing_until and UNHEARD in waiting.message:
             return
         self.reasons[uid] = waiting
@@ -150,3 +193,8 @@ class Loop:
         if reason != waiting.reason or (message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS):
             self._shown[uid] = (waiting.reason, waiting.message, now)
             self._explained(uid)
+
+    def _leave(self, candidate: Candidate) -> None:
+        queue = self._queues.get(candidate.vcluster)
+        if queue is not None:
+            queue.pop(candidate.uid, None)

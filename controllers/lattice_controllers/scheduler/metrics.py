@@ -16,6 +16,25 @@ class SchedulerMetrics:
         self.cycle_seconds = Histogram(
             "lattice_scheduling_cycle_duration_seconds", "Time of one scheduling cycle", ["vcluster"], registry=registry, buckets=_FAST
         )
+        self.backfilled = Counter(
+            "lattice_scheduling_backfilled",
+            "Allocations placed ahead of one that waits with a reservation",
+            ["vcluster"],
+            registry=registry,
+        )
+        self.forecast_seconds = Histogram(
+            "lattice_scheduling_forecast_duration_seconds", "Time of one forecast of all pending work", registry=registry, buckets=_FAST
+        )
+        self.eta_error = Histogram(
+            "lattice_scheduler_eta_error_seconds",
+            "Distance of a start from its p50, by its first and by its last prediction",
+            ["prediction"],
+            registry=registry,
+            buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
+        )
+        self.eta_coverage = Gauge(
+            "lattice_scheduler_eta_coverage_ratio", "Share of the latest starts that came by their p90", registry=registry
+        )
         self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
         self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
         self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)

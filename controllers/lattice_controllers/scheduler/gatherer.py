@@ -1,0 +1,166 @@
+"""Keeps the scene of the cycle true: holders from the ledger, policies, shares, windows and power from their objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from lattice.daemon.clock import Clock
+from lattice.kube.informer import Change
+from lattice.ledger.format import Key, Row
+from lattice.ledger.stored import Stored
+from lattice.scheduling.candidates import holder_of
+from lattice.scheduling.policies import energy_price, policy_of, runs_of, seconds, terms_of
+from lattice.scheduling.scene import PowerBudget, Scene
+from lattice.scheduling.scoring import Scoring
+from lattice.scheduling.shares import HALF_LIFE, Shares
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
+from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.reservations import Reservations
+
+
+class Gatherer:
+    """The one that changes the scene, except for what a cycle claims in it; `woken` hears that a cycle may find more now."""
+
+    def __init__(
+        self, scene: Scene, clock: Clock, stored: Stored, nodes: Nodes, reservations: Reservations, *,
+        allocations: Mapping[str, Allocation], vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
+        config: Callable[[], Config | None], woken: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.scene = scene
+        self.scoring = Scoring(policies=scene.policies)
+        self._clock = clock
+        self._stored = stored
+        self._nodes = nodes
+        self._reservations = reservations
+        self._allocations = allocations
+        self._vclusters = vclusters
+        self._tenants = tenants
+        self._config = config
+        self._woken = woken
+        self._half_life = HALF_LIFE
+        self._since: dict[Key, float] = {}
+        self._releasing: dict[Key, float] = {}
+        self._runs: dict[str, tuple[str, ...]] = {}
+        self._holders_changed = True
+        scene.accounts = stored.accounts
+
+    # -- what others tell ---------------------------------------------------------------------------
+
+    def started(self) -> None:
+        """Everything has been read once."""
+        self.contracts_changed()
+        self.policies_changed()
+        for row in self._stored.rows.values():
+            self._put(row)
+        for allocation in self._allocations.values():
+            self._count(allocation)
+
+    def rows_changed(self, changes: Iterable[tuple[Row | None, Row | None]]) -> None:
+        """A commit stands."""
+        for old, new in changes:
+            if new is not None:
+                self._put(new)  # first, so that its nodes never look free in between
+            if old is not None and (new is None or holder_key(new) != holder_key(old)):
+                self._drop(old, ended=new is None)
+
+    def refresh(self, uid: str) -> None:
+        """The object, or a node of an allocation changed."""
+        for row in list(self._stored.of(uid)):
+            self._put(row)
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """An allocation changed: its end may be known better, and it may have used more."""
+        if change.new is not None:
+            self._count(change.new)
+        one = change.new or change.old
+        if one is None:
+            return
+        if change.new is None:
+            self.scoring.shares.forget(self._runs.pop(one.metadata.uid, ()), self._clock.now())
+        self.refresh(one.metadata.uid)
+
+    def contracts_changed(self) -> None:
+        """Tenants changed."""
+        self.scoring.shares.agree({name: terms_of(tenant) for name, tenant in self._tenants.items()})
+        self._woken()
+
+    def policies_changed(self) -> None:
+        """VClusters or the configuration changed: in force from the next cycle on."""
+        config = self._config()
+        options = config.spec.scheduling if config is not None else SchedulingOptions()
+        self.scene.policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
+        self.scene.scorings = dict.fromkeys(self.scene.policies, self.scoring)
+        self.scene.power = PowerBudget(options.power_budget_kilowatts * 1000 or None)
+        self.scoring.policies = self.scene.policies
+        self.scoring.reference_wait = seconds(options.reference_wait, 3600.0)
+        half_life = seconds(options.fair_share_half_life, HALF_LIFE)
+        if half_life != self._half_life:
+            self._half_life = half_life
+            self._count_again()
+        self._woken()
+
+    # -- before a cycle -----------------------------------------------------------------------------
+
+    def ready(self, now: float) -> float | None:
+        """Bring up to date what time alone changes; when it does so next, in seconds since the epoch."""
+        windows = self._reservations.windows(now)
+        if windows != self.scene.windows:
+            self.scene.set_windows(windows)
+        self.scoring.energy_price = energy_price(self._config(), now)
+        if self._holders_changed:
+            self._holders_changed = False
+            self.scoring.running(list(self.scene.holders.values()), self.scene.machine)
+        return self._reservations.wake(now)
+
+    # -- holders ------------------------------------------------------------------------------------
+
+    def _put(self, row: Row) -> None:
+        now = self._clock.now()
+        since = self._since.setdefault(row.key, now)
+        releasing = None if row.held else self._releasing.setdefault(row.key, now)
+        holder = holder_of(
+            row, self._allocations.get(row.uid), self._vclusters.get(row.vcluster), since=since, releasing_since=releasing,
+            silent=not row.held and any(self._nodes.standing(row, node).silent for node in row.nodes), borrowed=self._borrowed(row),
+        )  # fmt: skip
+        key = holder_key(row)
+        self.scene.put_holder(holder if key == holder.uid else replace(holder, uid=key))
+        self._holders_changed = True
+
+    def _drop(self, row: Row, *, ended: bool) -> None:
+        self.scene.drop_holder(holder_key(row))
+        self._holders_changed = True
+        if ended:
+            self._since.pop(row.key, None)
+            self._releasing.pop(row.key, None)
+
+    def _borrowed(self, row: Row) -> tuple[int, ...]:
+        known = self.scene.machine.nodes
+        return tuple(node for node in row.nodes if node in known and known[node].home not in ("", row.vcluster))
+
+    # -- shares -------------------------------------------------------------------------------------
+
+    def _count(self, allocation: Allocation) -> None:
+        runs = runs_of(allocation, self._gpus)
+        if not runs:
+            return
+        for run in runs:
+            self.scoring.shares.see(run)
+        self._runs[allocation.metadata.uid] = tuple(run.key for run in runs)
+
+    def _count_again(self) -> None:
+        """Another half-life: everything that is still known is counted anew."""
+        self.scoring.shares = Shares(self._half_life)
+        self.contracts_changed()
+        for allocation in self._allocations.values():
+            self._count(allocation)
+
+    def _gpus(self, names: Sequence[str]) -> int:
+        nodes = self._nodes.nodes
+        return sum(max(1, nodes[name].status.capabilities.gpus) if name in nodes else 1 for name in names)
+
+
+def holder_key(row: Row) -> str:
+    """What the scene calls a row: the allocation's uid while it may run; an attempt that is releasing may stand beside the next one."""
+    return row.uid if row.held else f"{row.uid}/{row.attempt}"
