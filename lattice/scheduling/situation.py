@@ -11,7 +11,7 @@ from lattice.scheduling.machine import Need, NodeFacts
 from lattice.scheduling.outcomes import Score, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
-from lattice.scheduling.scene import Scene, mask_of
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 
