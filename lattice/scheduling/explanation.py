@@ -11,7 +11,7 @@ from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, 
 from lattice.scheduling.machine import indices_of
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.readers import Reader
-from lattice.scheduling.scene import Window, mask_of
+from lattice.scheduling.scene import Window
 from lattice.scheduling.situation import (
     ABOUT_NODES,
     Situation,
@@ -67,7 +67,7 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
     if reason not in ABOUT_NODES:
         return []
     fitting = eligible_nodes(situation, candidate.need)
-    held = ((holder, (mask_of(holder.nodes) & fitting).bit_count()) for holder in situation.holders.values())
+    held = ((holder, len(fitting.intersection(holder.nodes))) for holder in situation.holders.values())
     return [
         *_ahead(situation, candidate, queue, reader),
         *_holders(situation, ((holder, count) for holder, count in held if count), reader),
@@ -151,13 +151,13 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
     return waiting is None or waiting.reason in ABOUT_NODES
 
 
-def _reserved(situation: Situation, candidate: Candidate, fitting: int, reader: Reader) -> Iterator[Blocker]:
+def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
     """Windows on nodes that fit, which begin before it could end."""
     end = situation.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
     for window in situation.scene.windows:
         if window.end <= situation.now or window.start >= end or window.name == candidate.reservation:
             continue
-        nodes = (fitting & window.nodes).bit_count()
+        nodes = len(fitting.intersection(indices_of(window.nodes)))
         if nodes:
             name = window.name if is_known(window, reader, candidate.tenant) else ""
             start, until = time_text(window.start), time_text(window.end)
@@ -169,10 +169,10 @@ def is_known(window: Window, reader: Reader, tenant: str = "") -> bool:
     return reader.everything or window.maintenance or reader.user in window.users or tenant in window.tenants
 
 
-def _unavailable(situation: Situation, fitting: int) -> list[Blocker]:
+def _unavailable(situation: Situation, fitting: frozenset[int]) -> list[Blocker]:
     """Nodes that fit and cannot be used, by state."""
     counts: dict[str, int] = {}
-    for index in indices_of(fitting):
+    for index in fitting:
         facts = situation.nodes[index]
         if not facts.usable:
             counts[facts.state] = counts.get(facts.state, 0) + 1

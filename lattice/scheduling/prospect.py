@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from lattice.scheduling.answers import (
@@ -24,6 +25,7 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.explanation import blockers
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.readers import Reader
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import (
     Situation,
     census,
@@ -62,7 +64,7 @@ def prospects(
         before = used_nodes.get(tenant, 0), used_allocations.get(tenant, 0)
         taken = len(outcome.nodes) if isinstance(outcome, Placed) else candidate.minimum
         used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
-        quota = _quota(situation, tenant, before, taken)
+        quota = _quota(situation, tenant, before, taken) if _may_ever(outcome) else None
         match outcome:
             case Placed():
                 yield _now(situation, outcome, quota)
@@ -72,25 +74,37 @@ def prospects(
 
 def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
     """The outcome of each by uid, were they submitted now: the production cycle of their vclusters, of which nothing remains."""
-    scene, found = situation.scene, {}
     mine = {candidate.uid for candidate in asked}
-    claimed: list[str] = []
-    before = dict(scene.holders)  # an earlier attempt may still be releasing under the same uid
-    try:
+    found: dict[str, Outcome] = {}
+    with undone(situation.scene) as scene:
         for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
             queue = [one for one in situation.candidates.values() if one.vcluster == vcluster and one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
             for outcome in decide(scene, vcluster, [*queue, *new], situation.now):
-                if isinstance(outcome, Placed):
-                    claimed.append(outcome.candidate.uid)
                 if outcome.candidate.uid in mine:
                     found[outcome.candidate.uid] = outcome
-    finally:
-        for uid in reversed(claimed):
-            scene.drop_holder(uid)
-            if uid in before:
-                scene.put_holder(before[uid])
     return found
+
+
+@contextmanager
+def undone(scene: Scene) -> Iterator[Scene]:
+    """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
+    holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
+    try:
+        yield scene
+    finally:
+        for uid in [uid for uid, holder in scene.holders.items() if holders.get(uid) is not holder]:
+            scene.drop_holder(uid)
+            if uid in holders:  # an earlier attempt that is still releasing
+                scene.put_holder(holders[uid])
+        for vcluster in [name for name in scene.lists if scene.lists[name] != lists.get(name)]:
+            scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
+        scene.promises.clear()
+        scene.promises.update(promises)
+
+
+def _may_ever(outcome: Outcome) -> bool:
+    return isinstance(outcome, Placed) or outcome.reason not in HOPELESS
 
 
 def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
@@ -119,7 +133,7 @@ def _waits(
         verdict=verdict,
         reason=outcome.reason,
         message=outcome.message,
-        queue=position_of(queue, candidate),
+        queue=position_of(queue, candidate) if verdict == LATER else None,
         score=ranking(situation, outcome.score, candidate.vcluster),
         nodes=census(situation, candidate),
         expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 from lattice.scheduling.answers import Point, Timeline
-from lattice.scheduling.scene import mask_of
+from lattice.scheduling.machine import indices_of
 from lattice.scheduling.situation import Situation
 from lattice.units import format_time
 
@@ -25,14 +25,14 @@ def timeline(situation: Situation, vcluster: str = "") -> Timeline:
     """The use of all nodes, or of those at home in a vcluster that has home nodes."""
     home = vcluster if any(facts.home == vcluster for facts in situation.nodes.values()) else ""
     shown = [facts for facts in situation.nodes.values() if not home or facts.home == home]
-    nodes, usable = mask_of(facts.index for facts in shown), sum(facts.usable for facts in shown)
+    nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)
     running = [
         (situation.now, holder.end if holder.end is not None else float("inf"), count)
         for holder in situation.holders.values()
-        if (count := (mask_of(holder.nodes) & nodes).bit_count())
+        if (count := len(nodes.intersection(holder.nodes)))
     ]
     planned = list(_planned(situation, vcluster if home else ""))
-    kept = [(window.start, window.end, (window.nodes & nodes).bit_count()) for window in situation.scene.windows]
+    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.scene.windows]
     step = _step(situation.now, (*running, *planned, *kept))
     at = [situation.now + number * step for number in range(STEPS)]
     columns = [_in_use(spans, at, step) for spans in (running, planned, kept)]
