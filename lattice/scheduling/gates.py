@@ -125,7 +125,9 @@ def _left(limit: int | None, used: int) -> int:
 
 
 def _over(candidate: Candidate, who: str, field: str, what: str, used: int, asked: int, limit: int) -> Waiting:
-    message = f'{who} would exceed {field} of vCluster "{candidate.vcluster}" ({what} held: {used}, requested: {asked}, limit: {limit})'
+    message = f'waiting for quota headroom: {who} would exceed {field} of vCluster "{candidate.vcluster}" ({what} held: {used}, requested: {asked}, limit: {limit})'
     if asked > limit:
-        return Waiting(candidate, "WaitingForLimit", f"{message}; more than the limit never starts: ask for less, or use another vcluster")
-    return Waiting(candidate, "WaitingForLimit", f"{message}; it waits for own work there to end")
+        return Waiting(
+            candidate, "WaitingForQuotaHeadroom", f"{message}; more than the limit never starts: ask for less, or use another vcluster"
+        )
+    return Waiting(candidate, "WaitingForQuotaHeadroom", f"{message}; it waits for own work there to end")

@@ -109,7 +109,7 @@ def test_a_plan_carries_64_neighbouring_nodes(index: int) -> None:
 PENDING = (
     "WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "WaitingForQuotaHeadroom", "WaitingForQuotaShare",
     "BudgetExhausted", "WaitingForDependency", "WaitingForData", "WaitingForNetworkDomain", "InsufficientConformance", "PowerBudget",
-    "WaitingForVictims", "Held", "NotBefore", "RetryBackOff", "VClusterClosed", "NeverFits", "NotYetEvaluated", "WaitingForLimit",
+    "WaitingForVictims", "Held", "NotBefore", "RetryBackOff", "VClusterClosed", "NeverFits", "NotYetEvaluated",
 )  # fmt: skip
 
 
