@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ def test_the_demand_that_is_too_much_is_named_with_what_exists(machine: Machine,
 def test_nodes_that_only_wait_are_offered_by_their_feature() -> None:
     made = Machine()
     for facts in read_inventory(SITE).facts()[:4]:
-        made.put(type(facts)(**{name: getattr(facts, name) for name in facts.__slots__} | {"hollow": True}))
+        made.put(replace(facts, hollow=True))
     assert unfit(made, need(constraints={"gpuType": "GH200"}), 2) == (
         "no node has GPU type GH200; no node declares GPUs (4 nodes that only wait would do: constraints.features: [hollow])"
     )
