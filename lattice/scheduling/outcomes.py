@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lattice.scheduling.work import Candidate
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """The sum of the weighted terms, times the budget multiplier; `terms` are the values f1 to f9, each in [0, 1]."""
 
     total: float

@@ -22,6 +22,9 @@ TIE: Final = 0.001
 """At equal deficit the user with less decayed usage goes first: of equal scores at most the third decimal is given for that."""
 
 
+_DATA: Final = cost.data_readiness()
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What a need finds: nodes that the largest groups hold together, and the largest set of equal fingerprint; free, and usable."""
@@ -97,7 +100,7 @@ class _Columns:
         priority, checkpoint = cost.priority(candidate.preemption_class), checkpoint_term(candidate)
         entry = self._known[candidate.uid] = _Entry(
             candidate=candidate,
-            static=weights.priority * priority + weights.data_readiness * cost.data_readiness() + weights.checkpoint * checkpoint,
+            static=weights.priority * priority + weights.data_readiness * _DATA + weights.checkpoint * checkpoint,
             submitted=candidate.submitted,
             person=self.people.setdefault((candidate.tenant, candidate.user), len(self.people)),
             shape=self.shapes.setdefault((need, candidate.minimum), len(self.shapes)),
@@ -123,11 +126,14 @@ class _Terms:
 
     def score(self, entry: _Entry, total: float) -> Score:
         """The total with its terms."""
-        standing = self.standings[entry.candidate.tenant]
-        topology, conformance = self.shapes[entry.shape]
-        waiting = min(1.0, log1p(max(0.0, self.now - entry.submitted) / self.reference) / self.span)
-        known = (standing.deficit, topology, cost.data_readiness(), self.backlog, self.energy)
-        terms = (entry.priority, waiting, *known, entry.checkpoint, conformance)
+        candidate, _, submitted, _, shape, _, priority, checkpoint = entry
+        standing = self.standings[candidate.tenant]
+        topology, conformance = self.shapes[shape]
+        waited = self.now - submitted
+        waiting = log1p(waited / self.reference) / self.span if waited > 0.0 else 0.0
+        if waiting > 1.0:
+            waiting = 1.0
+        terms = (priority, waiting, standing.deficit, topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
         return Score(total, terms, standing.multiplier)
 
 
@@ -141,6 +147,9 @@ class Scores(Sequence[Score]):
 
     def __len__(self) -> int:
         return len(self.totals)
+
+    def __iter__(self) -> Iterator[Score]:
+        return map(self._terms.score, self._entries, self.totals)
 
     @overload
     def __getitem__(self, at: int) -> Score: ...
