@@ -93,8 +93,9 @@ def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> l
     """Names from the cluster; silence when it cannot be asked."""
     from lattice.cli.configuration import Configuration
     from lattice.cli.console import Console
-    from lattice.kube.resources import ALLOCATIONS, NODES, RESERVATIONS
-    from lattice.views import Allocation, Node, Reservation
+    from lattice.cli.reservation import readable
+    from lattice.kube.resources import ALLOCATIONS, NODES
+    from lattice.views import Allocation, Node
 
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_global_flags(parser)
@@ -104,8 +105,7 @@ def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> l
         if verb in _OF_NODES:
             return [node.metadata.name for node in console.cluster.list(NODES, type=Node).items if node.metadata.name.startswith(last)]
         if verb == "reservation" and {"show", "delete"} & set(before):
-            known = console.cluster.list(RESERVATIONS, type=Reservation).items
-            return [one.metadata.name for one in known if one.metadata.name.startswith(last)]
+            return [name for one in readable(console) if (name := str(one["metadata"]["name"])).startswith(last)]
         if verb not in _OF_ALLOCATIONS:
             return []
         found = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation).items

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.reservation_rows import reservation_details, reservation_table
 from lattice.cli.reservation_spec import spec_of
-from lattice.errors import LatticeError, NotFound, Rejected
-from lattice.kube.resources import RESERVATIONS
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
+from lattice.kube.resources import RESERVATIONS, SELF_SUBJECT_RULES_REVIEWS
 from lattice.lifecycle.reservations import STATES
 from lattice.views import Reservation
 
@@ -88,18 +91,32 @@ def _list(console: Console) -> int:
     unknown = [word for word in wanted if word not in STATES]
     if unknown:
         raise Rejected(f"--state={console.args.state}: {unknown[0].lower()} is none of {', '.join(STATES).lower()}", reason="BadInput")
+    raw = [item for item in readable(console) if not wanted or (item.get("status") or {}).get("state") in wanted]
     if console.is_document:
-        raw = console.cluster.list(RESERVATIONS, type=dict[str, Any]).items
-        kept = [item for item in raw if not wanted or (item.get("status") or {}).get("state") in wanted]
-        console.objects("Reservation", kept, one=False)
+        console.objects("Reservation", raw, one=False)
         return exits.DONE
-    items = console.cluster.list(RESERVATIONS, type=Reservation).items
-    found = [item for item in items if not wanted or item.status.state in wanted]
+    found = [msgspec.convert(item, Reservation) for item in raw]
     if found:
         console.say(*reservation_table(found, wide=console.format == "wide", width=console.outside.columns, color=console.color))
     else:
         console.note("No reservations")
     return exits.DONE
+
+
+def readable(console: Console) -> list[dict[str, Any]]:
+    """Every reservation; for who may not list them, those that they may read by name, as the server says."""
+    try:
+        return console.cluster.list(RESERVATIONS, type=dict[str, Any]).items
+    except Denied:
+        pass  # ordinary users read those that concern them
+    review = console.cluster.create(SELF_SUBJECT_RULES_REVIEWS, {"spec": {"namespace": console.namespace}}, type=dict[str, Any])
+    rules = (review.get("status") or {}).get("resourceRules") or []
+    names = {name for rule in rules if "reservations" in rule.get("resources", ()) for name in rule.get("resourceNames", ())}
+    found = []
+    for name in sorted(names):
+        with contextlib.suppress(NotFound):  # deleted just now
+            found.append(console.cluster.get(RESERVATIONS, name, type=dict[str, Any]))
+    return found
 
 
 def _show(console: Console) -> int:
@@ -111,6 +128,8 @@ def _show(console: Console) -> int:
             console.say(*reservation_details(console.cluster.get(RESERVATIONS, name, type=Reservation), console.outside.now()))
     except NotFound as error:
         raise _not_found(name) from error
+    except Denied as error:
+        raise NotFound(f'no reservation "{name}" that concerns you. Hint: `lattice reservation list` shows those that do') from error
     return exits.DONE
 
 

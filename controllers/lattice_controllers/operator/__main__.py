@@ -20,8 +20,8 @@ from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
 from lattice.kube.leases import Elector
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, TENANTS, VCLUSTERS, Resource
-from lattice.views import Allocation
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
+from lattice.views import Allocation, Reservation
 from lattice_controllers.operator.announcements import Announcer
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.kinds import Kinds, KopfKinds
@@ -71,7 +71,12 @@ class Operator:
         self.allocations: Informer[Allocation] = Informer(
             cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self.usage.on_allocation, freeze=True
         )
-        self.tenants = Tenants(cluster, clock, self.ledger, self.usage, announcer, measured)
+        self.reservations: Informer[Reservation] = Informer(
+            cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=lambda change: self.tenants.on_reservation(change)
+        )
+        self.tenants = Tenants(
+            cluster, clock, self.ledger, self.usage, announcer, measured, reservations=lambda: self.reservations.objects.values()
+        )
         self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed())
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes.retime)
@@ -84,7 +89,9 @@ class Operator:
             group.create_task(self.allocations.run())
             group.create_task(self.nodes.run())
             group.create_task(self._read_ledger())
+            group.create_task(self.reservations.run())
             await self.allocations.synced.wait()
+            await self.reservations.synced.wait()
             await self.ledger.read()
             for queue in self._queues.values():
                 group.create_task(queue.run())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, Resource
-from lattice.views import Metadata, Tenant
+from lattice.views import Metadata, Reservation, Tenant
 
 TENANT_LABEL = "lattice.dev/tenant"
 OWNER_ANNOTATION = "lattice.dev/owner"
@@ -43,8 +43,8 @@ def labels_of(tenant: str) -> dict[str, str]:
     return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
 
 
-def access_of(tenant: Tenant) -> Access:
-    """Users and groups may use its namespaces, admins also manage; both read the Tenant itself."""
+def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Access:
+    """Users and groups may use its namespaces, admins also manage; both read the Tenant and the reservations that concern it."""
     name, access = tenant.metadata.name, tenant.spec.access
     users = [*(_subject("User", user) for user in access.users), *(_subject("Group", group) for group in access.groups)]
     admins = [_subject("User", admin) for admin in access.admins]
@@ -57,15 +57,28 @@ def access_of(tenant: Tenant) -> Access:
     }
     roles: dict[Key, Plain] = {}
     cluster_bindings: dict[Key, Plain] = {}
+    open_to_it = sorted(one.metadata.name for one in reservations if concerns(one, tenant))
     for role, subjects, verbs in (
         (f"lattice-tenant-{name}-user", users, ["get"]),
         (f"lattice-tenant-{name}-admin", admins, ["get", "manage"]),
     ):
         if subjects:
             rule = {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "resourceNames": [name], "verbs": verbs}
-            roles["", role] = _object("ClusterRole", role, tenant.metadata) | {"rules": [rule]}
+            rules = [rule]
+            if open_to_it:
+                rules.append({"apiGroups": ["lattice.dev"], "resources": ["reservations"], "resourceNames": open_to_it, "verbs": ["get"]})
+            roles["", role] = _object("ClusterRole", role, tenant.metadata) | {"rules": rules}
             cluster_bindings["", role] = _binding("ClusterRoleBinding", role, role, subjects, tenant.metadata)
     return Access(tuple(namespaces), bindings, roles, cluster_bindings)
+
+
+def concerns(reservation: Reservation, tenant: Tenant) -> bool:
+    """Whether people of the tenant may read a reservation: it is maintenance, they may use it, or it is open to whole vclusters."""
+    spec, access = reservation.spec, tenant.spec.access
+    closed = spec.users or spec.tenants
+    if spec.maintenance or spec.vclusters or not closed:
+        return True
+    return tenant.metadata.name in spec.tenants or bool({*access.users, *access.admins} & set(spec.users))
 
 
 def is_ours(standing: Mapping[str, Any], tenant: str) -> bool:

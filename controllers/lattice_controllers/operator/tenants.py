@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import AlreadyExists, NotFound
 from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
 from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS, TENANTS, Resource
 from lattice.units import format_time
-from lattice.views import Condition, Tenant, TenantAccount
+from lattice.views import Condition, Reservation, Tenant, TenantAccount
 from lattice.views.cluster import TenantUse
 from lattice_controllers.operator import access, statuses
 from lattice_controllers.operator.announcements import Announcer
@@ -41,8 +42,9 @@ class Tenants:
     """Reconciles one tenant by its name; `known` are those that stand."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics
-    ) -> None:
+        self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics,
+        reservations: Callable[[], Iterable[Reservation]] = tuple,
+    ) -> None:  # fmt: skip
         self.known: dict[str, Tenant] = {}
         self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="tenants")
         self._cluster = cluster
@@ -51,6 +53,13 @@ class Tenants:
         self._usage = usage
         self._announcer = announcer
         self._measured = measured
+        self._reservations = reservations
+
+    def on_reservation(self, change: Change[Reservation]) -> None:
+        """A Reservation came, went or changed: who may read it follows."""
+        if change.old is None or change.new is None or change.old.spec != change.new.spec:
+            for name in self.known:
+                self.queue.add(name)
 
     def retention_of(self, name: str) -> str:
         """The tenant's `finishedRetention`; empty when the tenant is not known."""
@@ -73,7 +82,7 @@ class Tenants:
             finalizers = (*tenant.metadata.finalizers, statuses.IN_USE_FINALIZER)
             await statuses.set_finalizers(self._cluster, TENANTS, tenant.metadata, finalizers)
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
-        wanted = access.access_of(tenant)
+        wanted = access.access_of(tenant, self._reservations())
         problems = [*await self._settle_namespaces(tenant, wanted), *await self._settle_roles(name, wanted)]
         await self._publish(tenant, problems)
         return RESYNC_SECONDS

@@ -28,6 +28,8 @@ class BlockingFake:
 
     def __init__(self, fake: FakeCluster, loop: asyncio.AbstractEventLoop) -> None:
         self.fake = fake
+        self.rules: list[dict[str, Any]] = []
+        """What the server says of the rights of who asks."""
         self._loop = loop
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
@@ -39,6 +41,8 @@ class BlockingFake:
     def create(self, resource: Resource, obj: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if resource.kind == "SelfSubjectReview":
             return {"status": {"userInfo": {"username": "alice"}}}
+        if resource.kind == "SelfSubjectRulesReview":
+            return {"status": {"resourceRules": self.rules}}
         return self._loop.run_until_complete(self.fake.create(resource, obj, *args, **kwargs))
 
     def patch(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lattice.errors import Denied
 from lattice.kube.resources import RESERVATIONS
 from tests.unit.cli.conftest import Bench
 
@@ -137,6 +138,19 @@ def test_the_list_is_narrowed_by_state(bench: Bench) -> None:
     ] == ["maint-42"]
     assert bench.run("reservation", "list", "--state=lost").code == 2
     assert bench.run("reservation", "list", "-o", "name").out.splitlines()[0].startswith("reservation.lattice.dev/")
+
+
+def test_an_ordinary_user_sees_the_reservations_that_concern_them(bench: Bench) -> None:
+    two(bench)
+    bench.cluster.rules = [
+        {"resources": ["tenants"], "resourceNames": ["physics"]}, {"resources": ["reservations"], "resourceNames": ["maint-42", "gone"]}
+    ]  # fmt: skip
+    for output in ("table", "name"):
+        bench.cluster.fake.fail(Denied("reservations.lattice.dev is forbidden"), verb="list")
+        shown = bench.run("reservation", "list", "-o", output)
+        assert shown.code == 0
+        assert "maint-42" in shown.out
+        assert "course" not in shown.out
 
 
 def test_show_has_the_reason_and_the_next_windows(bench: Bench) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.kube import patches
-from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, TENANTS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice_webhooks.__main__ import Outside, Settings, Webhook, build
 from tests.unit.gateway.authority import Authority
 from tests.unit.gateway.reviews import ReviewingCluster
@@ -179,6 +179,38 @@ async def test_a_tenant_in_use_is_not_deleted(running: Running) -> None:
     await running.cluster.create(ALLOCATIONS, allocation(tenant="physics"), "physics")
     response = await running.caller.review("/validate", None, old=tenant, operation="DELETE")
     assert response["status"]["details"]["causes"][0]["reason"] == "InUse"
+
+
+def reservation(name: str, **spec: Any) -> dict[str, Any]:
+    return made("Reservation", name, {"nodes": "n1", "start": "2099-12-01T08:00:00Z", "duration": "2h", **spec})
+
+
+def cause(response: dict[str, Any]) -> str:
+    reason: str = response["status"]["details"]["causes"][0]["reason"]
+    return reason
+
+
+async def test_a_reservation_over_running_work_or_another_reservation_is_refused(running: Running) -> None:
+    await running.cluster.create(ALLOCATIONS, allocation(lifecycle={"type": "Unbounded"}), "physics")
+    await running.cluster.patch(ALLOCATIONS, "job", {"status": {"phase": "Running", "nodes": "n1"}}, "physics", subresource="status")
+    response = await running.caller.review("/validate", reservation("maint"))
+    assert cause(response) == "NodesBusy"
+    assert "1 allocation on n1 may run into the first window" in response["status"]["message"]
+    ignoring = reservation("maint", ignoreRunning=True)
+    assert (await running.caller.review("/validate", ignoring))["allowed"] is True
+    await running.cluster.create(RESERVATIONS, ignoring)
+    await running.clock.run_for(1)
+    response = await running.caller.review("/validate", reservation("other", ignoreRunning=True))
+    assert cause(response) == "ReservationOverlaps"
+
+
+async def test_a_reservation_that_is_newer_than_the_cache_is_asked_for(running: Running) -> None:
+    running.cluster.silent = True
+    await running.cluster.create(RESERVATIONS, reservation("course", users=["bob"]))
+    filled = await mutated(running.caller, allocation(reservation="course"))
+    assert cause(await running.caller.review("/validate", filled)) == "ReservationNotAllowed"
+    filled = await mutated(running.caller, allocation(reservation="nothing"))
+    assert cause(await running.caller.review("/validate", filled)) == "ReservationUnknown"
 
 
 async def test_a_namespace_that_is_newer_than_the_cache_is_asked_for(running: Running) -> None:
