@@ -199,10 +199,11 @@ class Ground:
                 yield chosen
 
 
-def _summed(cells: Counter[Cell], level: _Level) -> Counter[Region]:
-    counts: Counter[Region] = Counter()
+def _summed(cells: Mapping[Cell, int], level: _Level) -> dict[Region, int]:
+    counts: dict[Region, int] = {}
     for cell, count in cells.items():
-        counts[level.region(cell)] += count
+        region = level.region(cell)
+        counts[region] = counts.get(region, 0) + count
     return counts
 
 
