@@ -29,7 +29,7 @@ UNBOUNDED_WORK: Final = "UnboundedWork"
 """The nodes that it needs are held, or will be, by work of which nobody knows the end."""
 EXACT_JOBS: Final = 256
 """Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
-SLOTS: Final = 400
+SLOTS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class Rehearsal:
         shapes = self._shapes[queue].values()
         asked = [shape for shape in shapes if self._has_room(shape)] if self._room else list(shapes)
         while asked:
-            first = min(asked, key=_first_rank)
+            first = min(asked, key=_first_rank) if len(asked) > 1 else asked[0]
             if not self._fits(first, now) or not self._spares(first, now, kept):
                 head = head or first
                 if not strict:
@@ -270,7 +270,13 @@ class Rehearsal:
     def _backfill(self, queue: int, now: float, kept: list[_Reservation]) -> None:
         """Start, in order of rank, whatever fits and delays no head; what fails once fails for the rest of the pass."""
         in_set = self._in_set
-        waiting = [(shape.ranks[0], shape) for shape in self._shapes[queue].values() if shape.nodes <= in_set[shape.columns]]
+        own = kept[-1] if kept else _Reservation(-1, NEVER, 0)
+        waiting = [
+            (shape.ranks[0], shape)
+            for shape in self._shapes[queue].values()
+            if shape.nodes <= in_set[shape.columns]
+            and (shape.columns != own.columns or shape.nodes <= own.extra or now + shape.believed <= own.shadow)
+        ]
         heapify(waiting)
         while waiting:
             shape = waiting[0][1]
@@ -321,13 +327,19 @@ class Rehearsal:
         return True
 
     def _reserve(self, shape: _Shape, now: float) -> _Reservation:
-        free, promises = self._in_set[shape.columns], self._promises[shape.columns]
-        shadow = now
-        for shadow in promises.times:
-            free += promises.nodes[shadow]
+        """From when on, by belief, it has its nodes, and no window keeps it from them."""
+        free, promises, shadow = self._in_set[shape.columns], self._promises[shape.columns], now
+        for time in promises.times:
             if free >= shape.nodes:
-                return _Reservation(shape.columns, max(now, shadow), free - shape.nodes)
-        return _Reservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
+                break
+            free += promises.nodes[time]
+            shadow = max(now, time)
+        if free < shape.nodes:
+            return _Reservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
+        for number, closure in enumerate(self._stage.closures):
+            if number != shape.window and shadow < closure.end and shadow + shape.believed > closure.start:
+                shadow = closure.end
+        return _Reservation(shape.columns, shadow, free - shape.nodes)
 
     def _begin(self, queue: int, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
         rank = shape.ranks.popleft()

@@ -1,4 +1,4 @@
-"""How well starts are foreseen, on a real log, knowing only the past; and how long a full forecast takes.
+"""How well starts are foreseen, on a real log, knowing only the past; `plan` says how long a full forecast takes.
 
 The log is replayed under EASY with the users' estimates: its schedule depends on no prediction. At each submission of a
 job that has to wait, the production forecaster is asked about everything that waits, with the scene as it is at that second and
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,17 +25,20 @@ from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
 from lattice.scheduling.forecast import Forecaster, foresee, stages
-from lattice.scheduling.machine import Need, NodeFacts
+from lattice.scheduling.machine import Need
 from lattice.scheduling.rehearsal import NEVER, Rehearsal, Stage
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 from lattice_dev.bench.figures import Aim, Baseline, Figure
+from lattice_dev.bench.plan import plain_node, timing
 
 NODES: Final = 100
 """Of KTH-SP2."""
 USER, GROUP = 11, 12
 """Places of the user's and the group's number in a line of SWF."""
 STEP: Final = 500
+FOLDER: Final = Path(os.environ.get("LATTICE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+"""Where the log lies."""
 WARM_UP: Final = 200
 """Predictions of jobs that waited that the constant predictor may learn from before anything is judged."""
 
@@ -86,7 +90,7 @@ def read(file: Path, jobs: int | None = None) -> Log:
     try:
         lines = gzip.decompress(file.read_bytes()).splitlines()
     except OSError as error:
-        raise Rejected(f"{file} cannot be read: {error}; give a gzip'ed SWF log by --log", reason="BadTrace") from error
+        raise Rejected(f"{file} cannot be read: {error}; set LATTICE_DATA to the folder with KTH-SP2.swf.gz", reason="BadTrace") from error
     people = {
         int(words[0]): (words[USER].decode(), words[GROUP].decode()) for words in map(bytes.split, lines) if words and words[0].isdigit()
     }
@@ -164,14 +168,6 @@ def as_users_say(stage: Stage) -> Stage:
     return replace(stage, held=held, queues=tuple(tuple(replace(job, expected=job.believed) for job in queue) for queue in stage.queues))
 
 
-def plain_node(index: int) -> NodeFacts:
-    """One of many equal nodes."""
-    return NodeFacts(
-        index=index, name=f"n{index:05d}", group=f"g{index // 64:03d}", cpus=1, memory=1 << 30, gpus=0, features=frozenset(),
-        hollow=False, usable=True, state="Ready",
-    )  # fmt: skip
-
-
 def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
     """Each second with an event: the jobs that end, are submitted and start in it."""
     work = log.workload
@@ -188,6 +184,12 @@ def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
             found[events[at][1]].append(events[at][2])
             at += 1
         yield now, *found
+
+
+def measure(*, quick: bool, say: Say) -> list[Figure]:
+    """The forecast's accuracy on KTH-SP2 and its speed; quick: on the first 3,000 jobs, and a tenth of the machine."""
+    found = accuracy(read(FOLDER / "KTH-SP2.swf.gz", 3000 if quick else None), say)
+    return [*found, *(timing(500, 300, say) if quick else timing(5000, 3000, say))]
 
 
 def accuracy(log: Log, say: Say) -> list[Figure]:

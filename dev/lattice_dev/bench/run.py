@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lattice.errors import Rejected
 from lattice_dev import build
-from lattice_dev.bench import figures, footprint, latency, rates, writes
+from lattice_dev.bench import eta, figures, footprint, latency, rates, writes
 from lattice_dev.bench.drive import Driver, driver
 from lattice_dev.bench.figures import Figure
 from lattice_dev.instance import Instance
@@ -48,6 +48,15 @@ class Bench:
     what: str
     options: Callable[[Size], Options]
     measure: Callable[[Driver, Size], Awaitable[list[Figure]]]
+
+
+@dataclass(frozen=True)
+class Local:
+    """One group of figures that needs no instance; `measure` is told whether it is quick, and tells how far it is (0 to 1)."""
+
+    name: str
+    what: str
+    measure: Callable[[bool, Callable[[float], None]], list[Figure]]
 
 
 async def _latency(at: Driver, size: Size) -> list[Figure]:
@@ -89,18 +98,21 @@ BENCHES = (
     Bench("rates", "creations, admissions, whole lives", lambda size: Options(nodes=0, hollow=size.admissions), _rates),
 )
 
+LOCAL = (Local("eta", "expected starts on the KTH-SP2 log; time of a full forecast", lambda quick, say: eta.measure(quick=quick, say=say)),)
+"""Benchmarks of the pure rooms."""
+
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def chosen(only: Sequence[str]) -> list[Bench]:
+def chosen(only: Sequence[str]) -> list[Bench | Local]:
     """The benchmarks of these names, all without any; raises Rejected with the names there are."""
-    known = {bench.name: bench for bench in BENCHES}
+    known: dict[str, Bench | Local] = {bench.name: bench for bench in (*BENCHES, *LOCAL)}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise Rejected(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}", reason="NoBenchmark")
-    return [known[name] for name in only] or list(BENCHES)
+    return [known[name] for name in only] or list(known.values())
 
 
 def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
@@ -109,13 +121,18 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
     found: list[Figure] = []
     for bench in chosen(only):
         say(f"== {bench.name}: {bench.what}")
-        mine = _on_instance(bench, size, name, progress)
+        mine = _here(bench, progress, quick=quick) if isinstance(bench, Local) else _on_instance(bench, size, name, progress)
         for line in figures.table(mine):
             say(line)
         found += mine
         if file is not None:
             file.write_text(json.dumps(figures.as_json(found, setting(quick=quick)), indent=2) + "\n")
     return found
+
+
+def _here(bench: Local, progress: Progress, *, quick: bool) -> list[Figure]:
+    with progress.step(bench.what):
+        return bench.measure(quick, lambda _share: None)
 
 
 def _on_instance(bench: Bench, size: Size, name: str, progress: Progress) -> list[Figure]:

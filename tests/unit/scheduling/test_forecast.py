@@ -1,0 +1,230 @@
+"""Expected starts from a scene: p50 before p90 before the bound, exact where nothing is uncertain, a reason where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.forecast import EXACT_JOBS, UNBOUNDED_WORK, Expected, Forecaster, foresee
+from lattice.scheduling.machine import Need
+from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
+from lattice.scheduling.scene import START_ALLOWANCE, Scene, Window
+from lattice.scheduling.work import Candidate, Holder
+from lattice.views.ledger import TenantAccount
+from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
+
+NOW = 1_000_000.0
+
+
+def scene(nodes: int = 4, **facts: Any) -> Scene:
+    made = Scene(accounts={"physics": TenantAccount()})
+    for index in range(nodes):
+        made.machine.put(replace(plain_node(index), **facts))
+    return made
+
+
+def running(made: Scene, number: int, nodes: tuple[int, ...], left: float | None, **fields: Any) -> None:
+    """Work on these nodes that began a hundred seconds ago and ends, by its walltime, `left` seconds from now."""
+    base: dict[str, Any] = {
+        "uid": f"r{number}", "key": f"physics/r{number}", "tenant": "physics", "user": "alice", "vcluster": "hpc", "preemption_class": 5,
+        "since": NOW - 100, "started": NOW - 100, "end": None if left is None else NOW + left, "walltime": None if left is None else left + 100,
+    }  # fmt: skip
+    made.put_holder(Holder(nodes=nodes, **{**base, **fields}))
+
+
+def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
+    base: dict[str, Any] = {
+        "key": f"physics/j{number:03d}", "uid": f"j{number}", "tenant": "physics", "vcluster": "hpc", "preemption_class": 5,
+        "submitted": float(number), "minimum": nodes, "maximum": nodes, "need": Need(), "user": "alice", "walltime": 600.0, "grace": 0.0,
+    }  # fmt: skip
+    return Candidate(**{**base, **fields})
+
+
+def ask(made: Scene, *jobs: Candidate, forecaster: Forecaster | None = None, waiting: tuple[Waiting, ...] = ()) -> dict[str, Expected]:
+    queues: dict[str, list[Candidate]] = {}
+    for one in jobs:
+        queues.setdefault(one.vcluster, []).append(one)
+    return (forecaster or Forecaster()).forecast(made, queues, NOW, waiting)
+
+
+def test_without_anything_learnt_the_walltimes_give_the_start() -> None:
+    made = scene()
+    running(made, 0, (0, 1, 2), 500.0)
+    found = ask(made, job(1, 4), job(2, 2))
+    assert (found["j1"].p50, found["j2"].p50) == (NOW + 500, NOW + 1100)
+
+
+def test_learnt_run_times_bring_the_start_nearer() -> None:
+    made, forecaster = scene(), Forecaster()
+    running(made, 0, (0, 1, 2, 3), 900.0)
+    for number in range(8):
+        forecaster.ended(replace(made.holders["r0"], uid=f"old{number}"), 300.0)
+    found = ask(made, job(1, 4), forecaster=forecaster)
+    assert found["j1"].p50 == pytest.approx(NOW + 200)
+
+
+def test_work_that_was_placed_and_has_not_started_runs_from_its_first_process() -> None:
+    made = scene()
+    running(made, 0, (0, 1, 2, 3), 1000.0, started=None, since=NOW, walltime=600.0)
+    assert ask(made, job(1, 4))["j1"].p50 == NOW + START_ALLOWANCE + 600
+
+
+def test_overdue_work_is_given_a_little_longer() -> None:
+    made = scene()
+    running(made, 0, (0, 1, 2, 3), -50.0, walltime=10.0, releasing=True)
+    assert ask(made, job(1, 4))["j1"].p50 == NOW + made.overrun_seconds
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (job(1, 5), "NeverFits"),
+        (job(1, need=Need(gpus=1)), "NeverFits"),
+        (job(1, held=True), "Held"),
+        (job(1, blocked=("WaitingForDependency", "waits")), "WaitingForDependency"),
+        (job(1, vcluster_open=False), "VClusterClosed"),
+        (job(1, 4), UNBOUNDED_WORK),
+    ],
+    ids=["too many", "no such node", "held", "dependency", "closed", "unbounded"],
+)
+def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits_for_it(candidate: Candidate, reason: str) -> None:
+    made = scene()
+    running(made, 0, (0,), None)
+    found = ask(made, candidate, job(2, 3))
+    assert found["j1"] == Expected(reason=reason)
+    assert found["j2"].p50 == NOW
+
+
+def test_nodes_that_cannot_be_used_say_so() -> None:
+    assert ask(scene(usable=False, state="Drained"), job(1))["j1"] == Expected(reason="NodesUnavailable")
+
+
+def test_not_before_is_kept() -> None:
+    assert ask(scene(), job(1, not_before=NOW + 77))["j1"].p50 == NOW + 77
+
+
+def test_hard_quota_is_foreseen_to_come_free() -> None:
+    made = scene()
+    made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
+    running(made, 0, (0, 1), 300.0)
+    assert ask(made, job(1, 1))["j1"].p50 == NOW + 300
+
+
+def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
+    made = scene()
+    made.policies = {"hpc": Policy("hpc", limits=Limits(max_running_per_user=1))}
+    running(made, 0, (0,), 300.0)
+    found = ask(made, job(1), job(2, user="bob"))
+    assert (found["j1"].p50, found["j2"].p50) == (NOW + 300, NOW)
+
+
+def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> None:
+    made = Scene(accounts={"physics": TenantAccount()})
+    for index in range(4):
+        made.machine.put(replace(plain_node(index), home="hpc" if index < 2 else "ml"))
+    lend, borrow = Borrowing(lend=True), Borrowing(borrow=True)
+    made.policies = {"hpc": Policy("hpc", home=True), "ml": Policy("ml", home=True, borrowing=lend), "dev": Policy("dev", borrowing=borrow)}
+    running(made, 0, (0, 1), 400.0)
+    running(made, 1, (2, 3), 200.0, vcluster="ml")
+    found = ask(made, job(1, 2), job(2, 2, vcluster="dev"), job(3, 3), job(4, 2, vcluster="dev", preemptible=False))
+    assert (found["j1"].p50, found["j2"].p50) == (NOW + 400, NOW + 200)
+    assert found["j3"].reason == found["j4"].reason == "NeverFits"
+
+
+def test_the_interactive_queue_keeps_its_order() -> None:
+    made = scene()
+    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO)}
+    running(made, 0, (0, 1), 300.0)
+    found = ask(made, job(1, 3), job(2, 1, walltime=10.0))
+    assert found["j2"].p50 == NOW + 300
+
+
+def test_a_maintenance_is_waited_for() -> None:
+    made = scene()
+    made.set_windows([Window("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
+    found = ask(made, job(1, 1), job(2, 1, walltime=50.0))
+    assert (found["j1"].p50, found["j2"].p50) == (NOW + 1000, NOW)
+
+
+def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -> None:
+    made = scene()
+    running(made, 0, (0, 1, 2, 3), 500.0)
+    found = ask(made, job(1, 4), waiting=(Waiting(job(1, 4), "WaitingForNodes", "", latest=NOW + 510),))["j1"]
+    assert (found.p50, found.p90) == (NOW + 500, NOW + 510)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 500), st.booleans()), min_size=1, max_size=12), st.data())
+def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]], data: st.DataObject) -> None:
+    made, forecaster = scene(), Forecaster()
+    running(made, 0, (0, 1), float(data.draw(st.integers(1, 900))))
+    for number in range(data.draw(st.integers(0, 12))):
+        forecaster.ended(replace(made.holders["r0"], uid=f"old{number}"), float(data.draw(st.integers(1, 900))))
+    jobs = [job(number, nodes, walltime=float(walltime), held=held) for number, (nodes, walltime, held) in enumerate(asked)]
+    for expected in ask(made, *jobs, forecaster=forecaster).values():
+        assert (expected.p50 is None) == (expected.p90 is None) == (expected.reason != "")
+        if expected.p50 is not None and expected.p90 is not None:
+            assert NOW <= expected.p50 <= expected.p90
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), min_size=1, max_size=10))
+def test_when_runs_last_their_walltimes_each_start_is_the_one_foreseen_at_submission(asked: list[tuple[int, int]]) -> None:
+    """In order, since a queue that is played strictly has one plan only; the real cycle decides the starts."""
+    made, forecaster = scene(), Forecaster()
+    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO)}
+    waiting = {f"j{number}": job(number, nodes, walltime=float(10 * walltime)) for number, (nodes, walltime) in enumerate(asked)}
+    foreseen = forecaster.forecast(made, {"hpc": list(waiting.values())}, NOW)
+    ends: dict[str, float] = {}
+    now = NOW
+    while waiting:
+        for outcome in list(decide(made, "hpc", list(waiting.values()), now)):
+            if isinstance(outcome, Placed):
+                uid, walltime = outcome.candidate.uid, outcome.candidate.walltime or 0.0
+                assert foreseen[uid].p50 == now
+                kept = forecaster.started(uid, now)
+                assert kept is not None
+                assert kept.first_error == 0.0
+                ends[uid] = now + walltime
+                del waiting[uid]
+        now = min(ends.values(), default=now)
+        for uid in [uid for uid, end in ends.items() if end == now]:
+            made.drop_holder(uid)
+            del ends[uid]
+    made.validate()
+
+
+def test_a_crowded_machine_is_foreseen_as_the_naive_plan_has_it() -> None:
+    forecaster, made, queue = crowd(nodes=200, pending=min(120, EXACT_JOBS), seed=3)
+    view = forecaster.look(made, {"hpc": queue}, NOW)
+    found, slowly = foresee(view, forecaster.run_times), naive_forecast(view, forecaster)
+    assert {uid: median for uid, (median, _late) in found.starts.items()} == {
+        uid: median for uid, (median, _late) in slowly.starts.items() if uid in found.starts
+    }
+    assert len(found.starts) > 90
+
+
+def test_many_pending_jobs_share_slots_and_start_no_sooner_than_exactly() -> None:
+    forecaster, made, queue = crowd(nodes=200, pending=EXACT_JOBS + 100, seed=4)
+    view = forecaster.look(made, {"hpc": queue}, NOW)
+    slotted, exact = foresee(view, forecaster.run_times).starts, naive_forecast(view, forecaster).starts
+    late = sorted(slotted[uid][0] - exact[uid][0] for uid in slotted)
+    assert late[len(late) // 2] >= 0
+    assert late[len(late) // 2] < 0.02 * max(median for median, _late in exact.values())
+
+
+def test_nodes_that_come_and_go_are_seen_by_the_next_forecast() -> None:
+    made, forecaster = scene(), Forecaster()
+    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].reason == "NeverFits"
+    made.machine.put(plain_node(4))
+    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].p50 == NOW
+    made.machine.drop(4)
+    made.machine.put(replace(plain_node(3), usable=False, state="Down"))
+    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].reason == "NeverFits"
+    assert ask(made, job(1, 4), forecaster=forecaster)["j1"].reason == "NodesUnavailable"
