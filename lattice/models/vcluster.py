@@ -82,7 +82,7 @@ class VClusterNodes(Part):
     """Where the work of this vcluster runs."""
 
     selector: NodeSelector | None = None
-    """Only nodes that match; absent: every node."""
+    """Its home: nodes that match; absent: every node that is at home in no vcluster."""
     base: Annotated[int, Field(ge=0, le=16384)] | None = None
     """How many nodes it counts on, for people."""
 
