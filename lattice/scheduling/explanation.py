@@ -159,14 +159,16 @@ def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int
             continue
         nodes = len(fitting.intersection(indices_of(window.nodes)))
         if nodes:
-            name = window.name if is_known(window, reader, candidate.tenant) else ""
+            name = window.name if is_known(window, reader, candidate) else ""
             start, until = time_text(window.start), time_text(window.end)
             yield Blocker(kind="Reservation", nodes=nodes, name=name, since=start, until=until)
 
 
-def is_known(window: Window, reader: Reader, tenant: str = "") -> bool:
-    """Whether the reader may know a window's name: maintenance is everybody's, another is of those whom it admits."""
-    return reader.everything or window.maintenance or reader.user in window.users or tenant in window.tenants
+def is_known(window: Window, reader: Reader, candidate: Candidate | None = None) -> bool:
+    """Whether the reader may know a window's name: maintenance and what is open to all, else what admits him or his work."""
+    if reader.everything or window.maintenance or not (window.users or window.tenants):
+        return True
+    return reader.user in window.users or (candidate is not None and window.admits(candidate))
 
 
 def _unavailable(situation: Situation, fitting: frozenset[int]) -> list[Blocker]:

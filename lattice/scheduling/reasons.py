@@ -166,7 +166,7 @@ class Explainer:
             if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
         ]
         first = min(closings, key=lambda closing: (closing.start, closing.name))
-        what = _what(self._windows().get(first.name), first.name)
+        what = _what(self._windows().get(first.name), first.name, candidate)
         asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
         if first.start <= self._now:
             message = f"needs {_nodes(candidate.minimum)}; {left} of the {lane.pool.whole.total} free that fit are outside {what}"
@@ -258,8 +258,11 @@ class Explainer:
         return min(starts, default=None)
 
 
-def _what(window: Window | None, name: str) -> str:
-    return f"maintenance {name}" if window is not None and window.maintenance else f"reservation {name}"
+def _what(window: Window | None, name: str, candidate: Candidate) -> str:
+    """The window as its owner may know it: maintenance and what admits his work by name."""
+    if window is not None and window.maintenance:
+        return f"maintenance {name}"
+    return f"reservation {name}" if window is None or window.admits(candidate) else "a reservation of others"
 
 
 def _unequal(wanted: int, largest: int, of: str) -> str:
