@@ -30,6 +30,7 @@ _COLUMNS = (
     Column("PROJECT", shrink_to=8),
     Column("ATTEMPT", right=True),
     Column("CLASS", right=True),
+    Column("SCORE", right=True),
     Column("MESSAGE", shrink_to=20),
 )
 
@@ -123,7 +124,7 @@ def allocation_table(
 
 def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool) -> list[str]:
     why = blocker(one)
-    extra = ["", "", "", "", "", ""]
+    extra = ["", "", "", "", "", "", ""]
     if wide:
         extra = [
             one.spec.tags.get("name", ""),
@@ -131,6 +132,7 @@ def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool)
             one.spec.project,
             str(one.status.attempt or ""),
             str(one.spec.lifecycle.preemption_class),
+            one.status.score.total if one.status.score is not None else "",
             why.message if why is not None else "",
         ]
     return [
@@ -172,6 +174,7 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Tenant", spec.tenant + (f", project {spec.project}" if spec.project else "")),
             ("VCluster", spec.vcluster),
             ("Class", str(spec.lifecycle.preemption_class)),
+            ("Score", status.score.total if status.score is not None else ""),
             ("Walltime", _walltime(one, now)),
             ("Submitted", f"{submitted(one)} ({age(submitted(one), now)} ago)" if submitted(one) else ""),
             ("Expected start", expected_sentence(_expected(one), now)),

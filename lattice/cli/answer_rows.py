@@ -16,6 +16,7 @@ _BLOCKERS: Final = (
     Column("SINCE", right=True),
     Column("UNTIL", right=True),
 )
+_SCORES: Final = (Column("FACTOR"), Column("VALUE", right=True), Column("WEIGHT", right=True), Column("POINTS", right=True))
 _FACTORS: Final = {
     "f1": ("priority", "class"),
     "f2": ("waitTime", "waiting"),
@@ -83,6 +84,22 @@ def score_sentence(score: Ranking | None) -> str:
     factors = factor_list(score)
     budget = f" × {score.multiplier:.2f} (budget)" if score.multiplier != 1.0 else ""
     return f"{score.total:.3f}{budget}" + (f" = {' + '.join(factors)}" if factors else "")
+
+
+def score_lines(score: Ranking | None) -> list[str]:
+    """The total, and a table by factor: value × weight = points; factors without a weight are left out."""
+    if score is None:
+        return []
+    budget = f", of which the tenant's budget leaves {score.multiplier:.1%}" if score.multiplier != 1.0 else ""
+    rows = []
+    for term, value in score.terms.items():
+        weight_name, word = _FACTORS.get(term, (term, term))
+        weight = score.weights.get(weight_name)
+        if weight is None:
+            rows.append([word, f"{value:.3f}", "", ""])
+        elif weight:
+            rows.append([word, f"{value:.3f}", f"{weight:.3f}", f"{value * weight:.3f}"])
+    return [f"{score.total:.3f}{budget}", *(table(_SCORES, rows) if rows else [])]
 
 
 def factor_list(score: Ranking) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -16,17 +17,21 @@ from lattice.cli.answer_rows import (
     expected_sentence,
     position_sentence,
     preemption_lines,
-    score_sentence,
+    score_lines,
 )
 from lattice.cli.find import Finder
 from lattice.cli.gateway import ask
 from lattice.cli.render import age, fields
 from lattice.cli.scheduler import leadership
+from lattice.cli.vcluster_flags import camel
 from lattice.errors import LatticeError, NotFound
+from lattice.kube.resources import VCLUSTERS
 from lattice.models.conditions import PENDING
 from lattice.models.reasons import END_REASONS, PENDING_REASONS
-from lattice.scheduling.answers import WHY_SCHEMA, Silence, Why, Work
-from lattice.views import Allocation
+from lattice.scheduling.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
+from lattice.scheduling.policies import weights_of
+from lattice.views import Allocation, VCluster
+from lattice.views.allocation import Score
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 INTERMIXED = True
 _NEXT = {reason.word: reason.next_step for reason in (*END_REASONS, *PENDING_REASONS)}
 _MEANING = {reason.word: reason.meaning for reason in (*END_REASONS, *PENDING_REASONS)}
+_ROUNDING = 0.003
+"""Total and terms are rounded to three decimals: points so near the total say nothing of a budget."""
 _NAMED_VERBS = ("logs", "release", "cancel")
 """Verbs of the next steps that take the allocation's number."""
 
@@ -49,6 +56,7 @@ def run(console: Console) -> int:
     answer = explain_allocation(one)
     if not is_final(one):
         answer = _with_scheduler(console, one, answer)
+    answer = _with_weights(console, one, answer)
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(answer))
     elif console.format == "name":
@@ -77,7 +85,34 @@ def explain_allocation(one: Allocation) -> Why:
         message=message or _MEANING.get(reason, ""),
         since=since(one),
         next_step=next_step(reason, label(one)),
+        score=_score(one.status.score),
     )  # fmt: skip
+
+
+def _score(shown: Score | None) -> Ranking | None:
+    """The score as the status has it: without weights."""
+    if shown is None or not shown.total:
+        return None
+    try:
+        return Ranking(total=float(shown.total), terms={name: float(value) for name, value in shown.terms.items()})
+    except ValueError:
+        return None  # no daemon of this release wrote it
+
+
+def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
+    """The weights of the vcluster beside a score that came from the status; without them where it cannot be read."""
+    score = answer.score
+    if score is None or score.weights or not score.terms:
+        return answer
+    try:
+        vcluster = console.cluster.get(VCLUSTERS, one.spec.vcluster, type=VCluster)
+    except LatticeError:
+        return answer
+    weights = {camel(name): weight for name, weight in asdict(weights_of(vcluster.spec)).items()}
+    points = sum(value * weight for value, weight in zip(score.terms.values(), weights.values(), strict=False))
+    multiplier = min(1.0, round(score.total / points, 3)) if points else 1.0
+    near = abs(points - score.total) < _ROUNDING
+    return msgspec.structs.replace(answer, score=msgspec.structs.replace(score, weights=weights, multiplier=1.0 if near else multiplier))
 
 
 def next_step(reason: str, name: str) -> str:
@@ -127,7 +162,7 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
         [
             ("Queue", position_sentence(answer.queue)),
             ("Expected start", expected_sentence(answer.expected_start, now)),
-            ("Score", score_sentence(answer.score)),
+            ("Score", "\n".join(score_lines(answer.score))),
             ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
         ]
     )
