@@ -3,8 +3,8 @@
 Every decision is `lattice.scheduling.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
 submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
 what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then one cycle
-of each vcluster that has work which could start. A vcluster whose smallest pending job is larger than all that is free is not
-asked: nothing of it can start.
+of each vcluster that has pending work, in order of their names. No cycle is left out, also where nothing is free: reservations
+live from cycle to cycle.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class World:
         self._needs: dict[Need, Need] = {}
         self._gpus = {facts.index: facts.gpus for facts in setting.nodes}
         self._running_gpu_hours = 0.0
-        self._free = len(setting.nodes)
         self.submitted = 0
         self.done = Replayed(setting.nodes)
         self._shares = Shares()
@@ -153,7 +152,7 @@ class World:
         )
 
     def advance(self) -> bool:
-        """Go to the next instant with an event and let every vcluster that could start something run a cycle; False at the end."""
+        """Go to the next instant with an event and run a cycle of every vcluster that has pending work; False at the end."""
         next_submit = self._jobs[self.submitted].submit if self.submitted < len(self._jobs) else None
         if self._events and (next_submit is None or self._events[0][0] <= next_submit):
             now = self._events[0][0]
@@ -219,7 +218,6 @@ class World:
         work.ended = True
         job, holder = work.job, self.scene.holders[work.job.id]
         self.scene.drop_holder(job.id)
-        self._free += len(holder.nodes)
         self._count(work, -1)
         run = self._run(work, holder.since)
         self._shares.see(replace(run, end=now))
@@ -232,7 +230,7 @@ class World:
 
     def _cycle(self, vcluster: str, now: float) -> None:
         pending = self._pending.get(vcluster)
-        if not pending or min(candidate.minimum for candidate in pending.values()) > self._free:
+        if not pending:
             return
         self._scoring.running_gpu_hours = self._running_gpu_hours
         began = self._timing.clock() if self._timing is not None else 0.0
@@ -258,7 +256,6 @@ class World:
         claimed = self.scene.holders[candidate.uid]
         believed = None if job.walltime is None else now + job.walltime + job.grace
         self.scene.put_holder(replace(claimed, started=now, end=believed))
-        self._free -= len(placed.nodes)
         self._count(work, 1)
         self._shares.see(self._run(work, now))
         killed = job.walltime is not None and job.run > job.walltime
