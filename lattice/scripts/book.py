@@ -35,6 +35,8 @@ _SHORT = {
     "max_requeue": "lifecycle.requeue.max",
 }
 """Fields that the book writes at the top of an allocation, and where ours stand."""
+_GIGABYTES = {"resources.memory_gb": "memory", "resources.constraints.gpu_memory_gb": "gpuMemory"}
+"""Sizes that the book writes as a number of gigabytes, and our quantity's name."""
 _FREE = ("tags", "environment.variables")
 """Maps whose keys are the person's own words."""
 
@@ -91,6 +93,10 @@ def _translate(path: str, value: Any) -> Any:
         return _duration(path, value)
     if path in _ENUMS:
         return _enum(path, value)
+    if path in _GIGABYTES:
+        return _gigabytes(path, value)
+    if path == "resources.constraints.require_conformance":
+        return _enum("resources.constraints.conformance", ("required" if value else "preferred") if isinstance(value, bool) else value)
     if isinstance(value, Mapping):
         if path in _FREE:
             return {str(key): str(inner) for key, inner in value.items()}
@@ -101,8 +107,9 @@ def _translate(path: str, value: Any) -> Any:
 
 
 def _name(path: str, key: str) -> str:
-    """A field's name with us; the book's `scale_policy` is our `scale`."""
-    return "scale" if path == "lifecycle" and key == "scale_policy" else _camel(key)
+    """A field's name with us, where the book has another one."""
+    renamed = {"lifecycle.scale_policy": "scale", "resources.constraints.require_conformance": "conformance", **_GIGABYTES}
+    return renamed.get(f"{path}.{key}") or _camel(key)
 
 
 def _camel(word: str) -> str:
@@ -115,6 +122,12 @@ def _enum(path: str, value: Any) -> Any:
     if not isinstance(value, str) or value.lower() not in words:
         raise Rejected(f"{path}: {value!r} is none of {', '.join(sorted(words))}", reason="BadDocument", fields=(path,))
     return words[value.lower()]
+
+
+def _gigabytes(path: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Rejected(f"{path}: {value!r} is not a whole number of gigabytes", reason="BadDocument", fields=(path,))
+    return f"{value}G"
 
 
 def _nodes(value: Any) -> Any:

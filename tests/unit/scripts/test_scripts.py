@@ -293,6 +293,18 @@ def test_the_books_form_becomes_ours() -> None:
     }
 
 
+def test_the_books_memory_and_conformance_become_ours() -> None:
+    constraints = {"gpu_memory_gb": 90, "require_unified_memory": True, "allow_cxl_memory": True, "require_conformance": True}
+    document = from_book({"entrypoint": "true", "resources": {"gpus": 1, "memory_gb": 128, "constraints": constraints}})
+    assert document["spec"]["resources"] == {
+        "gpus": 1,
+        "memory": "128G",
+        "constraints": {"gpuMemory": "90G", "requireUnifiedMemory": True, "allowCxlMemory": True, "conformance": "Required"},
+    }
+    with pytest.raises(Rejected, match=r"resources\.memory_gb: 'much' is not a whole number of gigabytes"):
+        from_book({"entrypoint": "true", "resources": {"memory_gb": "much"}})
+
+
 def test_the_books_short_form_becomes_ours() -> None:
     document = from_book({"name": "pre", "entrypoint": "python p.py", "nodes": 2, "walltime": "2h", "lifecycle": {"type": "bounded"}})
     assert document["spec"] == {
