@@ -120,6 +120,8 @@ ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
         "OptionsRefused", "options contradict each other; the last good ones stay in force", "change the options that the message names"
     ),
     Reason("NodesShared", "a group is at home in more than one vcluster", "give each group to one vcluster"),
+    Reason("WeightsNormalised", "the weights do not sum to 1: each is divided by their sum", "`lattice admin vcluster get` shows both"),
+    Reason("WeightsIgnored", "the weights are all 0: the balanced ones are in force", "give at least one weight above 0"),
     Reason("AllocationsNotFinal", "allocations of it are pending or running, or still hold nodes", "cancel them, or wait for their end"),
     Reason("NotInUse", "no allocation of it is pending or running", ""),
     Reason("DeletionWaits", "it is deleted once nothing uses it any more", "cancel its allocations, or wait for their end"),

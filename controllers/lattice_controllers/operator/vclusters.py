@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -13,6 +14,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import VCLUSTERS
 from lattice.lifecycle.conditions import TRUE, with_condition, without_conditions
 from lattice.lifecycle.node import READY
+from lattice.scheduling.policies import given_weights
 from lattice.units import fold_nodes, format_time
 from lattice.views import Condition, Node, VCluster
 from lattice_controllers.operator import statuses
@@ -25,6 +27,8 @@ RESYNC_SECONDS = 300.0
 DELETION_AGAIN_SECONDS = 2.0
 DEBOUNCE_SECONDS = 0.5
 HOME_CONFLICT = "HomeConflict"
+WEIGHTS_CHANGED = "WeightsChanged"
+"""The weights in force are not those that are written."""
 
 
 def group_of(node: Node) -> str:
@@ -51,6 +55,20 @@ def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable
         if other.spec.nodes.selector is not None and other.metadata.name != vcluster.metadata.name
     }
     return {name: sorted(names) for name, names in shared.items() if names}
+
+
+def weights_notice(vcluster: VCluster) -> tuple[str, str] | None:
+    """Why other weights are in force than are written, and which; None when they are the written ones."""
+    spec = vcluster.spec
+    if spec.weights is None:
+        return None
+    total = sum(given_weights(spec), Decimal(0))
+    if not total:
+        return "WeightsIgnored", "spec.weights are all 0: the balanced weights are in force; give at least one above 0"
+    if total == 1:
+        return None
+    shown = f"{total.normalize():f}"
+    return "WeightsNormalised", f"spec.weights sum to {shown}: each is divided by {shown}, so that they sum to 1"
 
 
 class VClusters:
@@ -100,7 +118,8 @@ class VClusters:
         metadata, now = vcluster.metadata, format_time(self._clock.now())
         in_use = self._usage.open_of_vcluster(metadata.name) > 0
         conditions = statuses.ready(vcluster.status.conditions, metadata.generation, now)
-        conditions = statuses.used(self._with_conflict(vcluster, conditions, now), in_use, metadata.generation, now)
+        conditions = _with_notice(vcluster, self._with_conflict(vcluster, conditions, now), now)
+        conditions = statuses.used(conditions, in_use, metadata.generation, now)
         await self._write(vcluster, conditions)
 
     def _with_conflict(self, vcluster: VCluster, conditions: tuple[Condition, ...], now: str) -> tuple[Condition, ...]:
@@ -136,3 +155,10 @@ class VClusters:
         await statuses.set_finalizers(self._cluster, VCLUSTERS, metadata, kept)
         event(log, "VClusterGone", vcluster=name)
         return None
+
+
+def _with_notice(vcluster: VCluster, conditions: tuple[Condition, ...], now: str) -> tuple[Condition, ...]:
+    notice = weights_notice(vcluster)
+    if notice is None:
+        return without_conditions(conditions, [WEIGHTS_CHANGED])
+    return with_condition(conditions, WEIGHTS_CHANGED, TRUE, *notice, generation=vcluster.metadata.generation, now=now)

@@ -437,6 +437,27 @@ async def test_a_vcluster_counts_its_nodes_and_shows_a_shared_home(world: World)
         assert world.writes(VCLUSTERS) == before
 
 
+@pytest.mark.parametrize(
+    ("weights", "reason", "says"),
+    [
+        ({"priority": "200m", "waitTime": "1.1"}, "WeightsNormalised", "sum to 1.3: each is divided by 1.3"),
+        ({"priority": 0}, "WeightsIgnored", "the balanced weights are in force"),
+    ],
+    ids=["not 1", "all 0"],
+)
+async def test_weights_that_do_not_sum_to_1_are_said_and_no_longer_once_they_do(
+    world: World, weights: dict[str, Any], reason: str, says: str
+) -> None:
+    await world.add(VCLUSTERS, "hpc", {"weights": weights})
+    async with world.running():
+        await world.clock.run_for(1)
+        found = world.condition(VCLUSTERS, "hpc", "WeightsChanged")
+        assert (found["reason"], says in found["message"]) == (reason, True)
+        await world.cluster.patch(VCLUSTERS, "hpc", {"spec": {"weights": {"priority": "0.4", "waitTime": "600m"}}})
+        await world.clock.run_for(1)
+        assert world.condition(VCLUSTERS, "hpc", "WeightsChanged") == {}
+
+
 async def test_a_deleted_vcluster_waits_for_its_work(world: World) -> None:
     await world.add(VCLUSTERS, "hpc")
     await submit(world, "a")
