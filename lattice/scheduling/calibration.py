@@ -13,9 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 WINDOW: Final = 1000
 """Starts that the factor, the coverage and the median error are taken over."""
@@ -29,8 +29,7 @@ SPARE: Final = 1000
 """Promises of work no longer pending that are kept until they are looked through."""
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(NamedTuple):
     """What was predicted at one moment; seconds since the epoch."""
 
     made: float
@@ -40,7 +39,7 @@ class Promise:
 
     def by(self, latest: float) -> Promise:
         """The same, not later than something certain."""
-        return self if self.p90 <= latest else replace(self, p50=min(self.p50, latest), p90=latest)
+        return self if self.p90 <= latest else self._replace(p50=min(self.p50, latest), p90=latest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
+from lattice.scheduling.policy import Policy
 from lattice.scheduling.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.scene import NOTHING, Scene, Uses, Window
+from lattice.scheduling.strategies import STRATEGIES
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -95,6 +96,7 @@ class View:
     """By tenant: nodes and allocations that the accounts do not know yet."""
     windows: tuple[Window, ...]
     overrun_seconds: float
+    start_allowance: float
     masks: NodeMasks
     latest: Mapping[str, float]
     """By uid: when it starts at the latest by its reservation."""
@@ -116,6 +118,7 @@ def view_of(scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: Node
         claimed={tenant: (use.nodes, use.running) for tenant, use in scene.uses.claimed.items()},
         windows=scene.windows,
         overrun_seconds=scene.overrun_seconds,
+        start_allowance=scene.start_allowance,
         masks=masks,
         latest=latest,
     )
@@ -252,6 +255,7 @@ def _indices(mask: int) -> Iterator[int]:
 
 def mode_of(policy: Policy) -> str:
     """How a rehearsal plays the queue of a vcluster."""
-    if policy.kind == INTERACTIVE_FIFO:
+    strategy = STRATEGIES[policy.kind]
+    if strategy.strict:
         return IN_ORDER
-    return BACKFILL if policy.depth > 0 else FIRST_FIT
+    return BACKFILL if strategy.depth(policy) > 0 else FIRST_FIT

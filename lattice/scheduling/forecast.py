@@ -21,7 +21,7 @@ from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, 
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.predictor import RunTimes, Work
 from lattice.scheduling.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
-from lattice.scheduling.scene import START_ALLOWANCE, Scene
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 
 MEDIAN, LONG = 0.5, 0.9
@@ -90,13 +90,8 @@ class Forecaster:
         """Work was given its nodes: how its predictions were kept; None if there were none."""
         return self.calibration.started(uid, at)
 
-    def ended(self, holder: Holder, ran: float) -> None:
-        """Work ran its course, or into its walltime, in `ran` seconds: later predictions know it."""
-        if holder.walltime is not None:
-            self.learn(work_of(holder, len(holder.nodes), holder.walltime), ran)
-
     def learn(self, work: Work, ran: float) -> None:
-        """Such work ran its course in `ran` seconds."""
+        """Such work ran its course, or into its walltime, in `ran` seconds; the next `look` knows it."""
         self._ended.append((work, ran))
 
     def forget(self, uid: str) -> None:
@@ -127,7 +122,7 @@ class _Reader:
             return certain, certain
         work, times = work_of(holder, len(holder.nodes), holder.walltime), self._run_times
         if holder.started is None:
-            begins = max(0.0, holder.since + START_ALLOWANCE - now)
+            begins = max(0.0, holder.since + self._view.start_allowance - now)
             left = [begins + times.total(work, share) for share in (MEDIAN, LONG)]
         else:
             left = [times.remaining(work, share, now - holder.started) for share in (MEDIAN, LONG)]
@@ -143,7 +138,7 @@ class _Reader:
         if candidate.walltime is None:
             endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
             return endless, endless
-        work, believed = work_of(candidate, nodes, candidate.walltime), candidate.walltime + candidate.grace
+        work, believed = work_of(candidate, nodes, candidate.walltime), self._view.start_allowance + candidate.walltime + candidate.grace
         median, late = self._run_times.total(work, MEDIAN), self._run_times.total(work, LONG)
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 

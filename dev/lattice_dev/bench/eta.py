@@ -24,7 +24,7 @@ from lattice.replay.engine import Estimates, Policy, simulate
 from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
-from lattice.scheduling.forecast import Forecaster, foresee, stages
+from lattice.scheduling.forecast import Forecaster, foresee, stages, work_of
 from lattice.scheduling.machine import Need
 from lattice.scheduling.rehearsal import NEVER, Rehearsal, Stage
 from lattice.scheduling.scene import Scene
@@ -107,7 +107,7 @@ class Course:
     """The log played second by second on a scene; `judge` asks the forecaster at each submission."""
 
     log: Log
-    scene: Scene = field(default_factory=Scene)
+    scene: Scene = field(default_factory=lambda: Scene(start_allowance=0.0))
     forecaster: Forecaster = field(default_factory=Forecaster)
     waiting: dict[int, Candidate] = field(default_factory=dict)
     free: list[int] = field(default_factory=lambda: list(range(NODES)))
@@ -159,7 +159,7 @@ class Course:
         holder = self.scene.holders[str(job)]
         self.scene.drop_holder(holder.uid)
         self.free += holder.nodes
-        self.forecaster.ended(holder, float(self.log.workload.run[job]))
+        self.forecaster.learn(work_of(holder, len(holder.nodes), holder.walltime or 0.0), float(self.log.workload.run[job]))
 
 
 def as_users_say(stage: Stage) -> Stage:

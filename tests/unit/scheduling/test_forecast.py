@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.cycle import decide
-from lattice.scheduling.forecast import EXACT_JOBS, UNBOUNDED_WORK, Expected, Forecaster, foresee
+from lattice.scheduling.forecast import EXACT_JOBS, UNBOUNDED_WORK, Expected, Forecaster, foresee, work_of
 from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Placed, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
@@ -23,7 +23,7 @@ NOW = 1_000_000.0
 
 
 def scene(nodes: int = 4, **facts: Any) -> Scene:
-    made = Scene(accounts={"physics": TenantAccount()})
+    made = Scene(accounts={"physics": TenantAccount()}, start_allowance=0.0)
     for index in range(nodes):
         made.machine.put(replace(plain_node(index), **facts))
     return made
@@ -63,14 +63,15 @@ def test_without_anything_learnt_the_walltimes_give_the_start() -> None:
 def test_learnt_run_times_bring_the_start_nearer() -> None:
     made, forecaster = scene(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 900.0)
-    for number in range(8):
-        forecaster.ended(replace(made.holders["r0"], uid=f"old{number}"), 300.0)
+    for _ in range(8):
+        forecaster.learn(work_of(made.holders["r0"], 4, 1000.0), 300.0)
     found = ask(made, job(1, 4), forecaster=forecaster)
     assert found["j1"].p50 == pytest.approx(NOW + 200)
 
 
 def test_work_that_was_placed_and_has_not_started_runs_from_its_first_process() -> None:
     made = scene()
+    made.start_allowance = START_ALLOWANCE
     running(made, 0, (0, 1, 2, 3), 1000.0, started=None, since=NOW, walltime=600.0)
     assert ask(made, job(1, 4))["j1"].p50 == NOW + START_ALLOWANCE + 600
 
@@ -164,8 +165,8 @@ def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -
 def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]], data: st.DataObject) -> None:
     made, forecaster = scene(), Forecaster()
     running(made, 0, (0, 1), float(data.draw(st.integers(1, 900))))
-    for number in range(data.draw(st.integers(0, 12))):
-        forecaster.ended(replace(made.holders["r0"], uid=f"old{number}"), float(data.draw(st.integers(1, 900))))
+    for _ in range(data.draw(st.integers(0, 12))):
+        forecaster.learn(work_of(made.holders["r0"], 2, 900.0), float(data.draw(st.integers(1, 900))))
     jobs = [job(number, nodes, walltime=float(walltime), held=held) for number, (nodes, walltime, held) in enumerate(asked)]
     for expected in ask(made, *jobs, forecaster=forecaster).values():
         assert (expected.p50 is None) == (expected.p90 is None) == (expected.reason != "")

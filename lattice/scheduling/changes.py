@@ -1,0 +1,133 @@
+"""The smallest changes of a request that would start it now, each found true by the planner itself before it is named.
+
+Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
+outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes
+are sought by bisection: whoever starts with some starts with less. At most `MOST_QUESTIONS` are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from lattice.scheduling.answers import Change
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.prospect import undone
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate
+from lattice.units import format_duration
+
+MOST_QUESTIONS: Final = 48
+MOST_TYPES = MOST_VCLUSTERS = 8
+"""So many other GPU types and vclusters are tried."""
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_STEPS: Final = ((2 * _HOUR, _MINUTE), (12 * _HOUR, 5 * _MINUTE), (2 * _DAY, 15 * _MINUTE), (30 * _DAY, _HOUR))
+"""Walltimes that are tried: up to so many seconds, in steps of so many."""
+WALLTIMES: Final = tuple(seconds for (low, _), (high, step) in pairwise(((0, 0), *_STEPS)) for seconds in range(low + step, high + 1, step))
+
+Queues = Mapping[str, Sequence[Candidate]]
+
+
+def changes(
+    scene: Scene,
+    candidate: Candidate,
+    now: float,
+    gpu_types: Collection[str] = (),
+    vclusters: Collection[str] = (),
+    queues: Queues | None = None,
+) -> tuple[Change, ...]:
+    """All of `search` at once."""
+    return tuple(change for change in search(scene, candidate, now, gpu_types, vclusters, queues) if change is not None)
+
+
+def search(
+    scene: Scene,
+    candidate: Candidate,
+    now: float,
+    gpu_types: Collection[str] = (),
+    vclusters: Collection[str] = (),
+    queues: Queues | None = None,
+) -> Iterator[Change | None]:
+    """The changes, one kind after another, and None after each question that found none: the caller may do something else then.
+
+    `gpu_types` and `vclusters` are those that could be asked for instead (the caller knows what its reader may use), `queues` the
+    pending work of each vcluster, among which it has to come forward. Nothing is found for work that starts as it
+    is, or that waits for something else than nodes and limits.
+    """
+    if candidate.held or candidate.blocked is not None or max(candidate.not_before, candidate.back_off_until) > now:
+        return
+    ask = _Questions(scene, queues or {}, now)
+    yield None
+    if ask(candidate):
+        return
+    for look in (_nodes, _walltime):
+        yield from look(candidate, ask)
+    for other in sorted(set(gpu_types) - {candidate.need.gpu_type})[:MOST_TYPES] if candidate.need.gpus else ():
+        fits = ask(replace(candidate, need=replace(candidate.need, gpu_type=other)))
+        yield Change(kind="GpuType", value=other, text=f"GPU type {other}{_instead(candidate.need.gpu_type)}") if fits else None
+    for other in sorted(set(vclusters) - {candidate.vcluster})[:MOST_VCLUSTERS]:
+        fits = ask(replace(candidate, vcluster=other, vcluster_open=True, vcluster_known=True))
+        yield Change(kind="VCluster", value=other, text=f'vCluster "{other}" instead of "{candidate.vcluster}"') if fits else None
+
+
+class _Questions:
+    """Asks the planner whether a candidate would start now, and counts how often."""
+
+    def __init__(self, scene: Scene, queues: Queues, now: float) -> None:
+        self._scene = scene
+        self._queues = queues
+        self._now = now
+        self._left = MOST_QUESTIONS
+
+    def __call__(self, candidate: Candidate) -> bool:
+        """Whether it would be placed; no, too, when too many questions were asked."""
+        if not self._left:
+            return False
+        self._left -= 1
+        others = [one for one in self._queues.get(candidate.vcluster, ()) if one.uid != candidate.uid]
+        with undone(self._scene) as scene:
+            for vcluster, promises in list(scene.promises.items()):
+                if candidate.uid in promises:  # its own must not stand in its way
+                    scene.promises[vcluster] = {uid: promise for uid, promise in promises.items() if uid != candidate.uid}
+            for outcome in decide(scene, candidate.vcluster, [*others, candidate], self._now):
+                if outcome.candidate.uid == candidate.uid:
+                    return isinstance(outcome, Placed)
+        return False
+
+
+def _nodes(candidate: Candidate, ask: Callable[[Candidate], bool]) -> Iterator[Change | None]:
+    """The most nodes, fewer than it asks for."""
+    found = yield from _most(range(1, candidate.minimum), lambda count: ask(replace(candidate, minimum=count, maximum=count)))
+    if found is not None:
+        text = f"{found} node{'s' if found > 1 else ''} instead of {candidate.minimum}"
+        yield Change(kind="Nodes", value=str(found), text=text)
+
+
+def _walltime(candidate: Candidate, ask: Callable[[Candidate], bool]) -> Iterator[Change | None]:
+    """The longest walltime, shorter than its own."""
+    shorter = [seconds for seconds in WALLTIMES if candidate.walltime is None or seconds < candidate.walltime]
+    found = yield from _most(shorter, lambda seconds: ask(replace(candidate, walltime=float(seconds))))
+    if found is not None:
+        asked = "none" if candidate.walltime is None else format_duration(candidate.walltime)
+        text = f"a walltime of {format_duration(found)} instead of {asked}"
+        yield Change(kind="Walltime", value=format_duration(found), text=text)
+
+
+def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None, None, int | None]:
+    """The largest of ascending values for which it holds, if it holds for all smaller ones; None where not even the first."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2 if low else 0
+        yield None
+        if holds(values[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return values[low - 1] if low else None
+
+
+def _instead(gpu_type: str) -> str:
+    return f" instead of {gpu_type}" if gpu_type else ""
