@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.scheduling import changes as module
 from lattice.scheduling.answers import Change
 from lattice.scheduling.changes import MOST_QUESTIONS, WALLTIMES, changes, search
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.prospect import undone
 from lattice.scheduling.scene import Scene, Window
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import parse_duration
@@ -55,7 +55,7 @@ def by_kind(found: tuple[Change, ...]) -> dict[str, str]:
 
 
 def starts(made: Scene, candidate: Candidate, *others: Candidate) -> bool:
-    with module.undone(made):
+    with undone(made):
         outcomes = {one.candidate.uid: one for one in decide(made, candidate.vcluster, [*others, candidate], NOW)}
         return isinstance(outcomes[candidate.uid], Placed)
 
