@@ -125,7 +125,8 @@ def _left(limit: int | None, used: int) -> int:
 
 
 def _over(candidate: Candidate, who: str, field: str, what: str, used: int, asked: int, limit: int) -> Waiting:
-    message = f'waiting for quota headroom: {who} would exceed {field} of vCluster "{candidate.vcluster}" ({what} held: {used}, requested: {asked}, limit: {limit})'
+    numbers = f"({what} held: {used}, requested: {asked}, limit: {limit})"
+    message = f'waiting for quota headroom: {who} would exceed {field} of vCluster "{candidate.vcluster}" {numbers}'
     if asked > limit:
         return Waiting(
             candidate, "WaitingForQuotaHeadroom", f"{message}; more than the limit never starts: ask for less, or use another vcluster"

@@ -193,8 +193,8 @@ class Lane:
             smaller = size - 1
             if self.conformance == REQUIRED:
                 smaller = min(smaller, pool.largest_equal())
-            if self.tight:
-                smaller = min(smaller, pool.whole.largest(self.limit(pool, size)))
+            if self.tight and (limit := self.limit(pool, size)):
+                smaller = min(smaller, pool.whole.largest(limit))
             size = smaller
         return None
 

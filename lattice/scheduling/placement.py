@@ -242,8 +242,11 @@ def spread(part: Part, nodes: int) -> list[tuple[int, int]]:
     """(group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
     given: dict[int, int] = {}
     left = nodes
-    for place, (count, rank) in enumerate(part.ordered):
-        given[rank] = min(count, left // (len(part.ordered) - place))
+    level: int | None = None
+    for place, (count, rank) in enumerate(part.ordered):  # the small ones first: they are filled, the others get the same each
+        if level is None and count * (len(part.ordered) - place) > left:
+            level = left // (len(part.ordered) - place)
+        given[rank] = count if level is None else level
         left -= given[rank]
     for rank in sorted(given):
         if left and part.groups[rank] > given[rank]:
