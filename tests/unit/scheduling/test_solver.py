@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import NodeFacts
+from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.preemption import PreemptionLimits, Victims, loss, protection
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.solver import Bucket, Effort, Evictable, Job, best_plan, cheapest_room, least_span, upper_bound
-from lattice.scheduling.work import PREFERRED, REQUIRED, SPREAD, TIGHT
-from tests.unit.scheduling.test_preemption import HOUR, LIMITS, NOW, Case, least_groups, pools, random_case
+from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.views.ledger import TenantAccount
+from tests.unit.scheduling.test_preemption import HOUR, LIMITS, NOW, Case, holder, least_groups, node, pending, pools, random_case
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="the extra `solver` is not installed")
 
@@ -220,3 +224,63 @@ def test_pairs_of_jobs_cost_no_more_together_than_one_after_the_other() -> None:
             if sum(sum(each.frees.values()) for each in chosen) >= wanted
         ]
         assert (None if found is None else found.cost) == min(costs, default=None)
+
+
+# As an oracle of placement.
+
+
+def placed(candidate: Candidate, nodes: list[NodeFacts], busy: set[int]) -> tuple[int, ...] | None:
+    """Where a cycle puts the candidate on this machine."""
+    scene = Scene(accounts={"physics": TenantAccount()})
+    for facts in nodes:
+        scene.machine.put(facts)
+    if busy:
+        scene.put_holder(holder(1, *sorted(busy)))
+    outcome = next(decide(scene, candidate.vcluster, [candidate], NOW))
+    return outcome.nodes if isinstance(outcome, Placed) else None
+
+
+def spans(candidate: Candidate, nodes: list[NodeFacts], alike: bool) -> int | None:
+    """The fewest groups by the model, of one fingerprint or of any."""
+    counts = Counter((facts.fingerprint, facts.group) for facts in nodes)
+    buckets = [Bucket(*cell, count) for cell, count in sorted(counts.items())]
+    return least_span(Job(1.0, candidate.minimum, everywhere(buckets), alike=alike), buckets)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_placed_job_stands_in_as_few_groups_as_the_model_finds(seed: int) -> None:
+    chance = random.Random(4000 + seed)
+    met: Counter[str] = Counter()
+    for _ in range(60):
+        nodes = [
+            node(index, f"g{chance.randrange(6)}", fingerprint=chance.choice(["a", "a", "b", "c", ""]))
+            for index in range(chance.randint(4, 40))
+        ]
+        busy = {facts.index for facts in nodes if chance.random() < 0.4}
+        free = [facts for facts in nodes if facts.index not in busy]
+        conformance, topology = chance.choice([PREFERRED, REQUIRED, IGNORED]), chance.choice([ANY, TIGHT])
+        candidate = pending(chance.randint(1, 14), conformance=conformance, topology=topology)
+        alike = spans(candidate, free, alike=True)
+        anyhow = spans(candidate, free, alike=False)
+        least = alike if conformance == REQUIRED or (conformance == PREFERRED and alike is not None) else anyhow
+        found = placed(candidate, nodes, busy)
+        if topology == TIGHT:
+            limit = spans(candidate, nodes, alike=conformance == REQUIRED)
+            near = alike if conformance == REQUIRED else anyhow
+            assert (found is not None) == (near is not None and limit is not None and near <= limit)
+        else:
+            limit = least
+            assert (found is None) == (least is None)
+        if found is None or anyhow is None or limit is None:
+            met["not placed"] += 1
+            continue
+        groups = {nodes[index].group for index in found}
+        prints = {nodes[index].fingerprint for index in found}
+        met[f"{topology} {conformance} {'alike' if len(prints) == 1 else 'mixed'}"] += 1
+        assert len(groups) >= anyhow
+        if len(prints) == 1 or conformance == IGNORED or topology == TIGHT:
+            assert len(groups) <= limit
+        if conformance == REQUIRED and candidate.minimum > 1:
+            assert len(prints) == 1
+            assert "" not in prints
+    assert len(met) > 4
