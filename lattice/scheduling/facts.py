@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from lattice.errors import Rejected
 from lattice.scheduling.inventory import implied_features
@@ -18,7 +19,6 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
     """
     spec, had = node.spec, node.status.capabilities
     group = spec.group or node.metadata.name
-    named = (*spec.features, *had.features, *((HOLLOW,) if node.status.hollow else ()))
     return NodeFacts(
         index=index,
         name=node.metadata.name,
@@ -26,7 +26,7 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
         cpus=had.cpus,
         memory=_bytes(had.memory),
         gpus=had.gpus,
-        features=frozenset(named) | implied_features(had.gpus, had.gpu_type),
+        features=_features(spec.features, had.features, had.gpus, had.gpu_type, node.status.hollow),
         hollow=node.status.hollow,
         usable=usable,
         state=state,
@@ -55,6 +55,13 @@ def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
     return homes
 
 
+@lru_cache(maxsize=4096)
+def _features(spec: tuple[str, ...], told: tuple[str, ...], gpus: int, gpu_type: str, hollow: bool) -> frozenset[str]:
+    """One set for all nodes that are alike."""
+    return frozenset((*spec, *told, *((HOLLOW,) if hollow else ()))) | implied_features(gpus, gpu_type)
+
+
+@lru_cache(maxsize=4096)
 def _bytes(quantity: int | str) -> int:
     try:
         return quantity_bytes(quantity)
