@@ -16,13 +16,14 @@ from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
 from lattice.models.reasons import END_REASONS
+from lattice.models.reservation import Reservation
 from lattice.models.shape import API_VERSION, Kind
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-KINDS: dict[str, type[Kind]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, LatticeConfig, LatticeNode)}
+KINDS: dict[str, type[Kind]] = {kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 BARE_TEST = re.compile(r"`(test_\w+)`")
