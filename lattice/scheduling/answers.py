@@ -282,9 +282,9 @@ class Point(Part, frozen=True):
     running: int
     """Held by what runs now, at its walltime's end at the latest."""
     planned: int
-    """By what is pending now and expected to have started, and not ended."""
+    """By what is pending now and expected to have started, and not ended; at most what is left."""
     reserved: int
-    """Kept by reservations in advance."""
+    """Kept by reservations in advance; at most what is left."""
 
 
 class Timeline(Part, frozen=True):

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from lattice.errors import NotFound
-from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, Whose, Why
+from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
 from lattice.scheduling.machine import indices_of
 from lattice.scheduling.outcomes import Waiting
+from lattice.scheduling.preemption import NoVictims, Victims
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.scene import Window
 from lattice.scheduling.situation import (
@@ -162,6 +163,14 @@ def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int
             name = window.name if is_known(window, reader, candidate) else ""
             start, until = time_text(window.start), time_text(window.end)
             yield Blocker(kind="Reservation", nodes=nodes, name=name, since=start, until=until)
+
+
+def sacrifice(situation: Situation, found: Victims | NoVictims, reader: Reader) -> Preemption:
+    """What would be preempted, as the reader may know it, or why nothing is."""
+    if isinstance(found, NoVictims):
+        return Preemption(reason=found.reason, message=found.message)
+    victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(situation, one.holder, reader)) for one in found.victims]
+    return Preemption(victims=victims, nodes_freed=found.nodes_freed, cost=round(found.cost, 3), value=round(found.value, 3))
 
 
 def is_known(window: Window, reader: Reader, candidate: Candidate | None = None) -> bool:

@@ -86,6 +86,18 @@ class Forecaster:
         self.calibration.prune(found)
         return found
 
+    def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
+        """The answers for work that is not submitted: nothing of it is remembered."""
+        now, found = view.now, {}
+        for uid in uids:
+            if uid in foreseen.starts:
+                median, late = foreseen.starts[uid]
+                promise = self.calibration.promise(now, now + median, now + late).by(max(now, view.latest.get(uid, NEVER)))
+                found[uid] = Expected(promise.p50, promise.p90)
+            elif uid in foreseen.silent:
+                found[uid] = Expected(reason=foreseen.silent[uid])
+        return found
+
     def started(self, uid: str, at: float) -> Kept | None:
         """Work was given its nodes: how its predictions were kept; None if there were none."""
         return self.calibration.started(uid, at)

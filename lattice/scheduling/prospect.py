@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -46,30 +46,38 @@ HOPELESS: Final = frozenset({"NeverFits"})
 def prospects(
     situation: Situation,
     asked: Sequence[Candidate],
+    outcomes: Mapping[str, Outcome],
     reader: Reader,
     *,
-    changes: Callable[[Candidate], Sequence[Change]] = lambda _candidate: (),
-    preemption: Callable[[Candidate], Preemption | None] = lambda _candidate: None,
-) -> Iterator[Planned]:
+    changes: Mapping[str, Sequence[Change]] | None = None,
+    preemptions: Mapping[str, Preemption] | None = None,
+) -> list[Planned]:
     """One plan for each, in this order: each is planned as if those before it were submitted too.
 
-    The planner is asked when the first one is taken; each further one costs its own explanation only.
+    `outcomes` are those of `trial`; `changes` and `preemptions` what was found for those that wait, by uid.
     """
-    found = trial(situation, asked)
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
+    queues: dict[str, list[Candidate]] = {}
+    plans = []
     for candidate in asked:
-        outcome = found.get(candidate.uid) or Waiting(candidate, "NotYetEvaluated", "the planner gave no outcome for it")
-        tenant = candidate.tenant
+        outcome = outcomes.get(candidate.uid) or Waiting(candidate, "NotYetEvaluated", "the planner gave no outcome for it")
+        tenant, vcluster = candidate.tenant, candidate.vcluster
         before = used_nodes.get(tenant, 0), used_allocations.get(tenant, 0)
         taken = len(outcome.nodes) if isinstance(outcome, Placed) else candidate.minimum
-        used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
-        quota = _quota(situation, tenant, before, taken) if _may_ever(outcome) else None
+        quota = None
+        if may_ever(outcome):
+            used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
+            quota = _quota(situation, tenant, before, taken)
         match outcome:
             case Placed():
-                yield _now(situation, outcome, quota)
+                plans.append(_now(situation, outcome, quota))
             case Waiting():
-                yield _waits(situation, outcome, quota, asked, reader, changes, preemption)
+                if vcluster not in queues:
+                    queues[vcluster] = in_order(situation, vcluster, list(outcomes.values()))
+                found, victims = (changes or {}).get(candidate.uid, ()), (preemptions or {}).get(candidate.uid)
+                plans.append(_waits(situation, outcome, quota, queues[vcluster], reader, found, victims))
+    return plans
 
 
 def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
@@ -103,7 +111,8 @@ def undone(scene: Scene) -> Iterator[Scene]:
         scene.promises.update(promises)
 
 
-def _may_ever(outcome: Outcome) -> bool:
+def may_ever(outcome: Outcome) -> bool:
+    """Whether waiting helps, or is not needed."""
     return isinstance(outcome, Placed) or outcome.reason not in HOPELESS
 
 
@@ -122,12 +131,11 @@ def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
 
 
 def _waits(
-    situation: Situation, outcome: Waiting, quota: Quota | None, asked: Sequence[Candidate], reader: Reader,
-    changes: Callable[[Candidate], Sequence[Change]], preemption: Callable[[Candidate], Preemption | None],
+    situation: Situation, outcome: Waiting, quota: Quota | None, queue: Sequence[Candidate], reader: Reader,
+    changes: Sequence[Change], preemption: Preemption | None,
 ) -> Planned:  # fmt: skip
     candidate = outcome.candidate
-    verdict: Verdict = NEVER if outcome.reason in HOPELESS else LATER
-    queue = in_order(situation, candidate.vcluster, asked)
+    verdict: Verdict = LATER if may_ever(outcome) else NEVER
     return Planned(
         allocation=planned_work(situation, candidate),
         verdict=verdict,
@@ -138,8 +146,8 @@ def _waits(
         nodes=census(situation, candidate),
         expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,
         blockers=blockers(situation, candidate, outcome.reason, queue, reader),
-        changes=list(changes(candidate)),
-        preemption=preemption(candidate),
+        changes=list(changes),
+        preemption=preemption,
         quota=quota,
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lattice.scheduling.answers import Census, ExpectedStart, Position, Ranking, Whose, Work
 from lattice.scheduling.machine import Need, NodeFacts
-from lattice.scheduling.outcomes import Score, Waiting
+from lattice.scheduling.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.scene import Scene
@@ -69,17 +69,21 @@ class Situation:
         return self.scene.policy(vcluster)
 
 
-def in_order(situation: Situation, vcluster: str, more: Iterable[Candidate] = ()) -> list[Candidate]:
-    """The queue of a vcluster as the last cycle saw it: by score, then submission, then name; strict submission where so."""
-    mine = [one for one in (*situation.candidates.values(), *more) if one.vcluster == vcluster]
+def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
+    """The queue of a vcluster as the last cycle saw it: by score, then submission, then name; strict submission where so.
+
+    `more` are outcomes of work that is not in the queue yet, with their scores.
+    """
+    scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
+    asked = (outcome.candidate for outcome in more)
+    mine = [one for one in (*situation.candidates.values(), *asked) if one.vcluster == vcluster]
     if situation.policy(vcluster).kind == INTERACTIVE_FIFO:
         return sorted(mine, key=lambda one: (one.submitted, one.key))
-    return sorted(mine, key=lambda one: (-_total(situation, one), -one.preemption_class, one.submitted, one.key))
-
-
-def _total(situation: Situation, candidate: Candidate) -> float:
-    waiting = situation.waiting.get(candidate.uid)
-    return waiting.score.total if waiting is not None and waiting.score is not None else 0.0
+    for one in mine:
+        waiting = situation.waiting.get(one.uid)
+        if waiting is not None and waiting.score is not None:
+            scores[one.uid] = waiting.score.total
+    return sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key))
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:

@@ -36,11 +36,14 @@ def timeline(situation: Situation, vcluster: str = "") -> Timeline:
     step = _step(situation.now, (*running, *planned, *kept))
     at = [situation.now + number * step for number in range(STEPS)]
     columns = [_in_use(spans, at, step) for spans in (running, planned, kept)]
-    points = [
-        Point(at=format_time(moment), running=counts[0], planned=counts[1], reserved=counts[2])
-        for moment, *counts in zip(at, *columns, strict=True)
-    ]
+    points = [_point(moment, usable, *counts) for moment, *counts in zip(at, *columns, strict=True)]
     return Timeline(nodes=usable, step_seconds=step, points=points)
+
+
+def _point(moment: float, usable: int, running: int, planned: int, reserved: int) -> Point:
+    """Work ends before its walltime as a rule, so what is planned may overlap what runs: together they never exceed the nodes."""
+    planned = min(planned, max(0, usable - running))
+    return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
 
 
 def _planned(situation: Situation, vcluster: str) -> Iterable[Span]:

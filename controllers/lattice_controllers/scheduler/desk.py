@@ -1,28 +1,36 @@
 """Answers from the live state of one term: gathers the moment, asks the pure builders, and leaves everything as it was.
 
-Nothing holds the loop for long: the planner is asked once for each question, and each further step is a slice of its own.
+Nothing holds the loop for long: each question to the planner is a slice of its own, and what takes longer runs in a thread
+on what was read before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
 from lattice.daemon.clock import Clock
 from lattice.errors import Denied, Rejected
 from lattice.scheduling import explanation, queueing
-from lattice.scheduling.answers import PLAN_SCHEMA, Plan, Queues, Why
-from lattice.scheduling.prospect import prospects
+from lattice.scheduling.answers import PLAN_SCHEMA, Change, Plan, Preemption, Queues, Why
+from lattice.scheduling.changes import search
+from lattice.scheduling.outcomes import Score, Waiting
+from lattice.scheduling.preemption import preemption
+from lattice.scheduling.prospect import may_ever, prospects, trial
 from lattice.scheduling.readers import Reader
-from lattice.scheduling.situation import Expected, Situation
+from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
-from lattice.views.cluster import Tenant
+from lattice.views.cluster import Tenant, VCluster
 from lattice_controllers.scheduler.loop import Loop
+
+MOST_CHANGED: Final = 4
+"""Allocations of one plan for which changes and victims are sought."""
 
 
 class LoopDesk:
@@ -30,31 +38,44 @@ class LoopDesk:
 
     def __init__(
         self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate], holders: Callable[[], Mapping[str, Holder]],
-        expected: Callable[[], Mapping[str, Expected]], number: Callable[[str], int | None],
-        vclusters: Callable[[], Iterable[str]], tenants: Callable[[], Mapping[str, Tenant]],
+        expected: Callable[[], Mapping[str, Expected]], suppose: Callable[[Sequence[Waiting]], Awaitable[Mapping[str, Expected]]],
+        number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
     ) -> None:  # fmt: skip
         self._clock = clock
         self._loop = loop
         self._candidate = candidate
         self._holders = holders
         self._expected = expected
+        self._suppose = suppose
         self._number = number
         self._vclusters = vclusters
         self._tenants = tenants
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
-        return explanation.why(self._situation(), uid, reader)
+        candidate, waiting = self._loop.candidates.get(uid), self._loop.reasons.get(uid)
+        found: list[Change] = []
+        victims = None
+        if candidate is not None and waiting is not None:
+            found = await self._changes(candidate)
+            victims = await self._victims(waiting, reader)
+        return explanation.why(self._situation(), uid, reader, changes=found, preemption=victims)
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """What would become of these, in this order."""
         del optimal
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         situation = self._situation()
-        plans = []
-        for planned in prospects(situation, asked, reader):
-            plans.append(planned)
-            await asyncio.sleep(0)
+        outcomes = trial(situation, asked)
+        waiting = [one for one in outcomes.values() if isinstance(one, Waiting) and may_ever(one)]
+        if waiting:
+            supposed = await self._suppose(waiting)
+            situation = replace(situation, expected={**situation.expected, **supposed})
+        hopeless = [one for one in outcomes.values() if isinstance(one, Waiting) and not may_ever(one)]
+        changes = {one.candidate.uid: await self._changes(one.candidate) for one in [*waiting, *hopeless][:MOST_CHANGED]}
+        victims = {one.candidate.uid: await self._victims(one, reader) for one in waiting[:MOST_CHANGED]}
+        chosen = {uid: found for uid, found in victims.items() if found is not None}
+        plans = prospects(situation, asked, outcomes, reader, changes=changes, preemptions=chosen)
         return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
@@ -71,6 +92,39 @@ class LoopDesk:
             expected=self._expected(),
             number=self._number,
         )
+
+    async def _changes(self, candidate: Candidate) -> list[Change]:
+        """The smallest changes that would start it now; the loop goes on between two questions to the planner."""
+        scene, found = self._loop.scene, []
+        types = {facts.gpu_type for facts in scene.machine.nodes.values() if facts.gpu_type}
+        queues = {name: list(self._loop.queue(name)) for name in self._loop.vclusters()}
+        for change in search(scene, candidate, self._clock.now(), types, self._open_to(candidate.tenant), queues):
+            if change is not None:
+                found.append(change)
+            await asyncio.sleep(0)
+        return found
+
+    def _open_to(self, tenant: str) -> set[str]:
+        """The vclusters that start work of a tenant."""
+        return {
+            name
+            for name, vcluster in self._vclusters().items()
+            if vcluster.spec.state == "Open" and not {"*", tenant}.isdisjoint(vcluster.spec.tenants)
+        }
+
+    async def _victims(self, waiting: Waiting, reader: Reader) -> Preemption | None:
+        """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
+        if waiting.reason not in ABOUT_NODES:
+            return None
+        candidate, machine = waiting.candidate, self._loop.scene.machine
+        eligible = [index for index in machine.eligible(candidate.need) if machine.nodes[index].usable]
+        free = [index for index in eligible if index not in machine.taken]
+        score = waiting.score or Score(candidate.preemption_class / 10)
+        found = await asyncio.to_thread(
+            preemption, candidate, list(self._holders().values()), dict(machine.nodes), eligible, free, dict(self._loop.scene.policies),
+            self._clock.now(), score=score.total,
+        )  # fmt: skip
+        return explanation.sacrifice(self._situation(), found, reader)
 
     def _asked(self, document: dict[str, Any], number: int) -> Candidate:
         """The candidate that it would be if it were submitted now."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lattice.daemon.clock import Clock
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import FINISHED
 from lattice.scheduling.forecast import Expected, Forecaster, foresee, work_of
+from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO
 from lattice.scheduling.work import Candidate
 from lattice.units import parse_time
@@ -37,6 +38,7 @@ class Forecasts:
         self._took = took
         self._stopped = stopped
         self._learnt: set[str] = set()
+        self._turn = asyncio.Lock()
 
     async def run(self) -> None:
         """Foresee until cancelled; the long part runs in a thread, so that no cycle waits for it."""
@@ -45,7 +47,18 @@ class Forecasts:
             await self._clock.sleep(FORECAST_SECONDS)
             if self._loop.cycles != seen and self._loop.candidates and not self._stopped():
                 seen = self._loop.cycles
-                await self._foresee()
+                async with self._turn:
+                    await self._foresee()
+
+    async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
+        """When work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""
+        async with self._turn:
+            loop, now = self._loop, self._clock.now()
+            names = {*loop.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
+            queues = {name: in_line(loop, name, outcomes) for name in names}
+            view = self.forecaster.look(loop.scene, queues, now, [*loop.reasons.values(), *outcomes])
+            foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
+            return self.forecaster.suppose(view, foreseen, [outcome.candidate.uid for outcome in outcomes])
 
     async def _foresee(self) -> None:
         began, loop = self._clock.monotonic(), self._loop
@@ -92,9 +105,10 @@ class Forecasts:
             self.learn(allocation)
 
 
-def in_line(loop: Loop, vcluster: str) -> list[Candidate]:
-    """The queue of a vcluster in the order of its last cycle."""
+def in_line(loop: Loop, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
+    """The queue of a vcluster in the order of its last cycle, and `more` work among it by its score."""
+    scores = {**loop.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
+    queue = [*loop.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
     if loop.scene.policy(vcluster).kind == INTERACTIVE_FIFO:
-        return sorted(loop.queue(vcluster), key=lambda one: (one.submitted, one.key))
-    scores = loop.scores
-    return sorted(loop.queue(vcluster), key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))
+        return sorted(queue, key=lambda one: (one.submitted, one.key))
+    return sorted(queue, key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))

@@ -160,7 +160,7 @@ class Term:
             clock, self.loop, candidate=self.allocations.candidate, holders=lambda: scene.holders,
             expected=lambda: self.allocations.expectations.found,
             number=lambda uid: self.allocations.number(uid) or None,
-            vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects,
+            vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
         )  # fmt: skip
         self.plans = Plans(
             cluster,

@@ -53,7 +53,8 @@ def checked(answer: Part) -> dict[str, Any]:
 
 
 def planned(situation: Situation, *asked: Any, reader: Reader = ALICE) -> Plan:
-    return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=list(prospects(situation, asked, reader)))
+    plans = prospects(situation, asked, trial(situation, asked), reader)
+    return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans)
 
 
 def everything_said(situation: Situation, reader: Reader) -> str:
