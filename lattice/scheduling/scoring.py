@@ -18,8 +18,8 @@ from lattice.scheduling.policy import BALANCED, Policy, Weights
 from lattice.scheduling.shares import Shares, Standing
 from lattice.scheduling.work import Candidate, Holder
 
-TIE: Final = 0.001
-"""At equal deficit the user with less decayed usage goes first: of equal scores at most the third decimal is given for that."""
+TIE: Final = 0.0001
+"""At equal deficit the user with less decayed usage goes first: so much of a score, less than is shown, is given for that."""
 
 
 _DATA: Final = cost.data_readiness()
