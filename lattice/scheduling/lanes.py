@@ -35,6 +35,9 @@ class Lane:
         self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
+        self.kinds = {bucket.key.hardware for bucket in self.pool.buckets}
+        self.eligible = sum(len(bucket.members) for bucket in self.pool.buckets)
+        self.usable = sum(bucket.usable for bucket in self.pool.buckets)
         self.power_short = 0
         """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
         self.told: dict[tuple[int, float | None], tuple[str, str]] = {}
@@ -54,8 +57,11 @@ class Lane:
                     return None
         self.power_short = 0
         most = min(candidate.maximum, room)
-        pool = self.now_pool(duration)
-        chosen = self._choose(pool, nodes, most)
+        self.pool.sync()
+        chosen = None
+        if self.pool.whole.total >= nodes or self.borrows:
+            pool = self.now_pool(duration)
+            chosen = self._choose(pool, nodes, most)
         if chosen is None and self.borrows:
             pool = self._with_borrowed(candidate, duration)
             chosen = self._choose(pool, nodes, nodes)
@@ -81,11 +87,9 @@ class Lane:
             return self.pool
         return self.pool_at(now, now + duration)
 
-    def pool_at(self, start: float, end: float, *, buckets: Sequence[Bucket] | None = None) -> Pool:
+    def pool_at(self, start: float, end: float) -> Pool:
         """What is free from start to end."""
-        profile, reservation = self._lanes.profile, self.reservation
-        of = self.pool.buckets if buckets is None else buckets
-        return Pool(self._lanes.scene.machine, of, {bucket: profile.capacity(bucket, start, end, reservation) for bucket in of})
+        return self.pool.capped(self._lanes.profile.capacities(self.pool.members, start, end, self.reservation))
 
     def fits(self, pool: Pool, nodes: int) -> bool:
         """Whether a pool has a place for so many."""
@@ -93,7 +97,7 @@ class Lane:
 
     def may_reserve(self, candidate: Candidate) -> bool:
         """Whether nodes are what it waits for, and usable ones for it exist at home."""
-        return not self.power_short and sum(bucket.usable for bucket in self.pool.buckets) >= candidate.minimum
+        return not self.power_short and self.usable >= candidate.minimum
 
     def promise(self, candidate: Candidate, before: Promise | None) -> Promise | None:
         """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
@@ -101,14 +105,14 @@ class Lane:
         duration, nodes, now = lanes.scene.occupancy(candidate), candidate.minimum, lanes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
-        for start in lanes.profile.starts(self.pool.buckets, nodes):
+        for start in lanes.profile.starts(self.pool.members, nodes, duration):
             if before is not None and start >= before.start:
                 return before
             end = round_up(start + duration, now)
-            pool = self.pool_at(start, end)
-            if pool.whole.total < nodes:
+            caps = lanes.profile.capacities(self.pool.members, start, end, self.reservation)
+            if sum(caps.values()) < nodes:
                 continue
-            counts = self._choose(pool, nodes, nodes)
+            counts = self._choose(self.pool.capped(caps), nodes, nodes)
             if counts is not None:
                 by_key = tuple((bucket.key, count) for bucket, count in counts)
                 return Promise(candidate.uid, candidate.vcluster, start, end, by_key)
@@ -119,7 +123,7 @@ class Lane:
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)
         if known is None:
-            empty = Pool(self._lanes.scene.machine, pool.buckets, {bucket: bucket.usable for bucket in pool.buckets})
+            empty = pool.capped({bucket: bucket.usable for bucket in pool.buckets})
             parts = [part for name, part in empty.parts.items() if name] if self.conformance == REQUIRED and nodes > 1 else [empty.whole]
             known = self._limits[key] = min((part.fewest(nodes) for part in parts if part.total >= nodes), default=0)
         return known
@@ -153,12 +157,12 @@ class Lane:
         lanes = self._lanes
         left = lanes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
-        pool = self.pool_at(lanes.now, lanes.now + duration, buckets=[*self.pool.buckets, *others])
-        caps = dict(pool.caps or {})
+        pool = Pool(lanes.scene.machine, [*self.pool.buckets, *others])
+        caps = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
         for bucket in others:
             caps[bucket] = min(caps[bucket], left)
             left -= caps[bucket]
-        return Pool(lanes.scene.machine, pool.buckets, caps)
+        return pool.capped(caps)
 
     def _still(self, promise: Promise, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""
@@ -200,7 +204,8 @@ class Lane:
 
     def _plainest(self, pool: Pool, nodes: int, ask: Ask, found: Found) -> tuple[Pool, Found]:
         """The pool without the scarcest hardware that still allows the same groups and fingerprints."""
-        classes = self._lanes.by_pressure(pool.classes) if len(pool.classes) > 1 else []
+        kinds = self.kinds if pool.members is self.pool.members else {bucket.key.hardware for bucket in pool.buckets}
+        classes = self._lanes.by_pressure(kinds) if len(kinds) > 1 else []
         for last in range(1, len(classes)):
             part = self._restricted(pool, frozenset(classes[:last]))
             plain = find(part, nodes, ask, self._lanes.pressure_on)
@@ -211,8 +216,7 @@ class Lane:
     def _restricted(self, pool: Pool, classes: frozenset[Hardware]) -> Pool:
         if pool.caps is None:
             return self._lanes.scene.pools.of(self.need, self.home, known=self._known, classes=classes)
-        buckets = [bucket for bucket in pool.buckets if bucket.key.hardware in classes]
-        return Pool(self._lanes.scene.machine, buckets, pool.caps)
+        return pool.capped({bucket: count if bucket.key.hardware in classes else 0 for bucket, count in pool.caps.items()})
 
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
         return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)

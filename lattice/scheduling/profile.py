@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from lattice.scheduling.machine import NEVER, Bucket, Key, Machine
 
@@ -64,7 +65,9 @@ class Profile:
         self._machine = machine
         self._overrun = overrun
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
+        self._slots: dict[str, list[tuple[Bucket, int]]] = {}
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
+        self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
         for promise in promises:
             self.add(promise)
 
@@ -72,7 +75,8 @@ class Profile:
         """These nodes are kept for it."""
         self.version += 1
         self.promises[promise.uid] = promise
-        for bucket, count in self._buckets(promise):
+        self._slots[promise.uid] = list(self._buckets(promise))
+        for bucket, count in self._slots[promise.uid]:
             self._reserved.setdefault(bucket, {})[promise.uid] = (promise.start, promise.end, count)
 
     def remove(self, uid: str) -> Promise | None:
@@ -81,24 +85,15 @@ class Profile:
         if promise is None:
             return None
         self.version += 1
-        for bucket in [bucket for bucket, slots in self._reserved.items() if uid in slots]:
+        for bucket, _ in self._slots.pop(uid):
             del self._reserved[bucket][uid]
             if not self._reserved[bucket]:
                 del self._reserved[bucket]
         return promise
 
-    def touches(self, members: Iterable[Bucket] | dict[Bucket, int]) -> bool:
+    def touches(self, members: Mapping[Bucket, int]) -> bool:
         """Whether any of these buckets has nodes that are kept for somebody."""
-        if isinstance(members, dict):
-            return any(bucket in members for bucket in self._reserved)
-        return any(bucket in self._reserved for bucket in members)
-
-    def kept(self, bucket: Bucket, start: float, end: float) -> int:
-        """How many nodes of a bucket are kept for somebody at some time in [start, end), at most."""
-        slots = self._reserved.get(bucket, {}).values()
-        overlapping = [slot for slot in slots if slot[0] < end and slot[1] > start]
-        points = [start, *(slot[0] for slot in overlapping if slot[0] > start)]
-        return max(sum(count for begin, stop, count in overlapping if begin <= point < stop) for point in points)
+        return any(bucket in members for bucket in self._reserved)
 
     def crosses(self, start: float, end: float) -> bool:
         """Whether any window lies in [start, end)."""
@@ -122,42 +117,75 @@ class Profile:
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
         """How many nodes of a bucket are free from start to end: nothing promised to others, no window in the way."""
-        if self.closings and self.closed(bucket, start, end, reservation) is not None:
-            return 0
-        if reservation and not self.inside(bucket, start, end, reservation):
-            return 0
-        slots = self._reserved.get(bucket)
-        if slots is None:
-            return self._at(bucket, start)
-        least = self._at(bucket, start) - sum(count for begin, stop, count in slots.values() if begin <= start < stop)
-        for point, _, _ in slots.values():
-            if start < point < end:
-                free = self._at(bucket, point) - sum(count for begin, stop, count in slots.values() if begin <= point < stop)
-                least = min(least, free)
-        return max(0, least)
+        return self.capacities((bucket,), start, end, reservation)[bucket]
 
-    def starts(self, buckets: Sequence[Bucket], nodes: int) -> Iterator[float]:
-        """The times after now at which more may be free than before, ascending, from when so many have come free at all."""
-        gains: dict[float, int] = {}
-        for bucket in buckets:
-            _, times, totals = self._released(bucket)
-            before = 0
-            for time, total in zip(times, totals, strict=True):
-                gains[time] = gains.get(time, 0) + total - before
-                before = total
-            for _, stop, _ in self._reserved.get(bucket, {}).values():
-                if self.now < stop < NEVER:
-                    gains.setdefault(stop, 0)
+    def capacities(self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "") -> dict[Bucket, int]:
+        """`capacity` of each bucket."""
+        if start <= self.now:
+            caps = {bucket: len(bucket.free) for bucket in buckets}
+        else:
+            caps = {bucket: self._at(bucket, start) for bucket in buckets}
+        for bucket, slots in self._reserved.items():
+            if bucket in caps:
+                caps[bucket] = self._least(bucket, slots.values(), start, end)
+        if reservation or self.crosses(start, end):
+            for bucket in buckets:
+                if self.closed(bucket, start, end, reservation) or (reservation and not self.inside(bucket, start, end, reservation)):
+                    caps[bucket] = 0
+        return caps
+
+    def starts(self, members: Mapping[Bucket, int], nodes: int, duration: float) -> Iterator[float]:
+        """The times after now, ascending, from which so many may be free for so long: totals say so, buckets may not."""
+        times, reached = self._merged(members)
+        kept = self._kept(members)
+        points = {time for time in times if time > self.now}
+        points.update(stop for _, stop, _ in kept if self.now < stop < NEVER)
         for closing in self.closings:
-            if any(closing.mask in bucket.key.marks for bucket in buckets):
-                for time in (closing.start, closing.end):
-                    if self.now < time < NEVER:
-                        gains.setdefault(time, 0)
-        reached = sum(len(bucket.free) for bucket in buckets)
-        for time in sorted(gains):
-            reached += gains[time]
-            if reached >= nodes:
-                yield time
+            if any(closing.mask in bucket.key.marks for bucket in members):
+                points.update(time for time in (closing.start, closing.end) if self.now < time < NEVER)
+
+        def left(time: float) -> int:
+            return reached[bisect_right(times, time) - 1] - sum(count for begin, stop, count in kept if begin <= time < stop)
+
+        for time in sorted(points):
+            if left(time) >= nodes:
+                end = time + duration
+                if all(left(begin) >= nodes for begin, _, _ in kept if time < begin < end):
+                    yield time
+
+    def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
+        """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""
+        key = id(members)
+        stamp = (len(self._machine.log), self._machine.shape)
+        known = self._merges.get(key)
+        if known is None or known[0] != stamp:
+            gains: dict[float, int] = {}
+            for bucket in members:
+                _, times, totals = self._released(bucket)
+                before = 0
+                for time, total in zip(times, totals, strict=True):
+                    gains[time] = gains.get(time, 0) + total - before
+                    before = total
+            merged = sorted(gains)
+            start = sum(len(bucket.free) for bucket in members)
+            reached = list(accumulate((gains[time] for time in merged), initial=start))
+            known = self._merges[key] = (stamp, [-NEVER, *merged], reached, members)
+        return known[1], known[2]
+
+    def _kept(self, members: Mapping[Bucket, int]) -> list[tuple[float, float, int]]:
+        """What is promised of these buckets: from, until, nodes."""
+        kept = []
+        for uid, promise in self.promises.items():
+            count = sum(part for bucket, part in self._slots[uid] if bucket in members)
+            if count:
+                kept.append((promise.start, promise.end, count))
+        return kept
+
+    def _least(self, bucket: Bucket, slots: Collection[tuple[float, float, int]], start: float, end: float) -> int:
+        points = [start, *(begin for begin, _, _ in slots if start < begin < end)]
+        return max(
+            0, min(self._at(bucket, point) - sum(count for begin, stop, count in slots if begin <= point < stop) for point in points)
+        )
 
     def _at(self, bucket: Bucket, time: float) -> int:
         if time <= self.now:
