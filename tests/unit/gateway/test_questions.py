@@ -1,0 +1,238 @@
+"""Questions about the queue, through the gateway to the scheduler that leads: who asks, what he may see, and over mTLS alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import NotFound
+from lattice.kube.resources import LEASES
+from lattice.scheduling.answers import PLAN_SCHEMA, QUEUE_SCHEMA, WHY_SCHEMA, Plan, Queues, Why, Work
+from lattice.scheduling.readers import Reader
+from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, Files
+from tests.unit.gateway.authority import Pair
+from tests.unit.gateway.test_gateway import World, started
+
+AT = "2026-11-21T12:00:00Z"
+BODY = {"allocations": [{"metadata": {"name": "a", "namespace": "physics"}, "spec": {"tenant": "physics"}}]}
+
+
+@dataclass
+class NotingDesk:
+    """Answers little, and notes what it was asked by whom."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    async def why(self, uid: str, reader: Reader) -> Why:
+        self.asked.append(("why", uid, reader))
+        if uid == "gone":
+            raise NotFound("it waits for nothing", reason="NotPending")
+        return Why(schema=WHY_SCHEMA, allocation=Work(namespace="physics", name="job", uid=uid), reason="WaitingForNodes")
+
+    async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
+        self.asked.append(("plan", allocations, reader, optimal))
+        return Plan(schema=PLAN_SCHEMA, at=AT, allocations=[])
+
+    async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
+        self.asked.append(("queue", vcluster, reader, limit))
+        return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
+
+
+@dataclass
+class Site:
+    """A gateway, and a scheduler that may lead."""
+
+    world: World
+    desk: NotingDesk
+    port: int = 0
+    leads: bool = True
+
+    async def get(self, path: str, *, user: str = "alice") -> tuple[int, dict[str, Any]]:
+        async with asyncio.timeout(20), self.world.get(path, user=user) as response:
+            return response.status, json.loads(await response.read())
+
+    async def post(self, body: object, *, user: str = "alice") -> tuple[int, dict[str, Any]]:
+        trust = ssl.create_default_context(cadata=self.world.authority.pem)
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+            session.post(
+                f"https://localhost:{self.world.port}/v1/plan", ssl=trust, json=body, headers={"Authorization": f"Bearer {user}-token"}
+            ) as response,
+        ):
+            return response.status, json.loads(await response.read())
+
+    async def directly(self, client: Pair | None) -> tuple[int, dict[str, Any]]:
+        """Ask the scheduler itself, with a certificate of the nodes' authority, or none."""
+        trust = ssl.create_default_context(cadata=self.world.authority.pem)
+        if client is not None:
+            trust.load_cert_chain(client.certificate, client.key)
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+            session.get(f"https://127.0.0.1:{self.port}/v1/queue?user=alice", ssl=trust, server_hostname="lattice-scheduler") as response,
+        ):
+            return response.status, json.loads(await response.read())
+
+    async def lease(self, *, holder: str = "leader", url: str | None = None) -> None:
+        """What the leader writes."""
+        metadata = {"name": "lattice-scheduler", "annotations": {ANNOTATION: url or f"https://127.0.0.1:{self.port}"}}
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": AT}
+        await self.world.cluster.create(
+            LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}, "lattice-system"
+        )
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with started(tmp_path, SystemClock()) as world, scheduler(world) as made:
+        world.cluster.grants |= {
+            ("alice", "get", "allocations", "*"), ("alice", "list", "allocations", "none"), ("alice", "create", "allocations", "*"),
+        }  # fmt: skip
+        yield made
+
+
+@asynccontextmanager
+async def scheduler(world: World) -> AsyncIterator[Site]:
+    pair = world.authority.pair("lattice:scheduler", dns=("lattice-scheduler",))
+    made = Site(world, NotingDesk())
+    files = Files(pair.certificate, pair.key, str(world.authority.path))
+    server = AnswerServer(files, SystemClock(), desk=lambda: made.desk if made.leads else None, leader=lambda: "vm-2-1234")
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))
+        async with asyncio.timeout(5):
+            made.port = await listening
+        yield made
+        task.cancel()
+
+
+async def test_why_is_answered_with_the_identity_of_who_asks_and_the_namespaces_that_he_may_list(site: Site) -> None:
+    await site.lease()
+    await site.world.allocation()
+    site.world.cluster.grants.add(("alice", "list", "allocations", ""))
+    status, body = await site.get("/v1/why/physics/job")
+    assert (status, body["schema"], body["reason"]) == (200, WHY_SCHEMA, "WaitingForNodes")
+    (kind, uid, reader), *_ = site.desk.asked
+    assert (kind, uid) == ("why", body["allocation"]["uid"])
+    assert reader == Reader("alice", frozenset({"physics"}), everything=True)  # the fake authoriser knows no namespaces
+
+
+async def test_without_the_right_to_list_nothing_of_the_tenant_is_named(site: Site) -> None:
+    await site.lease()
+    await site.world.allocation()
+    assert (await site.get("/api/v1/why/physics/job"))[0] == 200
+    assert site.desk.asked[0][2] == Reader("alice")
+
+
+async def test_who_may_not_read_the_allocation_is_told_no_more_than_he_said(site: Site) -> None:
+    await site.lease()
+    await site.world.allocation()
+    status, body = await site.get("/v1/why/physics/job", user="eve")
+    assert (status, body["reason"]) == (403, "AllocationForbidden")
+    assert "eve" in body["message"]
+    assert site.desk.asked == []
+    assert (await site.get("/v1/queue", user="nobody"))[0] == 401
+
+
+async def test_the_queue_is_for_everybody_who_is_known(site: Site) -> None:
+    await site.lease()
+    assert (await site.get("/v1/queue/hpc?namespaces=physics,lab&limit=7", user="eve"))[0] == 200
+    assert site.desk.asked == [("queue", "hpc", Reader("eve"), 7)]
+    assert (await site.get("/v1/queue?limit=many"))[1]["reason"] == "ParameterInvalid"
+    assert (await site.get("/v1/queue?color=red"))[1]["message"] == "the parameter color is not known; known are namespaces, limit"
+
+
+async def test_a_plan_needs_the_right_to_submit_and_is_for_oneself(site: Site) -> None:
+    await site.lease()
+    assert (await site.post(BODY, user="eve"))[1]["reason"] == "SubmissionForbidden"
+    status, body = await site.post({**BODY, "optimal": True})
+    assert (status, body) == (200, {"schema": PLAN_SCHEMA, "at": AT, "allocations": []})
+    _, allocations, reader, optimal = site.desk.asked[0]
+    assert (allocations[0]["spec"]["user"], reader.user, optimal) == ("alice", "alice", True)
+    other = {"allocations": [{**BODY["allocations"][0], "spec": {"tenant": "physics", "user": "bob"}}]}
+    assert (await site.post(other))[1]["reason"] == "RunasForbidden"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"allocations": []}, "1 to 64 allocations, and 0 are given"),
+        ({"allocations": [{}]}, "metadata.namespace"),
+        ({"allocation": 1}, "missing required field"),
+        ([], "no list of allocations"),
+        ({"allocations": [{"metadata": {"namespace": "a"}, "spec": {}}] * 65}, "65 are given"),
+    ],
+    ids=["empty", "without a namespace", "misspelt", "no object", "too many"],
+)
+async def test_a_plan_that_is_none_is_refused_with_what_is_wrong(site: Site, body: object, sentence: str) -> None:
+    status, said = await site.post(body)
+    assert (status, said["reason"]) == (400, "PlanInvalid")
+    assert sentence in said["message"]
+
+
+async def test_without_a_scheduler_the_answer_says_since_when(site: Site) -> None:
+    assert (await site.get("/v1/queue"))[1] == {"reason": "SchedulerAway", "message": "the scheduler has never run on this cluster"}
+    await site.lease(holder="")
+    status, body = await site.get("/v1/queue")
+    assert (status, body["message"]) == (503, f"no scheduler leads since {AT}")
+
+
+async def test_a_scheduler_that_does_not_listen_any_more_is_silent(site: Site) -> None:
+    await site.lease(url="https://127.0.0.1:9")
+    status, body = await site.get("/v1/queue")
+    assert (status, body["reason"]) == (503, "SchedulerSilent")
+
+
+async def test_a_standby_says_who_leads_and_answers_nothing(site: Site) -> None:
+    await site.lease()
+    site.leads = False
+    status, body = await site.get("/v1/queue")
+    assert (status, body) == (503, {"reason": "NotLeading", "message": "this scheduler is a standby; vm-2-1234 leads"})
+    assert site.desk.asked == []
+
+
+async def test_what_the_scheduler_does_not_have_is_not_found_here_either(site: Site) -> None:
+    await site.lease()
+    site.desk.why = lambda uid, reader: NotingDesk.why(site.desk, "gone", reader)  # type: ignore[method-assign]
+    await site.world.allocation()
+    assert await site.get("/v1/why/physics/job") == (404, {"reason": "NotPending", "message": "it waits for nothing"})
+    assert (await site.get("/v1/why/physics/other"))[0] == 404
+
+
+@pytest.mark.parametrize("name", ["lattice:agent:n1", "lattice:scheduler", "alice", ""])
+async def test_the_scheduler_answers_the_gateway_alone(site: Site, name: str) -> None:
+    status, body = await site.directly(site.world.authority.pair(name) if name else None)
+    assert (status, body["reason"]) == (403, "NotTheGateway")
+    assert site.desk.asked == []
+
+
+async def test_a_certificate_of_another_authority_is_not_even_heard(site: Site) -> None:
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await site.directly(site.world.clients.pair("lattice:gateway"))
+
+
+async def test_the_gateway_asks_nobody_but_the_scheduler(site: Site) -> None:
+    """An agent's certificate at the address of the Lease is not believed."""
+    pair = site.world.authority.pair("lattice:agent:evil", dns=("evil",))
+    files = Files(pair.certificate, pair.key, str(site.world.authority.path))
+    server = AnswerServer(files, SystemClock(), desk=lambda: site.desk, leader=lambda: "")
+    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))
+        async with asyncio.timeout(5):
+            await site.lease(url=f"https://127.0.0.1:{await listening}")
+        status, body = await site.get("/v1/queue")
+        task.cancel()
+    assert (status, body["reason"]) == (503, "SchedulerSilent")
+    assert "lattice-scheduler" in body["message"]
