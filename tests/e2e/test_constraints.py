@@ -22,17 +22,19 @@ classes:
   gh200: {cpus: 288, memory: 480Gi, gpus: 4, gpuType: GH200, gpuMemory: 96Gi, unifiedMemory: true, watts: 2800}
   a100: {cpus: 128, memory: 512Gi, gpus: 8, gpuType: A100, gpuMemory: 80Gi, watts: 4000}
   cpu: {cpus: 256, memory: 512Gi, cxlMemory: 2Ti, features: [nvme_scratch], watts: 900}
+  plain: {cpus: 64, memory: 128Gi, features: [bench]}
 nodes:
   - {names: "gh[1-2]", class: gh200, group: d0, switch: s0, fingerprint: a}
   - {names: "gh[3-5]", class: gh200, group: d0, switch: s1, fingerprint: b}
   - {names: "a[1-2]", class: a100, group: d1}
   - {names: "c[1-2]", class: cpu, group: d2}
+  - {names: "lab[1-2]", class: plain, group: d3, vcluster: lab}
 """
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """An instance of nine hollow nodes and no real one."""
+    """An instance of eleven hollow nodes and no real one."""
     file = tmp_path_factory.mktemp("site") / "inventory.yaml"
     file.write_text(INVENTORY, encoding="utf-8")
     instance = new_instance("constraints", Options(nodes=0, inventory=str(file), fsync=False, without=("gateway",)))
@@ -68,12 +70,12 @@ NEVER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def body(name: str, constraints: dict[str, Any], resources: dict[str, Any], nodes: int) -> dict[str, Any]:
+def body(name: str, constraints: dict[str, Any], resources: dict[str, Any], nodes: int, **spec: Any) -> dict[str, Any]:
     """An Allocation on hollow nodes, over at once."""
     asked = {"nodes": nodes, **resources, "constraints": {"features": ["hollow"], **constraints}}
     work = {"entrypoint": "true", "environment": {"variables": {"HOLLOW_SECONDS": "0.1"}}, "lifecycle": {"walltime": "5m"}}
     kind = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": name}}
-    return {**kind, "spec": {"resources": asked, **work}}
+    return {**kind, "spec": {"resources": asked, **work, **spec}}
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +110,8 @@ def scheduled(me: Person, name: str) -> dict[str, Any]:
     return next((entry for entry in conditions if entry["type"] == "Scheduled"), {})
 
 
-def apply(me: Person, name: str, constraints: dict[str, Any], nodes: int) -> None:
-    me.kubectl("apply", "-n", me.namespace, "-f", "-", stdin=json.dumps(body(name, constraints, {}, nodes)))
+def apply(me: Person, name: str, constraints: dict[str, Any], nodes: int, **spec: Any) -> None:
+    me.kubectl("apply", "-n", me.namespace, "-f", "-", stdin=json.dumps(body(name, constraints, {}, nodes, **spec)))
 
 
 def test_where_equal_software_is_required_a_mixed_set_waits_and_without_it_is_used(me: Person) -> None:
@@ -119,6 +121,15 @@ def test_where_equal_software_is_required_a_mixed_set_waits_and_without_it_is_us
     me.lattice("cancel", "alike")
     apply(me, "mixed", {"gpuType": "GH200"}, 4)
     assert me.ended("mixed")["phase"] == "Completed"
+
+
+def test_work_of_a_vcluster_runs_on_the_nodes_that_the_inventory_puts_at_home_there(me: Person) -> None:
+    apply(me, "at-home", {}, 2, vcluster="lab")
+    assert me.ended("at-home")["nodes"] == "lab[1-2]"
+    apply(me, "a-guest", {"features": ["hollow", "bench"]}, 1, vcluster="hpc-batch")
+    until(Seen(lambda: scheduled(me, "a-guest"), lambda seen: seen.get("status") == "False"), within=10)
+    assert me.get("a-guest")["status"]["phase"] == "Pending"
+    me.lattice("cancel", "a-guest")
 
 
 def test_the_table_of_nodes_shows_what_can_be_asked_for(me: Person) -> None:
