@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -93,16 +93,7 @@ class Calendar:
             return None
         begin = max(since, firsts[0].start, firsts[1].start)
         until = begin + OVERLAP_SECONDS if self.recurs and other.recurs else float("inf")
-        mine, theirs = self.spans(begin), other.spans(begin)
-        one, two = next(mine, None), next(theirs, None)
-        while one is not None and two is not None and min(one.start, two.start) < until:
-            if one.meets(two):
-                return one, two
-            if one.end <= two.end:
-                one = next(mine, None)
-            else:
-                two = next(theirs, None)
-        return None
+        return first_meeting(*(takewhile(lambda span: span.start < until, one.spans(begin)) for one in (self, other)))
 
     def _near(self, since: float) -> int:
         """A window number at or before the first one that ends after `since`."""
@@ -123,6 +114,19 @@ class Calendar:
         except OverflowError:
             return None  # past the year 9999
         return None if self.until is not None and start > self.until else start
+
+
+def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, Span] | None:
+    """The first windows of two ascending sequences that have a moment in common."""
+    one, two = next(mine, None), next(theirs, None)
+    while one is not None and two is not None:
+        if one.meets(two):
+            return one, two
+        if one.end <= two.end:
+            one = next(mine, None)
+        else:
+            two = next(theirs, None)
+    return None
 
 
 def calendar_of(spec: ReservationSpec) -> Calendar:

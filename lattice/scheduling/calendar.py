@@ -1,7 +1,8 @@
 """Reservations as the cycle reads them: which nodes each of them holds, and its next windows. Pure.
 
 Older reservations choose first. Named nodes are those that exist; a number of nodes is chosen once, the nodes that
-are free first going first, and kept: what stands in the status is taken again as long as it fits.
+are free first going first, and kept: what stands in the status is taken again as long as it fits. Recurrences are
+compared for `AHEAD_SECONDS`; a meeting that lies later shows when it has come that near.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from heapq import nsmallest
+from itertools import islice, takewhile
 from typing import Final
 
 from lattice.errors import Rejected
-from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, show_span
-from lattice.scheduling.machine import HOLLOW, Machine, NodeFacts, indices_of
+from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, first_meeting, show_span
+from lattice.scheduling.machine import HOLLOW, Hardware, Key, Machine, NodeFacts, indices_of
 from lattice.scheduling.scene import Window
-from lattice.scheduling.work import Holder
 from lattice.units import expand_nodes, fold_nodes, format_time
 from lattice.views.reservation import Reservation, ReservationSpec
 
+AHEAD_SECONDS: Final = 60 * 86400.0
 MOST_WINDOWS: Final = 16
 """How many windows of one reservation, the open one included, a cycle looks at."""
 NODES_MISSING, OVERLAPS, CALENDAR_INVALID = "NodesMissing", "Overlaps", "CalendarInvalid"
@@ -91,20 +93,40 @@ def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
     return one.overlap(two, now) if pair is not None and min(pair[0].end, pair[1].end) <= now else pair
 
 
+# The same questions are asked at every change: each is answered once a day.
+
+
 @lru_cache(maxsize=65536)
 def _meet_from(one: Calendar, two: Calendar, since: float) -> tuple[Span, Span] | None:
-    """The same question is asked at every change: it is answered once a day."""
+    if one.recurs and two.recurs:
+        return first_meeting(iter(_ahead(one, since)), iter(_ahead(two, since)))
     return one.overlap(two, since)
 
 
-def book(
-    reservations: Iterable[Reservation], machine: Machine, holders: Iterable[Holder], now: float, chosen: Mapping[str, int]
-) -> dict[str, Booking]:
+@lru_cache(maxsize=1024)
+def _ahead(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    return tuple(takewhile(lambda span: span.start < since + AHEAD_SECONDS, calendar.spans(since)))
+
+
+@lru_cache(maxsize=1024)
+def _next(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    return tuple(islice(calendar.spans(since), MOST_WINDOWS + 4))
+
+
+_calendar = lru_cache(maxsize=1024)(calendar_of)
+_expanded = lru_cache(maxsize=1024)(lambda text: tuple(dict.fromkeys(expand_nodes(text))))
+
+
+def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
+    """The open window and the next ones."""
+    return tuple(islice((span for span in _next(calendar, now // _DAY * _DAY) if span.end > now), MOST_WINDOWS))
+
+
+def book(reservations: Iterable[Reservation], machine: Machine, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
     """What each reservation comes to, by name; `chosen` are nodes (bit sets) that were chosen before, by uid."""
     held, bookings = _Held(), dict[str, Booking]()
-    ends = _ends(holders)
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
-        booking, calendar = _book(one, machine, ends, now, held, chosen.get(one.metadata.uid, 0))
+        booking, calendar = _book(one, machine, now, held, chosen.get(one.metadata.uid, 0))
         bookings[booking.name] = booking
         if booking.nodes and calendar is not None:
             held.entries.append((booking.name, calendar, booking.nodes))
@@ -116,24 +138,29 @@ def node_set(mask: int, machine: Machine) -> str:
     return fold_nodes(sorted(machine.nodes[index].name for index in indices_of(mask) if index in machine.nodes))
 
 
-def _book(
-    one: Reservation, machine: Machine, ends: Mapping[int, float | None], now: float, held: _Held, before: int
-) -> tuple[Booking, Calendar | None]:
+def _book(one: Reservation, machine: Machine, now: float, held: _Held, before: int) -> tuple[Booking, Calendar | None]:
     spec = one.spec
     try:
-        calendar = calendar_of(spec)
-        named = expand_nodes(spec.nodes)
+        calendar = _calendar(spec)
+        names = _expanded(spec.nodes)
     except Rejected as error:
         return Booking(one, IMPOSSIBLE, CALENDAR_INVALID, error.message, sound=False), None
-    spans = tuple(islice(calendar.spans(now), MOST_WINDOWS))
+    spans = _spans(calendar, now)
     if not spans:
         return Booking(one, ENDED, ENDED, "its last window is over"), calendar
     if spec.nodes:
-        mask = mask_of(machine.by_name[name] for name in dict.fromkeys(named) if name in machine.by_name)
-        missing = [name for name in dict.fromkeys(named) if name not in machine.by_name]
+        mask = mask_of(machine.by_name[name] for name in names if name in machine.by_name)
+        missing = [name for name in names if name not in machine.by_name]
         return _named(one, mask, missing, machine, now, spans, held.meeting(calendar, mask, now)), calendar
-    fitting = mask_of(index for index, facts in machine.nodes.items() if _fits(facts, spec))
-    return _counted(one, fitting, machine, ends, now, spans, held.meeting(calendar, fitting, now), before), calendar
+    kept = mask_of(index for index in indices_of(before) if _fits(machine.nodes.get(index), spec))
+    if kept.bit_count() == spec.node_count and not held.meeting(calendar, kept, now):
+        return _standing(one, kept, now, spans, _busy(kept, machine, spans[0].start, now)), calendar
+    suiting = [bucket for bucket in machine.buckets.values() if _suits(bucket.key, spec)]
+    exist = sum(len(bucket.members) for bucket in suiting)
+    if exist < (spec.node_count or 0):
+        return Booking(one, IMPOSSIBLE, NODES_MISSING, _too_few(spec.node_count or 0, exist), sound=False), calendar
+    fitting = mask_of(index for bucket in suiting for index in bucket.members)
+    return _counted(one, fitting, machine, now, spans, held.meeting(calendar, fitting, now), before), calendar
 
 
 def mask_of(indices: Iterable[int]) -> int:
@@ -165,9 +192,8 @@ def _named(
 
 
 def _counted(
-    one: Reservation, fitting: int, machine: Machine, ends: Mapping[int, float | None], now: float, spans: tuple[Span, ...],
-    meeting: _Meeting, before: int,
-) -> Booking:  # fmt: skip
+    one: Reservation, fitting: int, machine: Machine, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
+) -> Booking:
     """It asks for a number of nodes: those chosen before that still fit, then those that are free first."""
     count, elsewhere = one.spec.node_count or 0, 0
     for _, nodes, _ in meeting:
@@ -175,24 +201,26 @@ def _counted(
     free = fitting & ~elsewhere
     if free.bit_count() < count:
         others = ", ".join(f'"{name}"' for name, _, _ in meeting)
-        reserved = f", {elsewhere.bit_count()} of them held at that time by reservation {others}" if others else ""
-        message = f"asks for {count} {'node' if count == 1 else 'nodes'}; {fitting.bit_count()} exist that fit{reserved}"
-        return Booking(one, IMPOSSIBLE, OVERLAPS if fitting.bit_count() >= count else NODES_MISSING, message, sound=False)
+        message = f"{_too_few(count, fitting.bit_count())}, {elsewhere.bit_count()} of them held at that time by reservation {others}"
+        return Booking(one, IMPOSSIBLE, OVERLAPS, message, sound=False)
     start = spans[0].start
 
-    def late(index: int) -> float:
-        """How long after the window's begin its work may last; 0 where none does."""
-        end = ends.get(index, 0.0)
-        return float("inf") if end is None else max(0.0, end - start)
+    def rank(index: int) -> tuple[bool, float, int]:
+        return not machine.nodes[index].usable, max(start, machine.taken.get(index, start)), index
 
-    kept = free & before
-    if kept.bit_count() < count:
-        others_free = sorted(indices_of(free & ~before), key=lambda index: (not machine.nodes[index].usable, late(index), index))
-        kept |= mask_of(others_free[: count - kept.bit_count()])
-    elif kept.bit_count() > count:
-        kept = mask_of(list(indices_of(kept))[:count])
-    busy = sum(late(index) > 0 for index in indices_of(kept)) if start > now else 0
-    return _standing(one, kept, now, spans, busy)
+    kept = list(indices_of(free & before))[:count]
+    kept += nsmallest(count - len(kept), indices_of(free & ~before), key=rank)
+    mask = mask_of(kept)
+    return _standing(one, mask, now, spans, _busy(mask, machine, start, now))
+
+
+def _too_few(count: int, exist: int) -> str:
+    return f"asks for {count} {'node' if count == 1 else 'nodes'}; {exist} exist that fit"
+
+
+def _busy(mask: int, machine: Machine, start: float, now: float) -> int:
+    """How many of the nodes may still be held when a window begins that has not begun yet."""
+    return sum(machine.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
 
 
 def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], busy: int = 0) -> Booking:
@@ -209,19 +237,23 @@ def _state(span: Span, now: float) -> str:
     return ACTIVE if span.start <= now else PLANNED
 
 
-def _fits(facts: NodeFacts, spec: ReservationSpec) -> bool:
-    """Whether a node may be chosen; hollow ones only where they are asked for."""
+def _fits(facts: NodeFacts | None, spec: ReservationSpec) -> bool:
+    """Whether a node may be chosen."""
+    return facts is not None and _class_fits(facts, spec) and (not spec.groups or facts.group in spec.groups)
+
+
+def _suits(key: Key, spec: ReservationSpec) -> bool:
+    """Whether the nodes of a bucket may be chosen."""
+    return _class_fits(key.hardware, spec) and (not spec.groups or key.group in spec.groups)
+
+
+def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
+    """Whether hardware fits; hollow nodes only where they are asked for."""
     return (
-        facts.hollow == (HOLLOW in spec.features)
-        and frozenset(spec.features) <= facts.features
-        and (not spec.groups or facts.group in spec.groups)
-        and (not spec.gpu_type or facts.gpu_type.lower() == spec.gpu_type.lower())
+        hardware.hollow == (HOLLOW in spec.features)
+        and hardware.features.issuperset(spec.features)
+        and (not spec.gpu_type or hardware.gpu_type.lower() == spec.gpu_type.lower())
     )
-
-
-def _ends(holders: Iterable[Holder]) -> dict[int, float | None]:
-    """When each held node is free at the latest; None where nobody knows."""
-    return {node: holder.end for holder in holders for node in holder.nodes}
 
 
 def _shown(mask: int, machine: Machine) -> str:

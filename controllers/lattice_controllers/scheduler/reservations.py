@@ -21,7 +21,6 @@ from lattice.models.conditions import READY, STALLED
 from lattice.scheduling.calendar import Booking, book, mask_of, node_set
 from lattice.scheduling.machine import Machine, NodeFacts, indices_of
 from lattice.scheduling.scene import Window
-from lattice.scheduling.work import Holder
 from lattice.units import expand_nodes, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.reservation import Reservation
@@ -30,22 +29,20 @@ log = logging.getLogger(__name__)
 
 
 class Reservations:
-    """Keeps every reservation's booking; `woken` hears that windows have changed, `holders` are asked when nodes are chosen.
+    """Keeps every reservation's booking; `woken` hears that windows have changed.
 
     Told by the scheduler: `on_reservation` and `on_allocation` by informers, `node_changed` once the machine shows the
     change, `started` when everything has been read.
     """
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, machine: Machine, *, holders: Callable[[], Iterable[Holder]],
-        woken: Callable[[], None], stopped: Callable[[], bool] = lambda: False,
+        self, cluster: Cluster, clock: Clock, machine: Machine, *, woken: Callable[[], None], stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.objects: dict[str, Reservation] = {}
         self.synced = False
         self._cluster = cluster
         self._clock = clock
         self._machine = machine
-        self._holders = holders
         self._woken = woken
         self._stopped = stopped
         self._chosen: dict[str, frozenset[str]] = {}
@@ -131,7 +128,7 @@ class Reservations:
             return self._bookings
         counted = [one for one in self.objects.values() if one.spec.node_count is not None]
         chosen = {one.metadata.uid: self._mask(self._chosen.get(one.metadata.uid) or _names(one)) for one in counted}
-        found = book(self.objects.values(), self._machine, self._holders(), now, chosen)
+        found = book(self.objects.values(), self._machine, now, chosen)
         for one in counted:
             nodes = found[one.metadata.name].nodes
             if nodes:

@@ -140,9 +140,7 @@ class Term:
             vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
         )  # fmt: skip
         scene = Scene(self.nodes.machine)
-        self.reservations = Reservations(
-            cluster, clock, self.nodes.machine, holders=scene.holders.values, woken=lambda: self.loop.wake(), stopped=stopped
-        )
+        self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=lambda: self.loop.wake(), stopped=stopped)
         self.gatherer = Gatherer(
             scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=lambda: self.configs.objects.get("lattice"),

@@ -11,7 +11,6 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import RESERVATIONS
 from lattice.scheduling.machine import Machine, NodeFacts
-from lattice.scheduling.work import Holder
 from lattice.units import format_time
 from lattice.views import Reservation
 from lattice_controllers.scheduler.reservations import Reservations
@@ -33,7 +32,6 @@ class Site:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
         self.machine = Machine()
-        self.holders: list[Holder] = []
         self.woken = 0
         self.writes = 0
         for index in range(4):
@@ -44,7 +42,7 @@ class Site:
         self.now = self.clock.now()
 
     def made(self) -> Reservations:
-        return Reservations(self.cluster, self.clock, self.machine, holders=lambda: self.holders, woken=self.wake)
+        return Reservations(self.cluster, self.clock, self.machine, woken=self.wake)
 
     def wake(self) -> None:
         self.woken += 1
@@ -132,7 +130,7 @@ async def test_chosen_nodes_outlast_a_change_of_leader(site: Site) -> None:
     site.reservations.started()
     await site.create("two", nodes=None, nodeCount=2)
     assert (await site.reconciled("two"))["nodes"] == "nid[001-002]"
-    site.holders.append(Holder("u", "p/a", "p", "alice", "hpc-batch", 5, (0, 1), since=site.now))
+    site.machine.take([0, 1])
     site.reservations = site.made()
     site.reservations.started()
     await site.seen("two")

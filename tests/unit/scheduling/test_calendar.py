@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lattice.scheduling.calendar import MOST_WINDOWS, Booking, book, mask_of, node_set
 from lattice.scheduling.machine import Machine, Need, NodeFacts, indices_of
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.work import Candidate
 from lattice.units import format_time
 from lattice.views import Reservation
 
@@ -41,12 +41,8 @@ def counted(name: str, count: int, created: float = NOW - 9 * HOUR, **spec: Any)
     return reservation(name, created, nodes=None, nodeCount=count, **spec)
 
 
-def holder(end: float | None, *nodes: int) -> Holder:
-    return Holder("u", "physics/a", "physics", "alice", "hpc-batch", 5, nodes, since=NOW - HOUR, end=end)
-
-
-def one(asked: Reservation, on: Machine | None = None, *holders: Holder, now: float = NOW, chosen: int = 0) -> Booking:
-    return book([asked], on or machine(), holders, now, {asked.metadata.uid: chosen})[asked.metadata.name]
+def one(asked: Reservation, on: Machine | None = None, *, now: float = NOW, chosen: int = 0) -> Booking:
+    return book([asked], on or machine(), now, {asked.metadata.uid: chosen})[asked.metadata.name]
 
 
 def test_named_nodes_are_held_in_the_window_for_those_who_are_named() -> None:
@@ -96,18 +92,22 @@ def test_more_nodes_than_fit_is_impossible_with_the_numbers() -> None:
 
 
 def test_nodes_that_are_free_first_are_chosen_first() -> None:
-    busy = holder(NOW + 5 * HOUR, 0, 1), holder(NOW + HOUR / 2, 2, 3), holder(None, 4)
     on = machine(nid008={"usable": False, "state": "Down"})
-    assert sorted(indices_of(one(counted("four", 4), on, *busy).nodes)) == [2, 3, 5, 6]
-    six = one(counted("six", 6), on, *busy)
+    on.take([0, 1], NOW + 5 * HOUR)
+    on.take([2, 3], NOW + HOUR / 2)
+    on.take([4])
+    assert sorted(indices_of(one(counted("four", 4), on).nodes)) == [2, 3, 5, 6]
+    six = one(counted("six", 6), on)
     assert sorted(indices_of(six.nodes)) == [0, 1, 2, 3, 5, 6]
     assert six.message.endswith("; work on 2 of them may last longer, and goes on to its end")
-    assert sorted(indices_of(one(counted("eight", 8), on, *busy).nodes)) == list(range(8))
+    assert sorted(indices_of(one(counted("eight", 8), on).nodes)) == list(range(8))
 
 
 def test_chosen_nodes_do_not_wander() -> None:
     first = one(counted("two", 2)).nodes
-    assert one(counted("two", 2), machine(), holder(None, *indices_of(first)), chosen=first).nodes == first
+    busy = machine()
+    busy.take(indices_of(first))
+    assert one(counted("two", 2), busy, chosen=first).nodes == first
     less = machine()
     less.drop(0)
     assert sorted(indices_of(one(counted("two", 2), less, chosen=first).nodes)) == [1, 2]
@@ -115,16 +115,16 @@ def test_chosen_nodes_do_not_wander() -> None:
 
 def test_of_two_that_overlap_the_older_one_holds_the_nodes() -> None:
     older, newer = reservation("older", NOW - 9 * HOUR), reservation("newer", NOW - 8 * HOUR, nodes="nid[004-006]")
-    found = book([newer, older], machine(), (), NOW, {})
+    found = book([newer, older], machine(), NOW, {})
     assert found["older"].state == "Planned"
     assert (found["newer"].state, found["newer"].reason, found["newer"].windows()) == ("Impossible", "Overlaps", ())
     assert 'of reservation "older", which was made earlier and holds nid004 too' in found["newer"].message
-    after = book([reservation("newer", nodes="nid[004-006]")], machine(), (), NOW, {})
+    after = book([reservation("newer", nodes="nid[004-006]")], machine(), NOW, {})
     assert after["newer"].state == "Planned"
 
 
 def test_a_number_of_nodes_is_chosen_beside_the_older_ones() -> None:
-    found = book([reservation("older"), counted("four", 4, NOW - HOUR), counted("one", 1, NOW)], machine(), (), NOW, {})
+    found = book([reservation("older"), counted("four", 4, NOW - HOUR), counted("one", 1, NOW)], machine(), NOW, {})
     assert sorted(indices_of(found["four"].nodes)) == [4, 5, 6, 7]
     assert (found["one"].state, found["one"].reason) == ("Impossible", "Overlaps")
     assert found["one"].message == 'asks for 1 node; 8 exist that fit, 8 of them held at that time by reservation "older", "four"'
@@ -132,7 +132,7 @@ def test_a_number_of_nodes_is_chosen_beside_the_older_ones() -> None:
 
 def test_the_same_nodes_at_another_time_are_no_overlap() -> None:
     later = reservation("later", NOW, start=format_time(NOW + 3 * HOUR))
-    found = book([reservation("older"), later], machine(), (), NOW, {})
+    found = book([reservation("older"), later], machine(), NOW, {})
     assert {name: booking.state for name, booking in found.items()} == {"older": "Planned", "later": "Planned"}
 
 
@@ -156,7 +156,7 @@ def test_no_two_windows_ever_hold_a_node_at_the_same_time(asked: list[tuple[int,
         )
         for number, (begin, length, days, width) in enumerate(asked)
     ]  # fmt: skip
-    windows = [window for booking in book(reservations, machine(), (), NOW + later * HOUR, {}).values() for window in booking.windows()]
+    windows = [window for booking in book(reservations, machine(), NOW + later * HOUR, {}).values() for window in booking.windows()]
     for at, window in enumerate(windows):
         for other in windows[at + 1 :]:
             together = window.start < other.end and other.start < window.end
