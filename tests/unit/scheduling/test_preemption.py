@@ -159,6 +159,23 @@ def test_work_without_checkpoint_is_protected_from_class_7_on() -> None:
     assert protection(critical, holder(1, 1, preemption_class=6, checkpointable=False), {}, {}, NOW, LIMITS) is None
 
 
+def test_a_service_is_a_victim_only_if_all_of_its_nodes_are_borrowed() -> None:
+    services = [Policy("services", BIN_PACK)]
+    partly = holder(1, 1, 2, vcluster="services", borrowed=(1,))
+    said = why_not(case(pending(), partly, policies=services).answer())
+    assert "1 are services on nodes of their own vcluster" in said.message
+    assert gone(case(pending(), replace(partly, borrowed=(1, 2)), policies=services).answer()) == [1]
+
+
+def test_what_stands_elsewhere_is_not_counted_among_the_protected() -> None:
+    asked = case(pending(2), holder(1, 1, preemption_class=8), holder(2, 2, preemption_class=8))
+    said = why_not(preemption(asked.candidate, asked.holders, asked.nodes, {1, 3}, (), {}, NOW))
+    assert said.reason == "TooFewNodes"
+    nodes = {**asked.nodes, 3: node(3)}
+    said = why_not(preemption(asked.candidate, asked.holders, nodes, {1, 3}, (3,), {}, NOW))
+    assert f"1 {PROTECTED['ClassTooHigh']}" in said.message
+
+
 def test_a_borrower_gives_nodes_back_to_their_vcluster_whatever_its_class_below_10() -> None:
     mine = node(1, home="hpc")
     borrower = holder(1, 1, preemption_class=9, vcluster="ml", borrowed=(1,))
@@ -293,6 +310,21 @@ def test_required_conformance_takes_nodes_of_one_fingerprint_and_of_no_unknown_o
         case(pending(2, conformance=REQUIRED), *holders[:2], nodes=[node(each.index, fingerprint="") for each in nodes]).answer()
     )
     assert said.reason == "TooFewNodes"
+
+
+def test_nodes_of_unknown_fingerprint_are_not_preferred_as_if_they_were_alike() -> None:
+    run = {"checkpointable": False, "walltime": None}
+    holders = [
+        holder(1, 1, started=NOW - 1.0 * HOUR, **run),
+        holder(2, 2, started=NOW - 1.2 * HOUR, **run),
+        holder(3, 3, started=NOW - 1.0 * HOUR, **run),
+    ]
+
+    def asked(second: str) -> Case:
+        return case(pending(2), *holders, nodes=[node(1, fingerprint=second), node(2, fingerprint=second), node(3, fingerprint="b")])
+
+    assert gone(asked("a").answer()) == [1, 2]
+    assert gone(asked("").answer()) == [1, 3]
 
 
 def test_what_fits_already_preempts_nobody() -> None:

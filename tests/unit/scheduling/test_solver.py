@@ -128,6 +128,7 @@ def test_the_bound_shares_what_jobs_of_different_needs_both_want() -> None:
     jobs = [Job(8.0, 8, frozenset({0, 1})), Job(8.0, 8, everywhere(buckets)), Job(1.0, 13, everywhere(buckets))]
     assert upper_bound(jobs, buckets) == pytest.approx(12.0)
     assert upper_bound([], buckets) == 0.0
+    assert upper_bound([Job(5.0, 5, frozenset({0, 1}), groups=1)], [Bucket("a", "g0", 4), Bucket("a", "g1", 4)]) == 0.0
     alike = [Job(6.0, 6, everywhere(buckets), alike=True), Job(6.0, 6, everywhere(buckets), alike=True)]
     assert upper_bound(alike, buckets) == pytest.approx(8.0)
 
