@@ -21,12 +21,13 @@ from lattice.scheduling.strategies import STRATEGIES, Ranked
 from lattice.scheduling.work import Candidate
 
 
-def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> Iterator[Outcome]:
+def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
     """One outcome for each candidate of a vcluster, in order; claims what it places in `scene` as it goes.
 
-    The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`.
+    The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`. Without `explain` what waits for
+    nodes has no reason and no sentence; the decisions are the same.
     """
-    cycle = _Cycle(scene, vcluster, list(candidates), now)
+    cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
     for candidate, score in cycle.queue:
         # 1. What keeps it from nodes whatever is free: itself, hard quota, limits of the vcluster. The quota tree follows here.
         waiting = cycle.gate(candidate)
@@ -55,7 +56,7 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
 class _Cycle:
     """What one cycle knows while it runs."""
 
-    def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float) -> None:
+    def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
         self.scene = scene
         self.policy = scene.policy(vcluster)
         self.strategy = STRATEGIES[self.policy.kind]
@@ -69,7 +70,7 @@ class _Cycle:
         self._inherited = set(scene.promises[vcluster])
         self._kept = scene.promises[vcluster] = {}
         self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, [candidate for candidate, _ in self.queue], now)
-        self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now)
+        self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         self._rooms: dict[tuple[str, str], Room] = {}
         self._reserved = 0

@@ -36,6 +36,8 @@ class Lane:
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = {bucket.key.hardware for bucket in self.pool.buckets}
+        self._pressure = lanes.pressure_on if len(self.kinds) > 1 else None
+        self._now_pools: dict[float, tuple[tuple[int, int], Pool]] = {}
         self.eligible = sum(len(bucket.members) for bucket in self.pool.buckets)
         self.usable = sum(bucket.usable for bucket in self.pool.buckets)
         self.power_short = 0
@@ -85,7 +87,11 @@ class Lane:
         self.pool.sync()
         if not self.reservation and not profile.crosses(now, now + duration) and not self._promised():
             return self.pool
-        return self.pool_at(now, now + duration)
+        stamp = (profile.version, len(self._lanes.scene.machine.log))
+        known = self._now_pools.get(duration)
+        if known is None or known[0] != stamp:
+            known = self._now_pools[duration] = (stamp, self.pool_at(now, now + duration))
+        return known[1]
 
     def pool_at(self, start: float, end: float) -> Pool:
         """What is free from start to end."""
@@ -190,7 +196,7 @@ class Lane:
         ask = self._ask(pool)
         lanes = self._lanes
         while size >= least:
-            found = find(pool, size, ask, lanes.pressure_on)
+            found = find(pool, size, ask, self._pressure)
             if found is not None:
                 plain_pool, plain = self._plainest(pool, size, ask, found)
                 return counts_of(plain_pool, plain, size, ask, self._prefer)
@@ -208,7 +214,7 @@ class Lane:
         classes = self._lanes.by_pressure(kinds) if len(kinds) > 1 else []
         for last in range(1, len(classes)):
             part = self._restricted(pool, frozenset(classes[:last]))
-            plain = find(part, nodes, ask, self._lanes.pressure_on)
+            plain = find(part, nodes, ask, self._pressure)
             if plain is not None and (plain.kinds, plain.span) == (found.kinds, found.span):
                 return part, plain
         return pool, found
@@ -296,10 +302,17 @@ class Lanes:
 
     def pressure_on(self, pool: Pool, fingerprint: str) -> float:
         """The mean pressure on the nodes of one fingerprint of a pool."""
-        alike = [bucket for bucket in pool.buckets if bucket.key.fingerprint == fingerprint]
-        shares = [(pool.cap(bucket), self.pressure(bucket.key.hardware)) for bucket in alike]
-        total = sum(count for count, _ in shares)
-        return sum(count * pressure for count, pressure in shares) / total if total else 0.0
+        totals: dict[Hardware, int] = {}
+        for bucket in pool.buckets:
+            if bucket.key.fingerprint == fingerprint:
+                hardware = bucket.key.hardware
+                if count := pool.cap(bucket):
+                    totals[hardware] = totals.get(hardware, 0) + count
+        if len(totals) == 1:
+            return self.pressure(next(iter(totals)))
+        total = sum(totals.values())
+        ordered = sorted(totals, key=lambda hardware: hardware.worth)
+        return sum(totals[hardware] * self.pressure(hardware) for hardware in ordered) / total if total else 0.0
 
     def by_pressure(self, classes: set[Hardware]) -> list[Hardware]:
         """Classes of nodes, the ones to take first at the front: the least pressed, then the plainest."""

@@ -69,6 +69,15 @@ class Hardware:
     gpu_memory: int = 0
     unified: bool = False
     watts: int = 0
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.cxl_memory, self.gpu_type, self.gpu_memory,
+                 self.unified, self.watts)  # fmt: skip
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def worth(self) -> tuple[object, ...]:
@@ -222,6 +231,8 @@ class Machine:
     shape: int = 0
     """Grows when a bucket appears or goes, or when `log` begins anew: what was made from buckets is to be made again."""
     _of: dict[int, Bucket] = field(default_factory=dict)
+    _classes: dict[Hardware, Hardware] = field(default_factory=dict)
+    """One object for equal hardware: comparing it is comparing identities."""
     _ranks: dict[str, int] = field(default_factory=dict)
     _admitted: dict[Need, list[Bucket]] = field(default_factory=dict)
 
@@ -252,6 +263,7 @@ class Machine:
 
     def take(self, indices: Iterable[int], until: float = NEVER) -> None:
         """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
+        changes: dict[Bucket, int] = {}
         for index in indices:
             before = self.taken.get(index)
             self.taken[index] = until
@@ -264,14 +276,17 @@ class Machine:
                 bucket = self._of[index]
                 if before is None:
                     del bucket.free[bisect_left(bucket.free, index)]
-                    self._changed(bucket, -1)
+                    changes[bucket] = changes.get(bucket, 0) - 1
                 else:
                     _less(bucket.ends, before)
                 bucket.ends[until] = bucket.ends.get(until, 0) + 1
                 bucket.version += 1
+        for bucket, by in changes.items():
+            self._changed(bucket, by)
 
     def give(self, indices: Iterable[int]) -> None:
         """Mark nodes as no longer held."""
+        changes: dict[Bucket, int] = {}
         for index in indices:
             before = self.taken.pop(index, None)
             facts = self.nodes.get(index)
@@ -282,7 +297,9 @@ class Machine:
                 bucket = self._of[index]
                 _less(bucket.ends, before)
                 insort(bucket.free, index)
-                self._changed(bucket, 1)
+                changes[bucket] = changes.get(bucket, 0) + 1
+        for bucket, by in changes.items():
+            self._changed(bucket, by)
 
     def split(self, masks: frozenset[int]) -> None:
         """Have every bucket lie wholly inside or outside of each of these node sets; others are forgotten."""
@@ -372,6 +389,7 @@ class Machine:
             facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
             facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts,
         )  # fmt: skip
+        hardware = self._classes.setdefault(hardware, hardware)
         key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)
         bucket = self.buckets.get(key)
         if bucket is None:

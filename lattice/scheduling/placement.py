@@ -61,34 +61,37 @@ class Part:
 class Pool:
     """The nodes that an eligibility set has free, or may have: counts, kept up to date by the machine's log."""
 
-    __slots__ = ("_at", "_machine", "buckets", "by_group", "caps", "classes", "members", "parts", "whole")
+    __slots__ = ("_at", "_machine", "_shape", "buckets", "by_group", "caps", "members", "parts", "whole")
 
-    def __init__(self, machine: Machine, buckets: Sequence[Bucket], caps: Mapping[Bucket, int] | None = None) -> None:
-        """Of the free nodes of these buckets, or of at most `caps` of each; the latter do not follow the machine."""
+    def __init__(self, machine: Machine, buckets: Sequence[Bucket]) -> None:
+        """Of the free nodes of these buckets."""
         self._machine = machine
-        self._at = len(machine.log)
         self.buckets = buckets
-        self.caps = caps
+        self.caps: Mapping[Bucket, int] | None = None
         self.members = {bucket: machine.rank(bucket.key.group) for bucket in buckets}
         self.by_group: dict[int, list[Bucket]] = {}
-        self.classes = {bucket.key.hardware for bucket in buckets}
-        parts: dict[str, dict[int, int]] = {}
-        whole: dict[int, int] = {}
         for bucket, rank in self.members.items():
             self.by_group.setdefault(rank, []).append(bucket)
-            count = len(bucket.free) if caps is None else caps.get(bucket, 0)
-            part = parts.setdefault(bucket.key.fingerprint, {})
-            part[rank] = part.get(rank, 0) + count
-            whole[rank] = whole.get(rank, 0) + count
-        self.whole = Part(whole)
-        self.parts = {name: Part(groups) for name, groups in parts.items()} if len(parts) > 1 else dict.fromkeys(parts, self.whole)
+        self._count()
+
+    def capped(self, caps: Mapping[Bucket, int]) -> Pool:
+        """The same buckets with so many nodes of each, whatever the machine does."""
+        pool = Pool.__new__(Pool)
+        pool._machine, pool.buckets, pool.members, pool.by_group = self._machine, self.buckets, self.members, self.by_group
+        pool.caps = caps
+        pool._count()
+        return pool
 
     def sync(self) -> None:
         """Take in what has changed since."""
-        log, members = self._machine.log, self.members
-        if self.caps is not None or self._at == len(log):
+        machine = self._machine
+        log = machine.log
+        if self.caps is not None or (self._at == len(log) and self._shape == machine.shape):
             return
-        alone = len(self.parts) == 1
+        if self._shape != machine.shape or len(log) - self._at > 4 * len(self.buckets):
+            self._count()
+            return
+        alone, members = len(self.parts) == 1, self.members
         for bucket, by in log[self._at :]:
             rank = members.get(bucket)
             if rank is None:
@@ -98,9 +101,31 @@ class Pool:
                 self.parts[bucket.key.fingerprint].note(rank, by)
         self._at = len(log)
 
+    def _count(self) -> None:
+        self._at, self._shape = len(self._machine.log), self._machine.shape
+        caps = self.caps
+        parts: dict[str, dict[int, int]] = {}
+        for bucket, rank in self.members.items():
+            part = parts.get(bucket.key.fingerprint)
+            if part is None:
+                part = parts[bucket.key.fingerprint] = {}
+            count = len(bucket.free) if caps is None else caps[bucket]
+            if count:
+                part[rank] = part.get(rank, 0) + count
+        if len(parts) <= 1:
+            self.whole = Part(next(iter(parts.values()), {}))
+            self.parts = dict.fromkeys(parts, self.whole)
+            return
+        whole: dict[int, int] = {}
+        for groups in parts.values():
+            for rank, count in groups.items():
+                whole[rank] = whole.get(rank, 0) + count
+        self.whole = Part(whole)
+        self.parts = {name: Part(groups) for name, groups in parts.items()}
+
     def cap(self, bucket: Bucket) -> int:
         """How many nodes of a bucket it may give."""
-        return len(bucket.free) if self.caps is None else self.caps.get(bucket, 0)
+        return len(bucket.free) if self.caps is None else self.caps[bucket]
 
     def largest_equal(self) -> int:
         """The largest set of nodes of one fingerprint; an unknown one is unlike every other."""
@@ -169,7 +194,7 @@ def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[Pool, str], float
     if ask.limit is not None and found.span > (limit := ask.limit(nodes)):
         if ask.conformance == REQUIRED or (span := whole.fewest(nodes)) > limit:
             return None
-        return Found(whole, None, len(pool.parts), span)
+        return Found(whole, None, sum(1 for part in pool.parts.values() if part.total), span)
     return found
 
 
@@ -195,8 +220,8 @@ def _merged(pool: Pool, nodes: int) -> Found:
     names: list[str] = []
     kinds, reached = 0, 0
     for name, part in sorted(pool.parts.items(), key=lambda entry: (not entry[0], -entry[1].total, entry[0])):
-        if reached >= nodes:
-            break
+        if reached >= nodes or not part.total:
+            continue
         names.append(name)
         kinds += 1 if name else nodes - reached
         reached += part.total

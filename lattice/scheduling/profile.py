@@ -67,6 +67,9 @@ class Profile:
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
+        self._rounded: dict[float, float] = {}
+        self._reductions: dict[tuple[float, float], Mapping[Bucket, int]] = {}
+        self._reductions_at = (-1, -1, -1)
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
         for promise in promises:
             self.add(promise)
@@ -125,9 +128,9 @@ class Profile:
             caps = {bucket: len(bucket.free) for bucket in buckets}
         else:
             caps = {bucket: self._at(bucket, start) for bucket in buckets}
-        for bucket, slots in self._reserved.items():
+        for bucket, count in self._reduced(start, end).items():
             if bucket in caps:
-                caps[bucket] = self._least(bucket, slots.values(), start, end)
+                caps[bucket] = count
         if reservation or self.crosses(start, end):
             for bucket in buckets:
                 if self.closed(bucket, start, end, reservation) or (reservation and not self.inside(bucket, start, end, reservation)):
@@ -181,11 +184,31 @@ class Profile:
                 kept.append((promise.start, promise.end, count))
         return kept
 
+    def _reduced(self, start: float, end: float) -> Mapping[Bucket, int]:
+        """`capacity` of the buckets of which anything is promised."""
+        stamp = (self.version, len(self._machine.log), self._machine.shape)
+        if self._reductions_at != stamp:
+            self._reductions.clear()
+            self._reductions_at = stamp
+        known = self._reductions.get((start, end))
+        if known is None:
+            known = {bucket: self._least(bucket, slots.values(), start, end) for bucket, slots in self._reserved.items()}
+            self._reductions[start, end] = known
+        return known
+
     def _least(self, bucket: Bucket, slots: Collection[tuple[float, float, int]], start: float, end: float) -> int:
-        points = [start, *(begin for begin, _, _ in slots if start < begin < end)]
-        return max(
-            0, min(self._at(bucket, point) - sum(count for begin, stop, count in slots if begin <= point < stop) for point in points)
-        )
+        least = self._at(bucket, start)
+        for begin, stop, count in slots:
+            if begin <= start < stop:
+                least -= count
+        for point, _, _ in slots:
+            if start < point < end:
+                free = self._at(bucket, point)
+                for begin, stop, count in slots:
+                    if begin <= point < stop:
+                        free -= count
+                least = min(least, free)
+        return max(0, least)
 
     def _at(self, bucket: Bucket, time: float) -> int:
         if time <= self.now:
@@ -202,7 +225,9 @@ class Profile:
         gains: dict[float, int] = {}
         for end, count in bucket.ends.items():
             if end < NEVER:
-                time = round_up(end if end > self.now else self.now + self._overrun, self.now)
+                time = self._rounded.get(end)
+                if time is None:
+                    time = self._rounded[end] = round_up(end if end > self.now else self.now + self._overrun, self.now)
                 gains[time] = gains.get(time, 0) + count
         times = sorted(gains)
         totals: list[int] = []

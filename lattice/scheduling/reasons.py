@@ -28,11 +28,14 @@ Told = tuple[str, str]
 class Explainer:
     """The reasons of one cycle."""
 
-    def __init__(self, scene: Scene, policy: Policy, lanes: Lanes, profile: Profile, now: float) -> None:
+    def __init__(self, scene: Scene, policy: Policy, lanes: Lanes, profile: Profile, now: float, *, silent: bool = False) -> None:
+        self._silent = silent
         self._scene, self._policy, self._lanes, self._profile, self._now = scene, policy, lanes, profile, now
 
     def waiting(self, candidate: Candidate, lane: Lane, score: Score, promise: Promise | None) -> Waiting:
         """Why it was not placed."""
+        if self._silent:
+            return Waiting(candidate, "", "", self._wake(candidate), score, None if promise is None else promise.start)
         if lane.told_at != self._lanes.placed:
             lane.told.clear()
             lane.told_at = self._lanes.placed
@@ -52,6 +55,8 @@ class Explainer:
 
     def behind(self, candidate: Candidate, lane: Lane, score: Score) -> Waiting:
         """It may not pass one that waits for nodes which it could use."""
+        if self._silent:
+            return Waiting(candidate, "", "", None, score)
         told = self._never(candidate, lane)
         if told is None:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
@@ -71,20 +76,20 @@ class Explainer:
         """Too few nodes exist, or may be used, whoever holds them."""
         wanted = candidate.minimum
         buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
-        members = {bucket: len(bucket.members) for bucket in buckets}
-        usable = {bucket: bucket.usable for bucket in buckets}
-        eligible, useful = sum(members.values()), sum(usable.values())
+        eligible, useful = lane.eligible, lane.usable
+        if lane.borrows:
+            eligible, useful = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
             why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
-        if equal and (largest := lane.largest_equal(members)) < wanted:
+        if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
             return "InsufficientConformance", _unequal(wanted, largest, f"{eligible} that fit")
         if useful < wanted:
             states = ", ".join(f"{count} {state}" for state, count in sorted(self._states(buckets).items()) if state != "Ready")
             return "NodesUnavailable", (f"needs {_nodes(wanted)}; of {eligible} that fit, {useful} can be used ({states or UNHEARD})")
-        if equal and (largest := lane.largest_equal(usable)) < wanted:
+        if equal and (largest := lane.largest_equal({bucket: bucket.usable for bucket in buckets})) < wanted:
             return "InsufficientConformance", _unequal(wanted, largest, f"{useful} that fit and can be used")
         return None
 
@@ -146,7 +151,7 @@ class Explainer:
                 bucket: 0 if self._profile.closed(bucket, now, self._end(candidate), candidate.reservation) else len(bucket.free)
                 for bucket in lane.pool.buckets
             }
-            if not lane.fits(Pool(self._scene.machine, lane.pool.buckets, open_now), wanted):
+            if not lane.fits(lane.pool.capped(open_now), wanted):
                 return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
             others = len(self._profile.promises)
@@ -198,8 +203,7 @@ class Explainer:
             held = pool.whole.largest(limit)
             message = f"needs {_nodes(wanted)} in {_groups(limit)} (topology Tight); {free} that fit are free"
             return "WaitingForNodes", f"{message}, at most {held} of them in {_groups(limit)}"
-        eligible = sum(len(bucket.members) for bucket in pool.buckets)
-        usable = sum(bucket.usable for bucket in pool.buckets)
+        eligible, usable = lane.eligible, lane.usable
         message = f"needs {_nodes(wanted)}; of {eligible} that fit, {free} are free, {usable - free} in use"
         if eligible > usable:
             message += f", {eligible - usable} unavailable"

@@ -268,7 +268,7 @@ class _Naive:
                 merged: Counts = {}
                 kinds = 0
                 for name, part in sorted(alike.items(), key=lambda entry: (not entry[0], -sum(entry[1].values()), entry[0])):
-                    if sum(merged.values()) < nodes:
+                    if sum(merged.values()) < nodes and sum(part.values()):
                         kinds += 1 if name else nodes - sum(merged.values())
                         merged |= part
                 whole = (merged, kinds, self.span(merged, nodes))
@@ -277,7 +277,7 @@ class _Naive:
             if whole[2] > limit:
                 if conformance == REQUIRED or self.span(caps, nodes) > limit:
                     return None
-                return caps, len({cell[3] for cell in caps}), self.span(caps, nodes)
+                return caps, len({cell[3] for cell, count in caps.items() if count}), self.span(caps, nodes)
         return whole
 
     def limit(self, candidate: Candidate, nodes: int) -> int:
@@ -359,5 +359,9 @@ class _Naive:
 
     def mean_pressure(self, part: Counts) -> float:
         total = sum(part.values())
-        ordered: Sequence[Cell] = sorted(part, key=self.order)
-        return sum(part[cell] * self.pressure(cell[0]) for cell in ordered) / total if total else 0.0
+        classes = sorted({cell[0] for cell in part}, key=lambda one: one.worth)
+        sizes = {one: sum(count for cell, count in part.items() if cell[0] == one) for one in classes}
+        some = [one for one in classes if sizes[one]]
+        if len(some) == 1:
+            return self.pressure(some[0])
+        return sum(sizes[one] * self.pressure(one) for one in some) / total if total else 0.0
