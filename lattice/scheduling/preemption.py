@@ -151,6 +151,15 @@ def preemption(
     return _no_set(candidate, pool, kept, ground, limits)
 
 
+def own_nodes(candidate: Candidate, policy: Policy, nodes: Mapping[int, NodeFacts]) -> set[int]:
+    """The nodes that the candidate may clear: usable, fit for it, at home in its vcluster (or nowhere, if that has no home nodes).
+
+    Nodes of others are borrowed while they are idle, never cleared; the caller adds idle ones, and leaves out reserved ones.
+    """
+    home = policy.name if policy.home else ""
+    return {index for index, facts in nodes.items() if facts.usable and facts.home == home and candidate.need.admits_node(facts)}
+
+
 def may_preempt(pending: int, running: int) -> bool:
     """Whether work of one class may preempt work of another (book, "Preemption Classes": down only, and by bands)."""
     if running <= 0:

@@ -26,6 +26,7 @@ from lattice.scheduling.preemption import (
     loss,
     may_preempt,
     on_loan,
+    own_nodes,
     preemption,
     protection,
     worth,
@@ -157,6 +158,19 @@ def test_work_without_checkpoint_is_protected_from_class_7_on() -> None:
     critical = pending(preemption_class=10)
     assert protection(critical, holder(1, 1, preemption_class=7, checkpointable=False), {}, {}, NOW, LIMITS) == "NonPreemptible"
     assert protection(critical, holder(1, 1, preemption_class=6, checkpointable=False), {}, {}, NOW, LIMITS) is None
+
+
+def test_a_candidate_may_clear_what_fits_it_and_is_at_home_in_its_vcluster() -> None:
+    nodes = {
+        1: node(1, home="hpc", gpus=4),
+        2: node(2, home="hpc"),
+        3: node(3, home="ml", gpus=4),
+        4: node(4, gpus=4),
+        5: node(5, home="hpc", gpus=4, usable=False),
+    }
+    candidate = pending(need=Need(gpus=1))
+    assert own_nodes(candidate, Policy("hpc", home=True), nodes) == {1}
+    assert own_nodes(candidate, Policy("hpc"), nodes) == {4}
 
 
 def test_a_service_is_a_victim_only_if_all_of_its_nodes_are_borrowed() -> None:
