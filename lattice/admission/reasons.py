@@ -43,6 +43,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("NodesBusy", "work may run into the first window", "begin later, or set spec.ignoreRunning"),
     Reason("ReservationUnknown", "the reservation does not exist", "`lattice reservation list` shows them"),
     Reason("ReservationNotAllowed", "the reservation does not admit this user, tenant or vcluster", "leave spec.reservation out"),
+    Reason("ReservationTooSmall", "the work needs more nodes or time than a window of the reservation has", "the sentence has the limit"),
     Reason("ReservationEnded", "the last window of the reservation is over", "leave spec.reservation out"),
     Reason("Final", "the allocation has ended", "submit the work again"),
     Reason("Immutable", "the field cannot be changed after creation", "cancel this allocation and submit a new one"),

@@ -10,16 +10,18 @@ import msgspec
 from lattice.admission.facts import Facts, Occupied
 from lattice.admission.ownership import listed
 from lattice.admission.submission import Submission, malformed
-from lattice.admission.verdicts import Caution, Finding, Object, Refused
+from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
 from lattice.errors import Rejected
 from lattice.lifecycle.reservations import ENDED, Calendar, Span, calendar_of, odd_start, refusal_of_use, show_span, state_at
-from lattice.units import expand_nodes, fold_nodes, format_duration, format_time
+from lattice.units import expand_nodes, fold_nodes, format_duration, format_time, parse_duration, parse_node_count
 from lattice.views import Reservation
 
 MOST_NODES: Final = 16384
 """As many as a Ledger knows."""
 LATE_SECONDS: Final = 60.0
 """A start that is no longer ago is taken for now: clocks differ, and a request takes its time."""
+START_SECONDS: Final = 60.0
+"""The cycle counts on so much between a placement and the first process."""
 _SHOWN: Final = 5
 
 
@@ -204,11 +206,39 @@ def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
         yield Refused("ReservationNotAllowed", why, field, "ask the operators, or leave spec.reservation out")
         return
     try:
-        over = facts.now is not None and state_at(calendar_of(found.spec), facts.now) == ENDED
+        calendar = calendar_of(found.spec)
     except Rejected:
-        over = False  # its own state says why it holds nothing
-    if over:
+        return  # its own state says why it holds nothing
+    if facts.now is not None and state_at(calendar, facts.now) == ENDED:
         yield Refused("ReservationEnded", f'the last window of reservation "{name}" is over', field, "leave spec.reservation out")
+    yield from _inside(asked, found, calendar)
+
+
+def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterator[Finding]:
+    """The work has room in one window: its nodes, and its walltime with grace period and start."""
+    name, field = found.metadata.name, "spec.reservation"
+    nodes = reading(parse_node_count, asked.spec.resources.nodes, field="spec.resources.nodes", reason="NodesInvalid")
+    holds = found.spec.node_count or len(held_nodes(found))
+    if holds and not isinstance(nodes, Refused) and nodes[0] > holds:
+        sentence = f'reservation "{name}" has fewer nodes than are asked for (requested: {nodes[0]}, limit: {holds})'
+        yield Refused("ReservationTooSmall", sentence, "spec.resources.nodes", f"ask for at most {holds} nodes, or leave {field} out")
+    lifecycle = asked.spec.lifecycle
+    if lifecycle.type == "Unbounded":
+        sentence = f'work without an end does not fit a window of reservation "{name}", which lasts {found.spec.duration}'
+        yield Refused("ReservationTooSmall", sentence, "spec.lifecycle.type", f"set a walltime, or leave {field} out")
+        return
+    walltime = reading(parse_duration, lifecycle.walltime or "0s", field="spec.lifecycle.walltime", reason="DurationInvalid")
+    grace = reading(parse_duration, lifecycle.grace_period, field="spec.lifecycle.gracePeriod", reason="DurationInvalid")
+    if isinstance(walltime, Refused) or isinstance(grace, Refused):
+        return  # said by their own checks
+    longest = calendar.seconds - grace - START_SECONDS
+    if walltime > longest:
+        sentence = (
+            f'walltime {lifecycle.walltime} does not fit a window of reservation "{name}", which lasts {found.spec.duration}, '
+            f"with {lifecycle.grace_period} of grace and a minute for the start"
+        )
+        hint = f"ask for at most {format_duration(longest)}" if longest > 0 else f"leave {field} out"
+        yield Refused("ReservationTooSmall", sentence, "spec.lifecycle.walltime", hint)
 
 
 def _refusal(reservation: Reservation, name: str, asked: Submission) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 from lattice.admission import Request, Verdict, judge
 from lattice.admission.facts import Facts, Occupied
+from lattice.admission.reservations import START_SECONDS
+from lattice.scheduling.scene import START_ALLOWANCE
 from lattice.units import format_time, parse_time
 from lattice.views import Reservation
 from tests.unit.admission.builders import NOW, accepted, allocation, facts, refused, submit
@@ -212,6 +214,27 @@ def test_what_may_not_use_a_reservation_is_refused() -> None:
     assert found.sentence == 'reservation "bobs" admits neither user "alice" nor tenant "physics" nor vcluster "hpc-batch"'
     assert "is for maintenance" in refused(submit(allocation(reservation="maint-42"), site)).sentence
     assert refused(submit(allocation(reservation="past"), site)).reason == "ReservationEnded"
+
+
+def test_work_that_has_no_room_in_a_window_is_refused_with_the_limit() -> None:
+    site = known(reservation("course"), reservation("count", nodes=None, nodeCount=2, start=format_time(NOW + 86400)))
+    for name, limit in (("course", 4), ("count", 2)):
+        found = refused(submit(allocation(reservation=name, resources={"nodes": 5}), site))
+        assert found.reason == "ReservationTooSmall"
+        assert found.sentence.endswith(f"(requested: 5, limit: {limit})")
+    found = refused(submit(allocation(reservation="course", lifecycle={"walltime": "2h"}), site))
+    assert found.sentence == (
+        'walltime 2h does not fit a window of reservation "course", which lasts 2h, with 30s of grace and a minute for the start'
+    )
+    assert found.hint == "ask for at most 1h58m30s"
+    accepted(submit(allocation(reservation="course", lifecycle={"walltime": "1h58m30s"}), site))
+    endless = allocation(reservation="course", lifecycle={"type": "Unbounded", "walltime": None})
+    endless["spec"]["lifecycle"].pop("walltime")
+    assert "work without an end" in refused(submit(endless, site)).sentence
+
+
+def test_the_room_for_the_start_is_what_the_cycle_counts_on() -> None:
+    assert START_SECONDS == START_ALLOWANCE
 
 
 def test_without_a_cluster_the_server_is_left_to_look() -> None:
