@@ -79,7 +79,7 @@ def outcome(kind: str, seed: int, size: Size, clock: Callable[[], float], progre
         first = done.stuck[0] if done.stuck else None
         raise Rejected(f"{kind}: {len(done.stuck)} jobs never started: {first and first[2]}", reason="BadTrace")
     measures = measure(kind, done, log.tenants)
-    return Outcome(kind, len(done.ran), spent, measures, list(_JUDGES[kind](kind, done, measures, timing)))
+    return Outcome(kind, len(done.ran), spent, measures, list(JUDGES[kind](kind, done, measures, timing)))
 
 
 def _steady(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
@@ -128,7 +128,7 @@ def _ramp(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Ve
     ]
 
 
-_JUDGES: Final[dict[str, Callable[[str, Replayed, Measures, Timing], list[Verdict]]]] = {
+JUDGES: Final[dict[str, Callable[[str, Replayed, Measures, Timing], list[Verdict]]]] = {
     "steady-state": _steady,
     "burst": _burst,
     "unfair": _unfair,

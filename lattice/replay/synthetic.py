@@ -169,6 +169,14 @@ def _stream(site: Site, load: float, capacity: int, make: Callable[[float], Job]
     return jobs
 
 
+def _full(capacity: int, make: Callable[[float], Job]) -> list[Job]:
+    """As many jobs at once as fill so many nodes: what a steady state begins with."""
+    jobs: list[Job] = []
+    while sum(job.nodes for job in jobs) < capacity:
+        jobs.append(make(0.0))
+    return jobs
+
+
 def _width(site: Site, capacity: int) -> int:
     """Mostly small, powers of two, at most an eighth of the capacity."""
     most = max(1, capacity // 8)
@@ -189,7 +197,7 @@ _SENSITIVE: Final[dict[str, object]] = {"policy": "SensitiveReservation", "profi
 
 
 def _steady(site: Site) -> list[Job]:
-    """HPC, ML and services, together somewhat more than the machine can do."""
+    """A full machine, and HPC, ML and services that together ask for somewhat more than it can do."""
     end, dice = site.hours * _HOUR, site.dice
     gpu, cpu = site.gpu_nodes, site.open_nodes - site.gpu_nodes
 
@@ -204,7 +212,7 @@ def _steady(site: Site) -> list[Job]:
         replace(_job(site, dice.share() * end * 0.5, 1, dice.between(0.3, 0.5) * end, dice.one(_TENANTS), "service", 7))
         for _ in range(max(1, site.nodes // 32))
     ]
-    return [*_stream(site, 1.05, gpu, ml, 0.0, end), *_stream(site, 1.05, cpu, hpc, 0.0, end), *services]
+    return [*_full(gpu, ml), *_full(cpu, hpc), *_stream(site, 1.05, gpu, ml, 0.0, end), *_stream(site, 1.05, cpu, hpc, 0.0, end), *services]
 
 
 def _burst(site: Site) -> list[Job]:
