@@ -98,8 +98,9 @@ def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
         parent = next((option for option in known if path == option or path.startswith(option + ".")), None)
         if not equals or parent is None:
             raise Rejected(f"{pair!r}: write KEY=VALUE with an option of {', '.join(known)}", reason="BadInput")
-        is_text = isinstance(known[parent], str)
-        value = text if is_text else yaml.safe_load(text)
+        value = text if isinstance(known[parent], str) else yaml.safe_load(text)
+        if known[parent] is None and not isinstance(value, int | None):
+            value = text  # 0.3 and times are texts in the object
         at = spec
         *above, last = path.split(".")
         for part in above:

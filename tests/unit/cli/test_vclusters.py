@@ -139,3 +139,14 @@ def test_budgets_of_a_tenant_are_set_as_in_the_book(bench: Bench) -> None:
         "burstAllowance",
     }
     assert "not a number such as" in bench.run("admin", "tenant", "update", "physics", "--fair-share-target=much").err
+
+
+def test_the_price_of_electricity_is_set_as_a_number_with_its_time(bench: Bench) -> None:
+    done = bench.run("admin", "config", "set", "scheduling.energyPrice=0.3", "scheduling.energyPriceUntil=2026-12-01T08:00:00Z")
+    assert done.code == 0, done.err
+    made = bench.cluster.get(CONFIGS, "lattice", type=dict[str, Any])["spec"]["scheduling"]
+    assert made == {"energyPrice": "0.3", "energyPriceUntil": "2026-12-01T08:00:00Z"}
+    assert bench.run("admin", "config", "get", "scheduling.energyPrice").out == "0.3\n"
+    assert bench.run("admin", "config", "set", "scheduling.energyPrice=null", "scheduling.energyPriceUntil=null").code == 0
+    assert bench.cluster.get(CONFIGS, "lattice", type=dict[str, Any])["spec"]["scheduling"] == {}
+    assert bench.run("admin", "config", "set", "scheduling.energyPrice=-1").code == 2
