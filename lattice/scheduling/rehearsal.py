@@ -260,7 +260,7 @@ class Rehearsal:
                     break
                 asked = [shape for shape in asked if shape.columns != first.columns]
                 continue
-            self._begin(queue, first, now)
+            self._begin(queue, first, now, kept)
             if self._room:
                 asked = [shape for shape in asked if shape.ranks and self._has_room(shape)]
             elif not first.ranks:
@@ -288,14 +288,11 @@ class Rehearsal:
             ):
                 heappop(waiting)
                 continue
-            columns = self._begin(queue, shape, now)
+            self._begin(queue, shape, now, kept)
             if shape.ranks:
                 heapreplace(waiting, (shape.ranks[0], shape))
             else:
                 heappop(waiting)
-            for reservation in kept:
-                if now + shape.believed > reservation.shadow:
-                    reservation.extra -= self._within(columns, reservation.columns)
 
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
         """The columns that windows keep from a shape that would start now."""
@@ -341,7 +338,8 @@ class Rehearsal:
                 shadow = closure.end
         return _Reservation(shape.columns, shadow, free - shape.nodes)
 
-    def _begin(self, queue: int, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
+    def _begin(self, queue: int, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> None:
+        """Start the first of a shape; what it takes of the extra nodes of heads is gone."""
         rank = shape.ranks.popleft()
         if not shape.ranks:
             del self._shapes[queue][shape.key]
@@ -355,7 +353,9 @@ class Rehearsal:
         for cap, amount in shape.caps:
             self._room[cap] -= amount
         self._occupy(columns, now + job.expected, now + shape.believed, shape.caps)
-        return columns
+        for reservation in kept:
+            if now + shape.believed > reservation.shadow:
+                reservation.extra -= self._within(columns, reservation.columns)
 
     def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
         """Counts by column, in the set's order."""

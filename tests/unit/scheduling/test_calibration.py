@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.calibration import FEWEST, LEAST, OF_THE_WAIT, SPARE, WINDOW, Calibration
@@ -17,6 +17,7 @@ def test_before_enough_starts_p90_is_the_second_rehearsal_and_a_little() -> None
     assert promise.p90 == pytest.approx(2600.0 + OF_THE_WAIT * 1000.0 + LEAST)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.lists(st.floats(-1e6, 1e6), max_size=40))
 def test_p50_is_never_after_p90(wait: float, late: float, errors: list[float]) -> None:
     made = Calibration()
@@ -27,6 +28,7 @@ def test_p50_is_never_after_p90(wait: float, late: float, errors: list[float]) -
     assert wait == promise.p50 <= promise.p90
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 2e6))
 def test_nothing_is_promised_later_than_what_is_certain(wait: float, late: float, latest: float) -> None:
     promise = Calibration().promise(0.0, wait, wait + late).by(latest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling import predictor
@@ -38,6 +38,7 @@ def test_nothing_learnt_means_the_walltime() -> None:
     assert RunTimes().total(work(), 0.5) == HOUR
 
 
+@settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1), st.floats(0, 2))
 def test_a_quantile_lies_between_what_has_run_and_the_walltime(
     known: list[tuple[Work, float]], asked: Work, share: float, part: float
@@ -48,6 +49,7 @@ def test_a_quantile_lies_between_what_has_run_and_the_walltime(
     assert total <= max(elapsed, asked.walltime)
 
 
+@settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_a_higher_quantile_is_never_shorter(known: list[tuple[Work, float]], asked: Work, one: float, other: float, part: float) -> None:
     learnt = taught(*known)
@@ -55,6 +57,7 @@ def test_a_higher_quantile_is_never_shorter(known: list[tuple[Work, float]], ask
     assert learnt.total(asked, min(one, other), elapsed) <= learnt.total(asked, max(one, other), elapsed)
 
 
+@settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1))
 def test_equal_histories_give_equal_answers(known: list[tuple[Work, float]], asked: Work, share: float) -> None:
     assert taught(*known).total(asked, share) == taught(*known).total(asked, share)
