@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lattice.scheduling.gates import Room, hard_quota, own_wishes, room, vcluster_limits
+from lattice.scheduling.gates import Room, admission, hard_quota, own_wishes, room, vcluster_limits
 from lattice.scheduling.lanes import Lane, Lanes
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.placement import Counts, nodes_of
@@ -84,7 +84,7 @@ class _Cycle:
             return waiting
         left = self.room(candidate)
         if left.nodes >= candidate.minimum and left.starts >= 1:
-            return None
+            return admission(scene, candidate, now) if candidate.reservation else None
         return hard_quota(scene, candidate, now) or vcluster_limits(scene, candidate, now)
 
     def room(self, candidate: Candidate) -> Room:

@@ -1,4 +1,4 @@
-"""What keeps an allocation from nodes, whatever is free: itself, hard quota, limits of its vcluster. In this order.
+"""What keeps an allocation from nodes, whatever is free: itself, hard quota, its vcluster's limits, its reservation. In this order.
 
 Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
 the reason; `blocking` gives them all.
@@ -107,8 +107,24 @@ def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting |
     return None
 
 
+def admission(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """Whether the reservation that it names exists still, and admits it."""
+    name = candidate.reservation
+    if not name:
+        return None
+    windows = [window for window in scene.windows if window.name == name and window.end > now]
+    if not windows:
+        return Waiting(
+            candidate, "ReservedNodes", f'reservation "{name}" does not exist, or is over; submit without it, or use another one'
+        )
+    if any(window.admits(candidate) for window in windows):
+        return None
+    who = f'user "{candidate.user}" of tenant "{candidate.tenant}" in vCluster "{candidate.vcluster}"'
+    return Waiting(candidate, "ReservedNodes", f'reservation "{name}" does not admit {who}; submit without it, or use another one')
+
+
 Gate = Callable[[Scene, Candidate, float], Waiting | None]
-GATES: tuple[Gate, ...] = (own_wishes, hard_quota, vcluster_limits)
+GATES: tuple[Gate, ...] = (own_wishes, hard_quota, vcluster_limits, admission)
 """All gates before nodes are looked for, in order."""
 
 

@@ -113,12 +113,7 @@ class Explainer:
         name = candidate.reservation
         if not name:
             return None
-        windows = [window for window in self._scene.windows if window.name == name and window.end > self._now]
-        if not windows:
-            return "ReservedNodes", f'reservation "{name}" does not exist, or is over; submit without it, or use another one'
-        if not any(window.admits(candidate) for window in windows):
-            return "ReservedNodes", f'reservation "{name}" does not admit user "{candidate.user}" of tenant "{candidate.tenant}"'
-        window = windows[0]
+        window = next(window for window in self._scene.windows if window.name == name and window.end > self._now)
         if window.start > self._now:
             return "ReservedNodes", f'reservation "{name}" begins {format_time(window.start)}'
         longest = window.end - self._now - candidate.grace - self._scene.start_allowance

@@ -1,0 +1,380 @@
+"""What the cycle promises over time: reservations hold, nobody starves, one user does not delay another, windows and limits hold."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.policy import (
+    BIN_PACK,
+    INTERACTIVE_FIFO,
+    SENSITIVE_RESERVATION,
+    Borrowing,
+    Limits,
+    Policy,
+)  # fmt: skip
+from lattice.scheduling.scene import PowerBudget, Scene, Window, mask_of
+from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.views.ledger import TenantAccount
+
+HOUR = 3600.0
+
+
+def node(index: int, group: str = "g0", **fields: Any) -> NodeFacts:
+    base: dict[str, Any] = {
+        "name": f"n{index}", "cpus": 8, "memory": 64, "gpus": 0, "features": frozenset(), "hollow": False, "usable": True,
+        "state": "Ready", "fingerprint": "a",
+    }  # fmt: skip
+    return NodeFacts(index=index, group=group, **{**base, **fields})
+
+
+def job(number: int, nodes: int, hours: float | None = 1.0, **fields: Any) -> Candidate:
+    base: dict[str, Any] = {
+        "preemption_class": 5, "submitted": float(number), "maximum": nodes, "need": Need(), "grace": 0.0, "vcluster": "hpc", "user": "alice",
+        "walltime": None if hours is None else hours * HOUR,
+    }  # fmt: skip
+    return Candidate(key=f"t/j{number:05d}", uid=f"u{number}", tenant="t", minimum=nodes, **{**base, **fields})
+
+
+def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> Scene:
+    machine = Machine()
+    for facts in nodes:
+        machine.put(facts)
+    named = {policy.name: policy for policy in policies or (Policy("hpc"),)}
+    return Scene(machine, {"t": TenantAccount()}, named, start_allowance=0.0, **fields)
+
+
+def decided(scene: Scene, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
+    found = {outcome.candidate.uid: outcome for outcome in decide(scene, vcluster, jobs, now)}
+    scene.validate()
+    return found
+
+
+def waiting(outcome: Outcome) -> Waiting:
+    assert isinstance(outcome, Waiting), outcome
+    return outcome
+
+
+def placed(outcome: Outcome) -> tuple[int, ...]:
+    assert isinstance(outcome, Placed), outcome
+    return outcome.nodes
+
+
+@dataclass
+class World:
+    """Time that goes on: work arrives, cycles run at each event, work ends when it has run."""
+
+    scene: Scene
+    now: float = 0.0
+    queue: dict[str, Candidate] = field(default_factory=dict)
+    runs: dict[str, float] = field(default_factory=dict)
+    """How long it really runs, by uid; at most its walltime."""
+    ends: dict[str, float] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+    promised: dict[str, float] = field(default_factory=dict)
+    """The first start that it was promised."""
+
+    def arrive(self, candidate: Candidate, runs: float) -> None:
+        self.queue[candidate.uid] = candidate
+        self.runs[candidate.uid] = runs
+
+    def cycle(self) -> None:
+        for outcome in decide(self.scene, "hpc", list(self.queue.values()), self.now):
+            uid = outcome.candidate.uid
+            match outcome:
+                case Placed():
+                    del self.queue[uid]
+                    self.started[uid] = self.now
+                    self.ends[uid] = self.now + self.runs[uid]
+                case Waiting(latest=float(latest)):
+                    self.promised.setdefault(uid, latest)
+
+    def until(self, time: float) -> None:
+        """Run the events up to a time."""
+        while self.ends and min(self.ends.values()) <= time:
+            self.now = min(self.ends.values())
+            for uid in [uid for uid, end in self.ends.items() if end <= self.now]:
+                del self.ends[uid]
+                self.scene.drop_holder(uid)
+            self.cycle()
+        self.now = time
+        self.cycle()
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("depth", [1, 10])
+def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: int, depth: int) -> None:
+    roll = random.Random(seed)
+    world = World(
+        scene_of([node(index, f"g{index // 6}", fingerprint=roll.choice("ab")) for index in range(18)], Policy("hpc", depth=depth))
+    )
+    for number in range(60):
+        walltime = roll.choice((0.25, 1.0, 4.0))
+        wish = roll.choice(({}, {}, {"topology": TIGHT}, {"topology": SPREAD}))
+        exact = walltime * HOUR * (1.0 if seed % 2 else roll.random())
+        world.arrive(job(number, roll.choice((1, 2, 6, 12)), walltime, **wish), exact)
+        world.until(world.now + roll.choice((0.0, 300.0, 2000.0)))
+    world.until(world.now + 1000 * HOUR)
+    assert not world.queue
+    late = {uid: (world.started[uid], start) for uid, start in world.promised.items() if world.started[uid] > start}
+    assert not late
+    assert world.promised
+    world.scene.validate()
+
+
+def test_a_wide_job_of_the_top_class_starts_once_the_longest_walltime_before_it_is_over() -> None:
+    world = World(scene_of([node(index) for index in range(8)]))
+    for number in range(20):
+        world.arrive(job(number, 1, 2.0), 2.0 * HOUR)
+    world.until(60.0)
+    world.arrive(job(100, 8, 1.0, preemption_class=9), 1.0 * HOUR)
+    for number in range(200, 500):
+        world.until(world.now + 120.0)
+        world.arrive(job(number, 1, 0.5), 0.5 * HOUR)
+    assert world.started["u100"] <= 60.0 + 2.0 * HOUR
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param({"nodes": 99}, id="never fits"),
+        pytest.param({"nodes": 3, "held": True}, id="held"),
+        pytest.param({"nodes": 3, "not_before": 9e9}, id="not before"),
+        pytest.param({"nodes": 3, "tenant": "poor"}, id="quota"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Backfill", INTERACTIVE_FIFO, BIN_PACK])
+def test_a_head_that_cannot_start_at_all_delays_nobody(head: dict[str, Any], kind: str) -> None:
+    scene = scene_of([node(index) for index in range(4)], Policy("hpc", kind))
+    scene.accounts = {"t": TenantAccount(), "poor": TenantAccount(max_nodes=1)}
+    fields = dict(head)
+    tenant = fields.pop("tenant", "t")
+    first = job(0, fields.pop("nodes"), 100.0, preemption_class=10, **fields)
+    first = Candidate(**{name: getattr(first, name) for name in first.__dataclass_fields__} | {"tenant": tenant})
+    found = decided(scene, first, job(1, 4, 100.0))
+    assert placed(found["u1"]) == (0, 1, 2, 3)
+    assert waiting(found["u0"]).latest is None
+
+
+def test_ten_thousand_jobs_of_one_user_do_not_delay_a_fitting_job_of_another() -> None:
+    scene = scene_of([node(index) for index in range(64)], Policy("hpc", limits=Limits(max_running_per_user=10)))
+    crowd = [job(number, 1, None) for number in range(10_000)]
+    other = job(20_000, 4, user="bob")
+    found = decided(scene, *crowd, other)
+    assert isinstance(found["u20000"], Placed)
+    assert sum(isinstance(outcome, Placed) for outcome in found.values()) == 11
+    told = waiting(found["u10"])
+    assert told.reason == "WaitingForQuotaHeadroom"
+    assert (
+        'user "alice" would exceed limits.maxRunningPerUser of vCluster "hpc" (allocations held: 10, requested: 1, limit: 10)'
+        in told.message
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> None:
+    roll = random.Random(seed)
+    nodes = [node(index, f"g{index % 3}") for index in range(12)]
+
+    def run(jobs: list[Candidate]) -> dict[str, float | None]:
+        scene = scene_of(nodes)
+        scene.machine.take(range(7), 5000.0)
+        return {uid: one.latest for uid, one in decided(scene, *jobs).items() if isinstance(one, Waiting)}
+
+    first = [job(number, roll.choice((2, 6, 9, 12)), roll.choice((0.5, 3.0)), preemption_class=8) for number in range(4)]
+    behind = [job(100 + number, roll.choice((1, 2, 4)), roll.choice((0.5, 1.0, 9.0)), preemption_class=2) for number in range(6)]
+    alone, together = run(first), run([*first, *behind])
+    assert {uid: together[uid] for uid in alone} == alone
+
+
+def test_newer_work_of_a_higher_score_overtakes_a_promise() -> None:
+    scene = scene_of([node(index) for index in range(4)])
+    scene.machine.take((0, 1), HOUR)
+    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3648.0  # an hour, rounded up to the next multiple of 64
+    found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
+    assert waiting(found["u2"]).latest == 3648.0
+    later = waiting(found["u1"]).latest
+    assert later is not None
+    assert later >= 3 * HOUR
+
+
+def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
+    scene = scene_of([node(index) for index in range(4)])
+    scene.set_windows([Window("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
+    told = waiting(decided(scene, job(1, 2, 24.0))["u1"])
+    assert (told.reason, told.message) == (
+        "ReservedNodes", "walltime 1d crosses maintenance maint-42 at 1970-01-01T06:00:00Z; a walltime of at most 6h starts now",
+    )  # fmt: skip
+    assert told.latest == 10 * HOUR
+    assert placed(decided(scene, job(2, 2, 6.0))["u2"]) == (0, 1)
+
+
+def test_nodes_outside_a_window_are_used_and_unbounded_work_keeps_away_from_it() -> None:
+    scene = scene_of([node(index) for index in range(4)])
+    scene.set_windows([Window("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
+    found = decided(scene, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
+    assert placed(found["u1"]) == (2, 3)
+    assert placed(found["u2"]) == (0, 1)
+
+
+def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_time() -> None:
+    window = Window("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
+    scene = scene_of([node(index) for index in range(4)])
+    scene.set_windows([window])
+    early = waiting(decided(scene, job(1, 2, reservation="course"), now=HOUR)["u1"])
+    assert (early.reason, early.message, early.wake) == ("ReservedNodes", 'reservation "course" begins 1970-01-01T02:00:00Z', 2 * HOUR)
+    found = decided(
+        scene, job(1, 2, reservation="course", user="bob"), job(2, 1, 9.0, reservation="course"), job(3, 1, reservation="gone"),
+        job(4, 1, 3.0, reservation="course"), job(5, 2, 3.0), now=2 * HOUR,
+    )  # fmt: skip
+    assert 'does not admit user "bob"' in waiting(found["u1"]).message
+    assert "goes beyond the end" in waiting(found["u2"]).message
+    assert 'reservation "gone" does not exist' in waiting(found["u3"]).message
+    assert placed(found["u4"]) == (0,)
+    assert placed(found["u5"]) == (2, 3)
+
+
+def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_set_is_named() -> None:
+    nodes = [node(index, fingerprint="a" if index < 3 else "b" if index < 7 else "") for index in range(9)]
+    scene = scene_of(nodes)
+    assert placed(decided(scene, job(1, 4, conformance=REQUIRED))["u1"]) == (3, 4, 5, 6)
+    told = waiting(decided(scene_of(nodes), job(1, 5, conformance=REQUIRED))["u1"])
+    assert (told.reason, told.message) == (
+        "InsufficientConformance", "needs 5 nodes of one fingerprint; the largest equal set has 4 of 9 that fit",
+    )  # fmt: skip
+
+
+def test_tight_work_waits_rather_than_take_more_groups_than_an_empty_machine_needs() -> None:
+    scene = scene_of([node(index, f"g{index // 4}") for index in range(8)])
+    scene.machine.take((0, 4), HOUR)
+    told = waiting(decided(scene, job(1, 4, topology=TIGHT))["u1"])
+    assert told.reason == "WaitingForNodes"
+    assert "needs 4 nodes in 1 group (topology Tight); 6 that fit are free, at most 3 of them in 1 group" in told.message
+    assert len(placed(decided(scene, job(2, 4))["u2"])) == 4
+
+
+def test_neighbouring_groups_are_preferred_and_numbers_count_by_value() -> None:
+    sizes = {"g1": 3, "g2": 2, "g10": 3, "g11": 2}
+    nodes = [group for group, size in sizes.items() for _ in range(size)]
+    scene = scene_of([node(index, group) for index, group in enumerate(nodes)])
+    chosen = placed(decided(scene, job(1, 5))["u1"])
+    assert {nodes[index] for index in chosen} in ({"g1", "g2"}, {"g10", "g11"})
+
+
+def test_spread_work_takes_as_many_groups_as_it_can() -> None:
+    scene = scene_of([node(index, f"g{index // 3}") for index in range(9)])
+    assert placed(decided(scene, job(1, 4, topology=SPREAD))["u1"]) == (0, 1, 3, 6)
+
+
+def test_hardware_that_others_need_is_taken_last() -> None:
+    nodes = [node(0, "g0", gpus=4), node(1, "g0", gpus=4), *(node(index, "g1") for index in range(2, 12))]
+    assert placed(decided(scene_of(nodes), job(1, 2))["u1"]) == (2, 3)
+
+
+def test_services_fill_the_fullest_group_first() -> None:
+    nodes = [node(index, "g0" if index < 4 else "g1") for index in range(14)]
+    scene = scene_of(nodes, Policy("hpc", BIN_PACK))
+    scene.machine.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
+    assert placed(decided(scene, job(1, 1))["u1"]) == (11,)
+
+
+def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
+    nodes = [*(node(index) for index in range(4)), node(4, gpus=4)]
+    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO))
+    scene.machine.take((0,), HOUR)
+    found = decided(scene, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
+    assert placed(found["u1"]) == (1, 2, 3, 4)
+    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO))
+    scene.machine.take((0, 4), HOUR)
+    found = decided(scene, job(1, 4), job(2, 1, 0.1, preemption_class=10))
+    assert waiting(found["u2"]).reason == "BehindHigherPriority"
+    assert "strict order of submission" in waiting(found["u2"]).message
+
+
+def test_sensitive_work_runs_on_equal_known_nodes_or_is_told_what_is_in_its_way() -> None:
+    nodes = [*(node(index) for index in range(3)), node(3, fingerprint=""), node(4, fingerprint="b")]
+    scene = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
+    scene.machine.take((0, 1), 2 * HOUR)
+    told = waiting(decided(scene, job(1, 3, sensitive=True))["u1"])
+    assert (told.reason, told.latest) == ("WaitingForNodes", None)
+    assert "of 4 that fit, 2 are free, 2 in use; enough of them come free by 1970-01-01T02:00:00Z" in told.message
+    assert placed(decided(scene, job(2, 1, sensitive=True))["u2"]) in ((2,), (4,))
+
+
+def two(borrowing: Borrowing, nodes: int = 6) -> Scene:
+    lender = Policy("lender", home=True, borrowing=Borrowing(lend=True, max_duration=4 * HOUR))
+    homes = ["hpc" if index < 2 else "lender" for index in range(nodes)]
+    return scene_of([node(index, home=home) for index, home in enumerate(homes)], Policy("hpc", home=True, borrowing=borrowing), lender)
+
+
+def test_idle_nodes_are_borrowed_within_their_limits_only() -> None:
+    scene = two(Borrowing(borrow=True, max_borrowed=2))
+    found = decided(scene, job(1, 1), job(2, 3), job(3, 3))
+    assert placed(found["u1"]) == (0,)
+    assert placed(found["u2"]) == (1, 2, 3)
+    assert scene.holders["u2"].borrowed == (2, 3)
+    assert isinstance(found["u3"], Waiting)
+    for refused in (job(4, 3, 5.0), job(4, 3, None), job(4, 3, preemptible=False)):
+        assert isinstance(decided(two(Borrowing(borrow=True)), refused)["u4"], Waiting)
+    assert isinstance(decided(two(Borrowing()), job(5, 3))["u5"], Waiting)
+
+
+def test_borrowed_nodes_do_not_delay_what_the_lender_was_promised_and_are_named_when_it_wants_them_back() -> None:
+    scene = two(Borrowing(borrow=True, return_grace=30.0))
+    assert len(placed(decided(scene, job(1, 4, 2.0))["u1"])) == 4
+    told = waiting(decided(scene, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")["u2"])
+    assert [(one.uid, one.vcluster, one.nodes, one.grace) for one in told.reclaims] == [("u1", "hpc", (2, 3), 30.0)]
+    latest = told.latest
+    assert latest is not None
+    late = waiting(decided(scene, job(3, 2, 3.0))["u3"])
+    assert late.reason in ("WaitingForNodes", "BehindHigherPriority")
+
+
+def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> None:
+    scene = scene_of([node(index, watts=500) for index in range(8)], power=PowerBudget(2000))
+    found = decided(scene, job(1, 3), job(2, 2, preemption_class=4), job(3, 1, preemption_class=3))
+    assert isinstance(found["u1"], Placed)
+    told = waiting(found["u2"])
+    assert (told.reason, told.message) == (
+        "PowerBudget", "needs 2 nodes that draw 1.0 kW; 1.5 kW of the power budget of 2.0 kW are in use",
+    )  # fmt: skip
+    assert told.latest is None
+    assert isinstance(found["u3"], Placed)
+
+
+def test_a_range_gets_what_the_quota_leaves() -> None:
+    scene = scene_of([node(index) for index in range(8)])
+    scene.accounts = {"t": TenantAccount(max_nodes=5, used_nodes=1)}
+    assert len(placed(decided(scene, job(1, 2, maximum=8))["u1"])) == 4
+
+
+def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival() -> None:
+    roll = random.Random(7)
+    jobs = [job(number, roll.randint(1, 6), roll.choice((0.5, 2.0, None)), submitted=float(roll.randint(0, 3))) for number in range(40)]
+
+    def run(seed: int) -> list[Outcome]:
+        shuffled = list(jobs)
+        random.Random(seed).shuffle(shuffled)
+        nodes = [node(index, f"g{index % 5}", fingerprint="ab"[index % 2]) for index in range(40)]
+        random.Random(seed).shuffle(nodes)
+        scene = scene_of(nodes)
+        scene.machine.take(range(20), HOUR)
+        return list(decide(scene, "hpc", shuffled, 0.0))
+
+    assert run(1) == run(2) == run(3)
+
+
+def test_what_the_ledger_refuses_is_given_back() -> None:
+    scene = scene_of([node(index) for index in range(4)])
+    assert len(placed(decided(scene, job(1, 4))["u1"])) == 4
+    assert scene.uses.claimed["t"].nodes == 4
+    scene.drop_holder("u1")
+    scene.validate()
+    assert scene.machine.census(Need()).free == 4
+    assert scene.uses.claimed["t"].nodes == 0
