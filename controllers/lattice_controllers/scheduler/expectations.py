@@ -52,5 +52,6 @@ class Expectations:
         return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
 
     def wrote(self, uid: str) -> None:
-        """The status shows it now."""
-        self._written[uid] = self._clock.monotonic()
+        """The status was written, with the expected start where there is one."""
+        if uid in self.found:
+            self._written[uid] = self._clock.monotonic()
