@@ -65,7 +65,7 @@ def search(
         return
     for look in (_nodes, _walltime):
         yield from look(candidate, ask)
-    for other in sorted(set(gpu_types) - {candidate.need.gpu_type})[:MOST_TYPES] if candidate.need.gpus else ():
+    for other in _others(gpu_types, candidate.need.gpu_type)[:MOST_TYPES] if candidate.need.gpus else ():
         fits = ask(replace(candidate, need=replace(candidate.need, gpu_type=other)))
         yield Change(kind="GpuType", value=other, text=f"GPU type {other}{_instead(candidate.need.gpu_type)}") if fits else None
     for other in sorted(set(vclusters) - {candidate.vcluster})[:MOST_VCLUSTERS]:
@@ -84,10 +84,10 @@ class _Questions:
 
     def __call__(self, candidate: Candidate) -> bool:
         """Whether it would be placed; no, too, when too many questions were asked."""
-        if not self._left:
+        if not self._left or self._runs(candidate):
             return False
         self._left -= 1
-        others = [one for one in self._queues.get(candidate.vcluster, ()) if one.uid != candidate.uid]
+        others = [one for one in self._queues.get(candidate.vcluster, ()) if one.uid != candidate.uid and not self._runs(one)]
         with undone(self._scene) as scene:
             for vcluster, promises in list(scene.promises.items()):
                 if candidate.uid in promises:  # its own must not stand in its way
@@ -96,6 +96,11 @@ class _Questions:
                 if outcome.candidate.uid == candidate.uid:
                     return isinstance(outcome, Placed)
         return False
+
+    def _runs(self, candidate: Candidate) -> bool:
+        """Whether it was given nodes since the questions began."""
+        holder = self._scene.holders.get(candidate.uid)
+        return holder is not None and not holder.releasing
 
 
 def _nodes(candidate: Candidate, ask: Callable[[Candidate], bool]) -> Iterator[Change | None]:
@@ -127,6 +132,11 @@ def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None
         else:
             high = middle
     return values[low - 1] if low else None
+
+
+def _others(gpu_types: Collection[str], own: str) -> list[str]:
+    """The types but its own, whatever the case of the letters."""
+    return sorted(kind for kind in set(gpu_types) if kind.lower() != own.lower())
 
 
 def _instead(gpu_type: str) -> str:

@@ -97,7 +97,7 @@ def test_another_gpu_type_is_named_only_where_it_starts() -> None:
     for index, kind in ((4, "A100"), (5, "MI300A")):
         made.machine.put(replace(plain_node(index), gpus=4, gpu_type=kind))
     running(made, 0, range(5), HOUR)
-    asked = job(1, 1, need=Need(gpus=4, gpu_type="GH200"))
+    asked = job(1, 1, need=Need(gpus=4, gpu_type="gh200"))
     assert by_kind(changes(made, asked, NOW, gpu_types=("A100", "GH200", "MI300A"))) == {"GpuType": "MI300A"}
 
 
@@ -120,6 +120,20 @@ def test_its_own_reservation_does_not_stand_in_its_way() -> None:
     assert "j1" in made.promises["hpc"]
     assert by_kind(changes(made, asked, NOW, queues={"hpc": [asked]})) == {"Nodes": "3"}
     assert "j1" in made.promises["hpc"]
+
+
+def test_work_that_was_given_nodes_during_the_search_is_left_alone() -> None:
+    made = scene()
+    running(made, 0, range(5), HOUR)
+    asked, other = job(1, 6), job(2, 3)
+    steps = search(made, asked, NOW, queues={"hpc": [other, asked]})
+    next(steps)
+    made.claim(other, (5, 6, 7), NOW)
+    made.claim(asked, (), NOW)
+    before = dict(made.holders)
+    assert [change for change in steps if change is not None] == []
+    assert made.holders == before
+    made.validate()
 
 
 @pytest.mark.parametrize(
