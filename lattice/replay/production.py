@@ -4,7 +4,7 @@ Every decision is `lattice.scheduling.cycle.decide` on a `Scene`, as in the sche
 submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
 what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then one cycle
 of each vcluster that has pending work, in order of their names. No cycle is left out, also where nothing is free: reservations
-live from cycle to cycle.
+live from cycle to cycle. Nothing takes time to start or to end here, so the cycle plans with none for it.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class World:
             policies=dict(setting.policies),
             scorings=dict.fromkeys(setting.policies, self._scoring),
             overrun_seconds=0.0,
+            start_allowance=0.0,
         )
 
     def advance(self) -> bool:
@@ -234,7 +235,7 @@ class World:
             return
         self._scoring.running_gpu_hours = self._running_gpu_hours
         began = self._timing.clock() if self._timing is not None else 0.0
-        outcomes = list(decide(self.scene, vcluster, list(pending.values()), now))
+        outcomes = list(decide(self.scene, vcluster, list(pending.values()), now, explain=False))
         if self._timing is not None:
             self._timing.seconds.append(self._timing.clock() - began)
         self.done.cycles += 1
