@@ -16,13 +16,14 @@ from statistics import median
 from typing import Any, Final
 
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.formulation import formulate, value_of
 from lattice.scheduling.ground import Ground
 from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Placed, Score
+from lattice.scheduling.outcomes import Score
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.preemption import Preemption, PreemptionLimits, Victims, loss, preemption, protection
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.solver import Bucket, Job, upper_bound
+from lattice.scheduling.solver import upper_bound
 from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Figure, percentile
@@ -118,37 +119,22 @@ class GivenScores:
         return [Score(self._scores[each.uid]) for each in candidates]
 
 
-def value_placed(asked: Instance) -> float:
-    """Score × nodes, summed over what one production cycle without reservations places."""
+def scene_of(asked: Instance) -> Scene:
+    """The instance as a cycle reads it, with a policy that makes no reservations."""
     scene = Scene(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
-    scores = {each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)}
-    scene.scorings["batch"] = GivenScores(scores)
+    scene.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
     for facts in asked.nodes:
         scene.machine.put(facts if facts.index in asked.free else replace(facts, usable=False, state="Drained"))
-    outcomes = decide(scene, "batch", asked.candidates, NOW)
-    return sum(scores[each.candidate.uid] * len(each.nodes) for each in outcomes if isinstance(each, Placed))
-
-
-def model_of(asked: Instance) -> tuple[list[Job], list[Bucket]]:
-    """The instance as the solver reads it; a job is worth its score × nodes."""
-    classes: dict[tuple[str, str], list[NodeFacts]] = {}
-    for facts in asked.nodes:
-        classes.setdefault((facts.fingerprint, facts.group), []).append(facts)
-    buckets = [Bucket(*key, sum(facts.index in asked.free for facts in members)) for key, members in classes.items()]
-    samples = [members[0] for members in classes.values()]  # a group is of one hardware
-    eligible = {need: frozenset(number for number, facts in enumerate(samples) if need.admits_node(facts)) for need in set(NEEDS)}
-    jobs = [
-        Job(score * each.minimum, each.minimum, eligible[each.need], alike=each.conformance == REQUIRED)
-        for each, score in zip(asked.candidates, asked.scores, strict=True)
-    ]
-    return jobs, buckets
+    return scene
 
 
 def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
     """The part of the LP bound that a cycle reaches, for each seed."""
     for seed in seeds:
         asked = instance(seed, pending, count)
-        yield value_placed(asked) / upper_bound(*model_of(asked))
+        scene = scene_of(asked)
+        best = formulate(scene.machine, asked.candidates, asked.scores)
+        yield value_of(decide(scene, "batch", asked.candidates, NOW)) / upper_bound(best.jobs, best.buckets)
 
 
 def question(seed: int, count: int, running: int) -> Question:
@@ -222,9 +208,10 @@ def _by_bound(seeds: range, pending: int, count: int, clock: Clock) -> list[Figu
     """What cycles place by what the LP allows, and how long the LP takes."""
     size = f"{pending} pending × {count} nodes"
     reached = sorted(shares(seeds, pending, count))
-    model = model_of(instance(0, pending, count))
+    asked = instance(0, pending, count)
+    best = formulate(scene_of(asked).machine, asked.candidates, asked.scores)
     began = clock()
-    upper_bound(*model)
+    upper_bound(best.jobs, best.buckets)
     bound = (clock() - began) * 1000
     detail = f"{len(seeds)} seeds, the worst {reached[0]:.3f}"
     return [

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 
 from lattice.scheduling.cycle import decide
-from lattice.scheduling.machine import NodeFacts
+from lattice.scheduling.formulation import formulate, value_of
+from lattice.scheduling.machine import Need, NodeFacts
 from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.policy import Policy
 from lattice.scheduling.preemption import PreemptionLimits, Victims, loss, protection
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.solver import Bucket, Effort, Evictable, Job, best_plan, cheapest_room, least_span, upper_bound
@@ -285,3 +288,35 @@ def test_a_placed_job_stands_in_as_few_groups_as_the_model_finds(seed: int) -> N
             assert len(prints) == 1
             assert "" not in prints
     assert len(met) > 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bound(seed: int) -> None:
+    chance = random.Random(5000 + seed)
+    for _ in range(12):
+        scene = Scene(accounts={"physics": TenantAccount()}, policies={"hpc": Policy("hpc", depth=0)})
+        for index in range(chance.randint(4, 30)):
+            scene.machine.put(node(index, f"g{chance.randrange(3)}", fingerprint=chance.choice(["a", "b", ""]), gpus=chance.choice([0, 4])))
+        candidates = [
+            pending(
+                chance.randint(1, 8),
+                number,
+                preemption_class=chance.randint(1, 10),
+                conformance=chance.choice([PREFERRED, REQUIRED]),
+                need=chance.choice([Need(), Need(gpus=4)]),
+            )
+            for number in range(1, 8)
+        ]
+        scores = [candidate.preemption_class / 10 for candidate in candidates]
+        asked = formulate(scene.machine, candidates, scores)
+        wide = [replace(candidate, maximum=candidate.maximum * 2) for candidate in candidates]
+        asked_wide = formulate(scene.machine, wide, scores)
+        plan = best_plan(asked.jobs, asked.buckets)
+        assert plan.proven
+        found = value_of(decide(scene, "hpc", candidates, NOW))
+        assert found <= plan.value + 1e-6
+        assert plan.value <= upper_bound(asked.jobs, asked.buckets) + 1e-6
+        for uid in list(scene.holders):
+            scene.drop_holder(uid)
+        scene.promises.clear()
+        assert value_of(decide(scene, "hpc", wide, NOW)) <= upper_bound(asked_wide.jobs, asked_wide.buckets) + 1e-6

@@ -1,0 +1,51 @@
+"""The free nodes and the work that waits, as the solver's plain questions.
+
+Made before a cycle places anything, it says what that cycle could have placed at best: `upper_bound` of it is what the
+metric "distance from the bound" and `lattice plan --optimal` hold the cycle's value against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lattice.scheduling.machine import Machine, Need
+from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.solver import Bucket, Job
+from lattice.scheduling.work import REQUIRED, Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Formulation:
+    """Jobs in the order of the candidates, and the buckets that they name by place."""
+
+    jobs: tuple[Job, ...]
+    buckets: tuple[Bucket, ...]
+
+
+def formulate(machine: Machine, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "") -> Formulation:
+    """The candidates of one vcluster on the free nodes at `home`; a job is worth its score × nodes.
+
+    Leave out who waits for something else than nodes. A range of nodes counts with as many as the job could have alone, at
+    most its maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
+    """
+    mine = [bucket for bucket in machine.buckets.values() if bucket.key.home == home and bucket.free]
+    mine.sort(key=lambda bucket: bucket.key.order)
+    buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free)) for bucket in mine)
+    eligible: dict[Need, frozenset[int]] = {}
+    jobs = []
+    for candidate, score in zip(candidates, scores, strict=True):
+        need = candidate.need
+        if need not in eligible:
+            eligible[need] = frozenset(place for place, bucket in enumerate(mine) if bucket.admitted_by(need))
+        nodes, alike = candidate.minimum, candidate.conformance == REQUIRED
+        if candidate.maximum > nodes:
+            could = sum(buckets[place].free for place in eligible[need])
+            nodes, alike = max(nodes, min(candidate.maximum, could)), False
+        jobs.append(Job(score * nodes, nodes, eligible[need], alike=alike))
+    return Formulation(tuple(jobs), buckets)
+
+
+def value_of(outcomes: Iterable[object]) -> float:
+    """Score × nodes, summed over what a cycle placed."""
+    return sum(each.score.total * len(each.nodes) for each in outcomes if isinstance(each, Placed) and each.score is not None)
