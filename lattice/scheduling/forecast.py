@@ -58,6 +58,8 @@ class Forecaster:
         self.calibration = Calibration()
         self._masks = NodeMasks()
         self._ended: list[tuple[Work, float]] = []
+        self._gone: set[str] = set()
+        """What started or was cancelled since the last look: a forecast that began before says nothing of it."""
 
     def forecast(
         self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
@@ -71,6 +73,7 @@ class Forecaster:
         for work, ran in self._ended:
             self.run_times.observe(work, ran)
         self._ended.clear()
+        self._gone.clear()
         latest = {outcome.candidate.uid: outcome.latest for outcome in waiting if outcome.latest is not None}
         return view_of(scene, queues, self._masks, now, latest)
 
@@ -80,6 +83,8 @@ class Forecaster:
         for uid in found:
             self.calibration.forget(uid)
         for uid, (median, late) in foreseen.starts.items():
+            if uid in self._gone:
+                continue
             promise = self.calibration.promise(now, now + median, now + late).by(max(now, view.latest.get(uid, NEVER)))
             self.calibration.predicted(uid, promise)
             found[uid] = Expected(promise.p50, promise.p90)
@@ -100,6 +105,7 @@ class Forecaster:
 
     def started(self, uid: str, at: float) -> Kept | None:
         """Work was given its nodes: how its predictions were kept; None if there were none."""
+        self._gone.add(uid)
         return self.calibration.started(uid, at)
 
     def learn(self, work: Work, ran: float) -> None:
@@ -108,6 +114,7 @@ class Forecaster:
 
     def forget(self, uid: str) -> None:
         """Work was cancelled before it started."""
+        self._gone.add(uid)
         self.calibration.forget(uid)
 
 
@@ -199,11 +206,13 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     median, late, uids, silent = stages(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
-    played = zip(uids, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
-    for queue, medians, lates in played:
-        for uid, expected, long in zip(queue, medians, lates, strict=True):
+    capacity = _room_at_last(median)
+    played = zip(uids, median.queues, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
+    for queue, jobs, medians, lates in played:
+        for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
             if expected == NEVER:
-                silent[uid] = UNBOUNDED_WORK
+                over = any(amount > capacity[cap] for cap, amount in job.caps)
+                silent[uid] = "WaitingForQuotaHeadroom" if over else UNBOUNDED_WORK
             else:
                 starts[uid] = (expected, expected if long == NEVER else max(expected, long))
     return Foreseen(starts, silent)
@@ -226,6 +235,16 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
     if candidate.minimum > columns.exist[number]:
         return "NeverFits"
     return "NodesUnavailable" if candidate.minimum > columns.usable[number] else ""
+
+
+def _room_at_last(stage: Stage) -> list[int]:
+    """By cap: the room there is once all has ended of which the end is known."""
+    room = list(stage.room)
+    for held in stage.held:
+        if held.expected < NEVER:
+            for cap, amount in held.caps:
+                room[cap] += amount
+    return room
 
 
 def _slot(stage: Stage) -> float:

@@ -117,6 +117,32 @@ def test_hard_quota_is_foreseen_to_come_free() -> None:
     assert ask(made, job(1, 1))["j1"].p50 == NOW + 300
 
 
+def test_more_than_the_quota_allows_is_never_foreseen() -> None:
+    made = scene()
+    made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
+    running(made, 0, (0, 1), 300.0)
+    assert ask(made, job(1, 3))["j1"] == Expected(reason="WaitingForQuotaHeadroom")
+
+
+def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afterwards() -> None:
+    made, forecaster = scene(), Forecaster()
+    running(made, 0, (0, 1, 2, 3), 500.0)
+    view = forecaster.look(made, {"hpc": [job(1), job(2)]}, NOW)
+    foreseen = foresee(view, forecaster.run_times)
+    forecaster.started("j1", NOW + 1)
+    assert list(forecaster.conclude(view, foreseen)) == ["j2"]
+    assert forecaster.started("j1", NOW + 2) is None
+
+
+def test_what_is_supposed_is_not_remembered() -> None:
+    made, forecaster = scene(), Forecaster()
+    running(made, 0, (0, 1, 2, 3), 500.0)
+    view = forecaster.look(made, {"hpc": [job(1), job(2, 9)]}, NOW)
+    found = forecaster.suppose(view, foresee(view, forecaster.run_times), ["j1", "j2"])
+    assert (found["j1"].p50, found["j2"].reason) == (NOW + 500, "NeverFits")
+    assert forecaster.started("j1", NOW + 500) is None
+
+
 def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
     made = scene()
     made.policies = {"hpc": Policy("hpc", limits=Limits(max_running_per_user=1))}
