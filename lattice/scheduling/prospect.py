@@ -83,14 +83,18 @@ def prospects(
 def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
     """The outcome of each by uid, were they submitted now: the production cycle of their vclusters, of which nothing remains."""
     mine = {candidate.uid for candidate in asked}
-    found: dict[str, Outcome] = {}
+    return {outcome.candidate.uid: outcome for outcome in rehearsed(situation, asked) if outcome.candidate.uid in mine}
+
+
+def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]:
+    """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains."""
+    mine = {candidate.uid for candidate in asked}
+    found: list[Outcome] = []
     with undone(situation.scene) as scene:
         for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
             queue = [one for one in situation.candidates.values() if one.vcluster == vcluster and one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
-            for outcome in decide(scene, vcluster, [*queue, *new], situation.now):
-                if outcome.candidate.uid in mine:
-                    found[outcome.candidate.uid] = outcome
+            found += decide(scene, vcluster, [*queue, *new], situation.now)
     return found
 
 

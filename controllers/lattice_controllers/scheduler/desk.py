@@ -16,13 +16,15 @@ import msgspec
 from lattice.daemon.clock import Clock
 from lattice.errors import Denied, Rejected
 from lattice.scheduling import explanation, queueing
-from lattice.scheduling.answers import PLAN_SCHEMA, Change, Plan, Preemption, Queues, Why
+from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preemption, Queues, Why
 from lattice.scheduling.changes import search
-from lattice.scheduling.outcomes import Score, Waiting
+from lattice.scheduling.formulation import formulate, value_of
+from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.preemption import preemption
-from lattice.scheduling.prospect import may_ever, prospects, trial
+from lattice.scheduling.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
+from lattice.scheduling.solver import Effort, best_plan, upper_bound
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
@@ -31,6 +33,10 @@ from lattice_controllers.scheduler.loop import Loop
 
 MOST_CHANGED: Final = 4
 """Allocations of one plan for which changes and victims are sought."""
+
+MOST_EXACT: Final = 100
+EXACT_SECONDS: Final = 3.0
+"""So many jobs are solved exactly, in at most so many deterministic seconds of the solver; more are only bounded."""
 
 
 class LoopDesk:
@@ -63,10 +69,12 @@ class LoopDesk:
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """What would become of these, in this order."""
-        del optimal
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         situation = self._situation()
-        outcomes = trial(situation, asked)
+        everything = rehearsed(situation, asked)
+        mine = {candidate.uid for candidate in asked}
+        outcomes = {one.candidate.uid: one for one in everything if one.candidate.uid in mine}
+        bound = await self._bound(everything) if optimal else None
         waiting = [one for one in outcomes.values() if isinstance(one, Waiting) and may_ever(one)]
         if waiting:
             supposed = await self._suppose(waiting)
@@ -76,7 +84,7 @@ class LoopDesk:
         victims = {one.candidate.uid: await self._victims(one, reader) for one in waiting[:MOST_CHANGED]}
         chosen = {uid: found for uid, found in victims.items() if found is not None}
         plans = prospects(situation, asked, outcomes, reader, changes=changes, preemptions=chosen)
-        return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans)
+        return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans, optimal=bound)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """The queue of a vcluster; empty: of all."""
@@ -125,6 +133,26 @@ class LoopDesk:
             self._clock.now(), score=score.total,
         )  # fmt: skip
         return explanation.sacrifice(self._situation(), found, reader)
+
+    async def _bound(self, outcomes: Sequence[Outcome]) -> Bound:
+        """What the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
+        vclusters = {one.candidate.vcluster for one in outcomes}
+        if len(vclusters) != 1:
+            raise Rejected(
+                f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput"
+            )
+        meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
+        candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
+        vcluster, scene = vclusters.pop(), self._loop.scene
+        home = vcluster if scene.policy(vcluster).home else ""
+        question = formulate(scene.machine, candidates, scores, home=home)
+        value, bound = value_of(meant), await asyncio.to_thread(upper_bound, question.jobs, question.buckets)
+        if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
+            return Bound(value=round(value, 4), bound=round(max(value, bound), 4), status="bound by linear relaxation")
+        best = await asyncio.to_thread(best_plan, question.jobs, question.buckets, Effort(seconds=EXACT_SECONDS))
+        status = "proven" if best.proven else f"not proven in {EXACT_SECONDS:g} s of the solver"
+        bound = max(value, min(bound, best.bound))
+        return Bound(value=round(value, 4), bound=round(bound, 4), optimal=round(max(value, best.value), 4), status=status)
 
     def _asked(self, document: dict[str, Any], number: int) -> Candidate:
         """The candidate that it would be if it were submitted now."""

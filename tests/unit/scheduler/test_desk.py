@@ -1,0 +1,145 @@
+"""The desk of a leader: answers from a live loop, whose state stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import ManualClock
+from lattice.errors import Denied, NotFound, Rejected
+from lattice.scheduling.candidates import candidate_of
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.forecast import Expected, Forecaster
+from lattice.scheduling.outcomes import Waiting
+from lattice.units import format_time
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Tenant, VCluster
+from lattice.views.meta import Metadata
+from lattice_controllers.scheduler.desk import LoopDesk
+from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from tests.build import uid
+from tests.unit.scheduling.moments import ALICE, NOW, holding, moment, pending
+
+HPC = VCluster(metadata=Metadata(name="hpc"))
+
+
+def desk(nodes: int = 4, *, running: int = 3, waiting: int = 4) -> tuple[LoopDesk, Loop]:
+    """A loop with work on some nodes, and one that waits for more than are free."""
+    queue = (pending(2, nodes=waiting),)
+    situation = moment(nodes, (holding(1, tuple(range(running)), 1),) if running else (), queue)
+    clock = ManualClock(NOW)
+
+    def nothing(*_: Any) -> Any:
+        return None
+
+    loop = Loop(
+        clock, situation.scene, SchedulerMetrics(), ready=nothing, propose=nothing, allocation=nothing, explained=nothing, placed=nothing,
+        confirmed=nothing, stopped=lambda: False,
+    )  # fmt: skip
+    for candidate in queue:
+        loop.want(candidate)
+    for outcome in decide(situation.scene, "hpc", queue, NOW):
+        assert isinstance(outcome, Waiting)
+        loop.reasons[outcome.candidate.uid] = outcome
+    forecaster = Forecaster()
+
+    async def suppose(outcomes: Sequence[Waiting]) -> dict[str, Expected]:
+        found = forecaster.forecast(situation.scene, {"hpc": [*queue, *(one.candidate for one in outcomes)]}, NOW)
+        return {one.candidate.uid: found[one.candidate.uid] for one in outcomes}
+
+    def candidate_from(allocation: Allocation) -> Any:
+        return candidate_of(allocation, HPC, {})
+
+    made = LoopDesk(
+        clock, loop, candidate=candidate_from, holders=lambda: situation.scene.holders, expected=dict, suppose=suppose,
+        number=lambda _uid: 7, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
+    )  # fmt: skip
+    return made, loop
+
+
+def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
+    body = {"tenant": "physics", "user": "alice", "vcluster": "hpc", "resources": {"nodes": nodes}, "lifecycle": {"walltime": "5m"}}
+    return {"metadata": {"name": "asked", "namespace": "physics"}, "spec": {**body, **spec}}
+
+
+async def test_why_names_only_changes_that_the_planner_found_true() -> None:
+    made, loop = desk()
+    answer = await made.why(uid(2), ALICE)
+    assert answer.reason == "WaitingForNodes"
+    assert [(change.kind, change.value) for change in answer.changes] == [("Nodes", "1")]
+    loop.scene.validate()
+
+
+async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
+    made, _ = desk()
+    found = (await made.why(uid(2), ALICE)).preemption
+    assert found is not None
+    assert bool(found.victims) != bool(found.reason)
+
+
+async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
+    made, loop = desk()
+    before = dict(loop.candidates)
+    plan = await made.plan([document(4), document(1), document(40)], ALICE, optimal=False)
+    later, now, never = plan.allocations
+    assert (later.verdict, now.verdict, never.verdict) == ("Later", "Now", "Never")
+    assert later.expected_start is not None
+    assert later.expected_start.p50 is not None
+    assert format_time(NOW) < later.expected_start.p50 <= (later.expected_start.p90 or "")
+    assert (later.allocation.uid, later.allocation.number) == ("", None)
+    assert loop.candidates == before
+    loop.scene.validate()
+
+
+async def test_the_loop_goes_on_while_changes_are_sought() -> None:
+    made, _ = desk(64, running=60, waiting=64)
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        ticking = group.create_task(tick())
+        answer = await made.why(uid(2), ALICE)
+        ticking.cancel()
+    assert [change.value for change in answer.changes if change.kind == "Nodes"] == ["4"]
+    assert turns >= 6  # at least one for each step of the bisection
+
+
+async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
+    pytest.importorskip("ortools")
+    made, _ = desk(8, running=3, waiting=7)
+    plan = await made.plan([document(2), document(3)], ALICE, optimal=True)
+    assert plan.optimal is not None
+    assert 0 < plan.optimal.value <= (plan.optimal.optimal or 0) <= plan.optimal.bound
+    assert plan.optimal.status == "proven"
+
+
+async def test_a_tenant_of_others_cannot_be_planned_for() -> None:
+    made, _ = desk()
+    with pytest.raises(Denied, match="is not one of the tenant"):
+        await made.plan([{**document(), "metadata": {"name": "x", "namespace": "lab"}}], ALICE, optimal=False)
+    with pytest.raises(Denied):
+        await made.plan([document(tenant="lab")], ALICE, optimal=False)
+
+
+async def test_what_cannot_be_read_is_refused_with_its_place() -> None:
+    made, _ = desk()
+    with pytest.raises(Rejected, match="allocation 2 of the plan cannot be read"):
+        await made.plan([document(), {"metadata": {"name": 1}}], ALICE, optimal=False)
+
+
+async def test_what_is_not_pending_and_unknown_vclusters_are_not_found() -> None:
+    made, _ = desk()
+    with pytest.raises(NotFound):
+        await made.why("nobody", ALICE)
+    with pytest.raises(NotFound):
+        await made.queue("nowhere", ALICE, 10)
+    assert [queue.pending for queue in (await made.queue("", ALICE, 10)).vclusters] == [1]
