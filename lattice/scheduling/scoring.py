@@ -12,6 +12,7 @@ from math import log1p
 from typing import Any, Final, NamedTuple, overload
 
 from lattice.scheduling import cost
+from lattice.scheduling.capacities import Capacities, Capacity, Homes
 from lattice.scheduling.machine import Machine, Need
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.policy import BALANCED, Policy, Weights
@@ -23,24 +24,6 @@ TIE: Final = 0.0001
 
 
 _DATA: Final = cost.data_readiness()
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a need finds: nodes that the largest groups hold together, and the largest set of equal fingerprint; free, and usable."""
-
-    free: list[int]
-    usable: list[int]
-    free_alike: int
-    usable_alike: int
-
-    def terms(self, need: Need, nodes: int) -> tuple[float, float]:
-        """f4 and f9 of the node set that would be used: of free nodes where they suffice, else of those there are."""
-        now = bool(self.free) and self.free[-1] >= nodes
-        reached, alike = (self.free, self.free_alike) if now else (self.usable, self.usable_alike)
-        wanted = cost.groups_needed(reached, nodes)
-        inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
-        return cost.topology(inter, cost.intra_node(need.gpus, unified=need.unified), nodes), cost.conformance(alike, nodes)
 
 
 class _Entry(NamedTuple):
@@ -60,6 +43,7 @@ class _Entry(NamedTuple):
 class _Columns:
     """The candidates of one vcluster and what they share: people (tenant, user), needs, shapes (place of the need, nodes)."""
 
+    vcluster: str
     weights: Weights
     candidates: list[Candidate] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
@@ -174,8 +158,7 @@ class Scoring:
     running_gpu_hours: float = 0.0
     """Of everything that holds nodes, by `running`."""
     _columns: dict[str, _Columns] = field(default_factory=dict)
-    _seen: tuple[int, int] = (-1, -1)
-    _capacities: dict[Need, Capacity] = field(default_factory=dict)
+    _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Scores:
         """The score of each candidate of one vcluster, in the order given."""
@@ -183,7 +166,7 @@ class Scoring:
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
         columns = self._current(vcluster, candidates, weights)
-        self._look(machine)
+        self._capacities.follow(machine)
         terms = self._terms(columns, machine, now)
         return Scores(self._totals(columns, terms), columns.entries, terms)
 
@@ -195,6 +178,11 @@ class Scoring:
             hours += cost.gpu_hours(len(holder.nodes), first.gpus if first is not None else 0, holder.walltime)
         self.running_gpu_hours = hours
 
+    def validate(self, machine: Machine) -> None:
+        """Count the capacities and the shares again; raises Corrupt on a difference."""
+        self._capacities.validate(machine)
+        self.shares.validate()
+
     def forget(self, vcluster: str) -> None:
         """Nothing of this vcluster waits any more."""
         self._columns.pop(vcluster, None)
@@ -203,36 +191,31 @@ class Scoring:
         """The columns of these candidates: those of the last cycle where nothing came or went."""
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
-            columns = self._columns[vcluster] = _Columns(weights)
+            columns = self._columns[vcluster] = _Columns(vcluster, weights)
         listed = list(candidates)
         if columns.candidates != listed:
             columns.take(listed)
         return columns
 
     def _terms(self, columns: _Columns, machine: Machine, now: float) -> _Terms:
+        homes = self._homes(columns.vcluster)
+        capacities = [self._capacities.capacity(machine, need, homes) for need in columns.needs]
         queued = sum(each.queued_gpu_hours for each in self._columns.values())
         return _Terms(
             now=now,
             reference=self.reference_wait,
             span=log1p(cost.SATURATION / self.reference_wait),
             standings={tenant: self.shares.standing(tenant, now) for tenant in {tenant for tenant, _ in columns.people}},
-            shapes=columns.fitness([self._capacity(machine, need) for need in columns.needs]),
+            shapes=columns.fitness(capacities),
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
         )
 
-    def _look(self, machine: Machine) -> None:
-        """Forget the capacities when a node has come, gone, or changed hands since."""
-        seen = (machine.shape, sum(bucket.version for bucket in machine.buckets.values()))
-        if seen != self._seen:
-            self._seen = seen
-            self._capacities.clear()
-
-    def _capacity(self, machine: Machine, need: Need) -> Capacity:
-        found = self._capacities.get(need)
-        if found is None:
-            found = self._capacities[need] = capacity(machine, need)
-        return found
+    def _homes(self, vcluster: str) -> Homes:
+        """Where its work may run: at home, and where it borrows at the homes of those that lend."""
+        policy = self.policies.get(vcluster) or Policy(vcluster)
+        lenders = [each.name for each in self.policies.values() if each.home and each.borrowing.lend] if policy.borrowing.borrow else []
+        return frozenset([vcluster if policy.home else "", *lenders])
 
     def _totals(self, columns: _Columns, terms: _Terms) -> list[float]:
         weights, now, reference = columns.weights, terms.now, terms.reference
@@ -259,36 +242,6 @@ class Scoring:
             factors.append(standing.multiplier * (1 - TIE * self.shares.share_of_user(tenant, user, terms.now)))
             offsets.append(weights.fair_share * standing.deficit + common)
         return factors, offsets
-
-
-def capacity(machine: Machine, need: Need) -> Capacity:
-    """What the machine holds for a need, by group and by fingerprint; nodes of unknown fingerprint are unlike every other."""
-    free: dict[str, int] = {}
-    usable: dict[str, int] = {}
-    free_alike: dict[str, int] = {}
-    usable_alike: dict[str, int] = {}
-    for group, fingerprint, free_nodes, usable_nodes in counts(machine, need):
-        if usable_nodes:
-            usable[group] = usable.get(group, 0) + usable_nodes
-            usable_alike[fingerprint] = (usable_alike.get(fingerprint, 0) + usable_nodes) if fingerprint else 1
-        if free_nodes:
-            free[group] = free.get(group, 0) + free_nodes
-            free_alike[fingerprint] = (free_alike.get(fingerprint, 0) + free_nodes) if fingerprint else 1
-    return Capacity(
-        cost.reach(free.values()), cost.reach(usable.values()), max(free_alike.values(), default=0), max(usable_alike.values(), default=0)
-    )
-
-
-def counts(machine: Machine, need: Need) -> Iterator[tuple[str, str, int, int]]:
-    """Group, fingerprint, free and usable nodes of each part of the machine that admits a need."""
-    if need.lists <= machine.masks:
-        for bucket in machine.admitted(need):
-            yield bucket.group, bucket.fingerprint, len(bucket.free), bucket.usable
-        return
-    for index in machine.eligible(need):
-        facts = machine.nodes[index]
-        if facts.usable:
-            yield facts.group, facts.fingerprint, int(index not in machine.taken), 1
 
 
 def checkpoint_term(candidate: Candidate) -> float:

@@ -86,7 +86,7 @@ candidates = st.lists(
 weights = st.builds(Weights, *[st.floats(0, 1)] * 9).filter(lambda made: sum(astuple(made)) > 0.01).map(Weights.normalised)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(candidates, weights)
 def test_a_score_is_the_weighted_sum_of_its_terms_times_the_multiplier(jobs: list[Candidate], given_weights: Weights) -> None:
     shares = shares_of(alice=3, bob=1)
@@ -98,7 +98,7 @@ def test_a_score_is_the_weighted_sum_of_its_terms_times_the_multiplier(jobs: lis
         assert 0.0 <= score.total <= 1.0 + 1e-9
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(candidates, candidates, weights)
 def test_what_was_scored_before_changes_no_score(first: list[Candidate], second: list[Candidate], given_weights: Weights) -> None:
     kept, on = scoring(given_weights), machine(("g0", 4, "a"), ("g1", 3, "b"))
@@ -107,7 +107,7 @@ def test_what_was_scored_before_changes_no_score(first: list[Candidate], second:
     assert of(kept, *mixed, on=on, now=NOW + 5) == of(scoring(given_weights), *mixed, on=on, now=NOW + 5)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(candidates, weights, st.floats(0, 1e6))
 def test_longer_waiting_never_lowers_a_score(jobs: list[Candidate], given_weights: Weights, longer: float) -> None:
     made = scoring(given_weights)
