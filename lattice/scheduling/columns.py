@@ -21,8 +21,8 @@ from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
 
-Eligibility = tuple[Need, str, bool]
-"""What a candidate's nodes are: its need, its vcluster, and whether it may borrow."""
+Eligibility = tuple[Need, str, bool, int]
+"""What a candidate's nodes are: its need, its vcluster, whether it may borrow, and the window (number) that it has to stay in, or −1."""
 CapKey = tuple[str, ...]
 Kind = tuple[object, ...]
 
@@ -162,7 +162,17 @@ class Columns:
         rules = self._view.policy(candidate.vcluster).borrowing
         longest = rules.max_duration
         in_time = longest is None or (candidate.walltime is not None and candidate.walltime <= longest)
-        return candidate.need, candidate.vcluster, rules.borrow and in_time and not candidate.non_preemptible
+        borrows = rules.borrow and in_time and not candidate.non_preemptible
+        return candidate.need, candidate.vcluster, borrows, self.window_of(candidate)
+
+    def window_of(self, candidate: Candidate) -> int:
+        """The number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
+        if not candidate.reservation:
+            return -1
+        now, longest = self._view.now, (candidate.walltime or 0.0) + candidate.grace + self._view.start_allowance
+        mine = [number for number, window in enumerate(self._view.windows) if window.name == candidate.reservation]
+        wide = (number for number in mine if max(now, self._view.windows[number].start) + longest <= self._view.windows[number].end)
+        return next(wide, mine[0] if mine else -1)
 
     def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """How many of these nodes stand in each column; nodes that are not usable stand in none."""
@@ -177,18 +187,19 @@ class Columns:
                 yield kept
 
     def _kept(self, eligibility: Eligibility) -> Eligibility:
-        need, vcluster, _borrows = eligibility
-        return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, True)
+        need, vcluster, _borrows, window = eligibility
+        return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, True, window)
 
     def _mask(self, eligibility: Eligibility) -> int:
-        need, vcluster, borrows = eligibility
+        need, vcluster, borrows, window = eligibility
         policies = self._view.policies
         home = self._masks.homes.get(vcluster if self._view.policy(vcluster).home else "", 0)
         if borrows:
             for name, policy in policies.items():
                 if name != vcluster and policy.borrowing.lend and policy.home:
                     home |= self._masks.homes.get(name, 0)
-        return self._masks.admitted(need) & home
+        admitted = self._masks.admitted(need) & home
+        return admitted if window < 0 else admitted & self._view.windows[window].nodes
 
 
 class Caps:

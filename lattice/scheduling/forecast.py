@@ -127,7 +127,6 @@ class _Reader:
         self._caps = Caps(view)
         self._run_times = run_times
         self._now = view.now
-        self._windows = {window.name: number for number, window in enumerate(view.windows)}
 
     def holding(self, holder: Holder) -> tuple[Held, Held]:
         """Work that holds nodes: it ends when its run time is over, by the latest when its end is; overdue, it needs some more."""
@@ -150,7 +149,7 @@ class _Reader:
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
         """A pending candidate, at the fewest nodes that it accepts."""
-        window = self._windows.get(candidate.reservation, -1)
+        window = self.columns.window_of(candidate)
         opens = self._view.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
         uses, number, nodes = self._caps.of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
@@ -212,7 +211,7 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
         for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
             if expected == NEVER:
                 over = any(amount > capacity[cap] for cap, amount in job.caps)
-                silent[uid] = "WaitingForQuotaHeadroom" if over else UNBOUNDED_WORK
+                silent[uid] = "WaitingForQuotaHeadroom" if over else UNBOUNDED_WORK if job.window < 0 else "ReservedNodes"
             else:
                 starts[uid] = (expected, expected if long == NEVER else max(expected, long))
     return Foreseen(starts, silent)
@@ -231,6 +230,8 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
         return "Held"
     if not candidate.vcluster_known or not candidate.vcluster_open:
         return "VClusterClosed"
+    if candidate.reservation and columns.window_of(candidate) < 0:
+        return "ReservedNodes"
     number = columns.number(candidate)
     if candidate.minimum > columns.exist[number]:
         return "NeverFits"

@@ -49,7 +49,7 @@ class Job:
     caps: tuple[tuple[int, int], ...] = ()
     after: float = 0.0
     window: int = -1
-    """The number of the window whose nodes it may use."""
+    """The number of the window whose nodes it may use, until the window's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,8 @@ class Rehearsal:
         """The columns that windows keep from a shape that would start now."""
         found: frozenset[int] = frozenset()
         for number, closure in enumerate(self._stage.closures):
-            if number != shape.window and now < closure.end and now + shape.believed > closure.start:
+            end = now + shape.believed
+            if end > closure.end if number == shape.window else now < closure.end and end > closure.start:
                 found |= closure.columns
         return found
 

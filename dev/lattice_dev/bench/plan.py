@@ -150,7 +150,7 @@ class _Naive:
         closed = {
             column
             for number, one in enumerate(self.stage.closures)
-            if number != job.window and now < one.end and now + job.believed > one.start
+            if (now + job.believed > one.end if number == job.window else now < one.end and now + job.believed > one.start)
             for column in one.columns
         }
         left, chosen = job.nodes, {}

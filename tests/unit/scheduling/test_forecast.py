@@ -90,9 +90,10 @@ def test_overdue_work_is_given_a_little_longer() -> None:
         (job(1, held=True), "Held"),
         (job(1, blocked=("WaitingForDependency", "waits")), "WaitingForDependency"),
         (job(1, vcluster_open=False), "VClusterClosed"),
+        (job(1, reservation="over"), "ReservedNodes"),
         (job(1, 4), UNBOUNDED_WORK),
     ],
-    ids=["too many", "no such node", "held", "dependency", "closed", "unbounded"],
+    ids=["too many", "no such node", "held", "dependency", "closed", "no reservation", "unbounded"],
 )
 def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits_for_it(candidate: Candidate, reason: str) -> None:
     made = scene()
@@ -177,6 +178,16 @@ def test_a_maintenance_is_waited_for() -> None:
     made.set_windows([Window("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
     found = ask(made, job(1, 1), job(2, 1, walltime=50.0))
     assert (found["j1"].p50, found["j2"].p50) == (NOW + 1000, NOW)
+
+
+def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_on_its_nodes() -> None:
+    made = scene()
+    windows = [(100.0, 500.0), (1100.0, 2100.0), (3100.0, 4100.0)]
+    made.set_windows([Window("daily", NOW + start, NOW + end, 0b0011) for start, end in windows])
+    asked = [job(1, 2, reservation="daily", walltime=300.0), job(2, 2, reservation="daily"), job(3, 3, reservation="daily")]
+    found = ask(made, *asked, job(4, 1, reservation="daily", walltime=5000.0), job(5, 4, walltime=90.0))
+    assert [found[f"j{number}"].p50 for number in (1, 2, 5)] == [NOW + 100, NOW + 1100, NOW]
+    assert [found[f"j{number}"].reason for number in (3, 4)] == ["NeverFits", "ReservedNodes"]
 
 
 def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -> None:
