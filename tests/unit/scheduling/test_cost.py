@@ -7,7 +7,7 @@ from itertools import combinations
 from math import fsum, log
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling import cost
@@ -26,6 +26,7 @@ def test_waiting_counts_by_its_logarithm_until_seven_days(waited: float, value: 
     assert cost.wait_time(waited) == pytest.approx(value)
 
 
+@settings(deadline=None)
 @given(seconds, seconds, st.floats(1.0, 7 * DAY))
 def test_longer_waiting_never_lowers_its_term(one: float, other: float, reference: float) -> None:
     shorter, longer = sorted((one, other))
@@ -50,6 +51,7 @@ def test_a_budget_lowers_scores_from_80_percent_on(used: float, value: float) ->
     assert cost.multiplier(used) == pytest.approx(value)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 5), st.floats(0, 5))
 def test_more_of_a_budget_never_raises_the_multiplier(one: float, other: float) -> None:
     less, more = sorted((one, other))
@@ -95,6 +97,7 @@ def test_a_quick_checkpoint_scores_high_and_none_scores_nothing() -> None:
     assert cost.checkpoint_minutes(1e15) == cost.MOST_CHECKPOINT_MINUTES
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=7), st.integers(1, 300))
 def test_no_set_of_fewer_groups_holds_the_nodes(capacities: list[int], nodes: int) -> None:
     fewest = next(
@@ -103,6 +106,7 @@ def test_no_set_of_fewer_groups_holds_the_nodes(capacities: list[int], nodes: in
     assert cost.groups_needed(cost.reach(capacities), nodes) == fewest
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
 def test_terms_of_sets_stay_between_0_and_1(needed: int, available: int, alike: int, nodes: int) -> None:
     assert 0.0 <= cost.inter_node(needed, available) <= 1.0
