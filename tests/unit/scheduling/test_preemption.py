@@ -510,7 +510,7 @@ def pools(case: Case) -> list[list[Holder]]:
 def test_no_legal_set_is_cheaper_than_the_one_chosen(seed: int) -> None:
     chance = random.Random(seed)
     met: Counter[str] = Counter()
-    for _ in range(250):
+    for _ in range(500):
         asked = random_case(chance)
         answer = asked.answer()
         costs = [expected_cost(asked, pool) for pool in pools(asked)]

@@ -83,7 +83,7 @@ def best_by_search(jobs: list[Job], buckets: list[Bucket]) -> tuple[float, int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_plan_is_the_best_of_all_plans_and_no_bound_is_below_it(seed: int) -> None:
     chance = random.Random(seed)
-    for _ in range(15):
+    for _ in range(10):
         buckets = random_buckets(chance)
         jobs = [random_job(chance, buckets) for _ in range(chance.randint(1, 3))]
         plan = best_plan(jobs, buckets)
@@ -113,7 +113,7 @@ def test_equal_questions_have_equal_answers() -> None:
     chance = random.Random(5)
     buckets = [Bucket(chance.choice("ab"), f"g{number % 5}", chance.randint(0, 20)) for number in range(10)]
     jobs = [Job(chance.random(), chance.randint(1, 30), everywhere(buckets), alike=chance.random() < 0.5) for _ in range(12)]
-    assert best_plan(jobs, buckets, Effort(0.1)) == best_plan(jobs, buckets, Effort(0.1))
+    assert best_plan(jobs, buckets, Effort(0.03)) == best_plan(jobs, buckets, Effort(0.03))
 
 
 def test_a_plan_that_is_not_proven_says_so_and_keeps_a_valid_bound() -> None:
@@ -123,7 +123,7 @@ def test_a_plan_that_is_not_proven_says_so_and_keeps_a_valid_bound() -> None:
     quick, bound = best_plan(jobs, buckets, Effort(0.01)), upper_bound(jobs, buckets)
     assert not quick.proven
     assert quick.value <= quick.bound
-    assert best_plan(jobs, buckets, Effort(0.3)).value <= min(quick.bound, bound) + 1e-3
+    assert best_plan(jobs, buckets, Effort(0.1)).value <= min(quick.bound, bound) + 1e-3
 
 
 def test_the_bound_shares_what_jobs_of_different_needs_both_want() -> None:
@@ -171,11 +171,12 @@ def exact(case: Case, pool: list[Any]) -> int | None:
     alike = case.candidate.conformance if case.candidate.minimum > 1 else "Ignored"
     prints = {REQUIRED: [True], PREFERRED: [True, False]}.get(alike, [False])
     groups = [False] if case.candidate.topology in (TIGHT, SPREAD) else [True, False]
-    costs = [exact_cost(case, pool, group=group, alike=each) for each, group in _strictest_first(prints, groups)]
-    loosest = costs[-1]
+    *stricter, last = _strictest_first(prints, groups)
+    loosest = exact_cost(case, pool, group=last[1], alike=last[0])
     if loosest is None:
         return None
-    return next(cost for cost in costs if cost is not None and cost <= LIMITS.span_premium * loosest)
+    costs = (exact_cost(case, pool, group=group, alike=each) for each, group in stricter)
+    return next((cost for cost in costs if cost is not None and cost <= LIMITS.span_premium * loosest), loosest)
 
 
 def _strictest_first(prints: list[bool], groups: list[bool]) -> list[tuple[bool, bool]]:
@@ -193,8 +194,7 @@ def test_no_set_of_victims_is_cheaper_than_the_one_chosen_by_the_model_either(se
         if not isinstance(answer, Victims):
             continue
         solved += 1
-        costs = [exact(asked, pool) for pool in pools(asked)]
-        first = next(cost for cost in costs if cost is not None)
+        first = next(cost for pool in pools(asked) if (cost := exact(asked, pool)) is not None)
         assert round(answer.cost * HOUR) == first
 
 
@@ -255,7 +255,7 @@ def spans(candidate: Candidate, nodes: list[NodeFacts], alike: bool) -> int | No
 def test_a_placed_job_stands_in_as_few_groups_as_the_model_finds(seed: int) -> None:
     chance = random.Random(4000 + seed)
     met: Counter[str] = Counter()
-    for _ in range(60):
+    for _ in range(40):
         nodes = [
             node(index, f"g{chance.randrange(6)}", fingerprint=chance.choice(["a", "a", "b", "c", ""]))
             for index in range(chance.randint(4, 40))
