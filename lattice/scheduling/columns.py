@@ -21,8 +21,8 @@ from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
 
-Eligibility = tuple[Need, str, bool, int]
-"""What a candidate's nodes are: its need, its vcluster, whether it may borrow, and the window (number) that it has to stay in, or −1."""
+Eligibility = tuple[Need, str, frozenset[str], int]
+"""What a candidate's nodes are: its need, its vcluster, whom it may borrow of, the window (number) that it has to stay in, or −1."""
 CapKey = tuple[str, ...]
 Kind = tuple[object, ...]
 
@@ -130,6 +130,7 @@ class Columns:
     def __init__(self, view: View) -> None:
         masks = self._masks = view.masks
         self._view = view
+        self._lenders: dict[tuple[str, float | None], frozenset[str]] = {}
         asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
         self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
         self._numbers: dict[Eligibility, int] = {}
@@ -159,11 +160,28 @@ class Columns:
 
     def eligibility(self, candidate: Candidate) -> Eligibility:
         """What decides where a candidate may run."""
-        rules = self._view.policy(candidate.vcluster).borrowing
-        longest = rules.max_duration
-        in_time = longest is None or (candidate.walltime is not None and candidate.walltime <= longest)
-        borrows = rules.borrow and in_time and not candidate.non_preemptible
-        return candidate.need, candidate.vcluster, borrows, self.window_of(candidate)
+        return candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
+
+    def _lenders_of(self, candidate: Candidate) -> frozenset[str]:
+        """The vclusters whose idle nodes it may use: those that lend, for its walltime."""
+        if candidate.non_preemptible:
+            return frozenset()
+        key = (candidate.vcluster, candidate.walltime)
+        if key not in self._lenders:
+            self._lenders[key] = frozenset(self._lending(*key))
+        return self._lenders[key]
+
+    def _lending(self, vcluster: str, walltime: float | None) -> Iterator[str]:
+        policy = self._view.policy(vcluster)
+        rules = policy.borrowing
+        if not rules.borrow or rules.max_borrowed == 0 or not STRATEGIES[policy.kind].lends:
+            return
+        for name, other in self._view.policies.items():
+            if name == vcluster or not (other.home and other.borrowing.lend and STRATEGIES[other.kind].lends):
+                continue
+            limits = [limit for limit in (rules.max_duration, other.borrowing.max_duration) if limit is not None]
+            if not limits or (walltime is not None and walltime <= min(limits)):
+                yield name
 
     def window_of(self, candidate: Candidate) -> int:
         """The number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
@@ -187,17 +205,14 @@ class Columns:
                 yield kept
 
     def _kept(self, eligibility: Eligibility) -> Eligibility:
-        need, vcluster, _borrows, window = eligibility
-        return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, True, window)
+        need, vcluster, lenders, window = eligibility
+        return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, lenders, window)
 
     def _mask(self, eligibility: Eligibility) -> int:
-        need, vcluster, borrows, window = eligibility
-        policies = self._view.policies
+        need, vcluster, lenders, window = eligibility
         home = self._masks.homes.get(vcluster if self._view.policy(vcluster).home else "", 0)
-        if borrows:
-            for name, policy in policies.items():
-                if name != vcluster and policy.borrowing.lend and policy.home:
-                    home |= self._masks.homes.get(name, 0)
+        for lender in lenders:
+            home |= self._masks.homes.get(lender, 0)
         admitted = self._masks.admitted(need) & home
         return admitted if window < 0 else admitted & self._view.windows[window].nodes
 

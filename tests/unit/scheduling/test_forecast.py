@@ -165,6 +165,26 @@ def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> 
     assert found["j3"].reason == found["j4"].reason == "NeverFits"
 
 
+@pytest.mark.parametrize(
+    ("lender", "borrower", "walltime", "may"),
+    [
+        (Borrowing(lend=True), Borrowing(borrow=True), 600.0, True),
+        (Borrowing(lend=True, max_duration=500.0), Borrowing(borrow=True), 600.0, False),
+        (Borrowing(lend=True), Borrowing(borrow=True, max_duration=600.0), 600.0, True),
+        (Borrowing(lend=True), Borrowing(borrow=True, max_duration=600.0), None, False),
+        (Borrowing(lend=True), Borrowing(borrow=True, max_borrowed=0), 600.0, False),
+        (Borrowing(), Borrowing(borrow=True), 600.0, False),
+    ],
+    ids=["lends", "too long for the lender", "just short enough", "unbounded", "nothing allowed", "does not lend"],
+)
+def test_nodes_of_others_are_foreseen_only_where_they_may_be_borrowed(
+    lender: Borrowing, borrower: Borrowing, walltime: float | None, may: bool
+) -> None:
+    made = scene(2, home="ml")
+    made.policies = {"ml": Policy("ml", home=True, borrowing=lender), "hpc": Policy("hpc", borrowing=borrower)}
+    assert (ask(made, job(1, 2, walltime=walltime))["j1"].p50 == NOW) == may
+
+
 def test_the_interactive_queue_keeps_its_order() -> None:
     made = scene()
     made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO)}
