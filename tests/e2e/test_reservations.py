@@ -137,6 +137,10 @@ def test_people_see_what_concerns_them_and_change_nothing(me: Person, olga: Oper
     until(Seen(seen, lambda names: sorted(names) == ["maint", "mine"]), within=15, what="the reservations that concern alice")
     assert "nobody may use it" not in me.lattice("reservation", "show", "mine").stdout
     assert me.lattice("reservation", "show", "theirs", ok=False).returncode == 4
+    forged = olga.person.kubectl(
+        "patch", "rsv", "mine", "--subresource=status", "--type=merge", "-p", '{"status": {"state": "Ended"}}', ok=False
+    )
+    assert "forbidden" in forged.stderr
     for words in (("create", "x", "--nodes=nid004", *later), ("delete", "mine")):
         denied = me.lattice("reservation", *words, ok=False)
         assert (denied.returncode, "forbidden" in denied.stderr) == (5, True), denied.stderr

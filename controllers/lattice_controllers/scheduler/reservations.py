@@ -27,6 +27,9 @@ from lattice.views.reservation import Reservation
 
 log = logging.getLogger(__name__)
 
+COUNT_SECONDS = 1.0
+"""How late the number of allocations in a status may be: a thousand submissions are one write."""
+
 
 class Reservations:
     """Keeps every reservation's booking; `woken` hears that windows have changed.
@@ -99,7 +102,7 @@ class Reservations:
             self._uses.subtract(filter(None, (before,)))
             self._uses.update(filter(None, (name,)))
             for touched in filter(None, (before, name)):
-                self.queue.add(touched)
+                self.queue.add(touched, COUNT_SECONDS)
 
     def _again(self) -> None:
         self._bookings = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -196,3 +197,20 @@ async def test_a_longer_duration_is_shown_at_once(site: Site) -> None:
     status = await site.reconciled("course")
     assert status["windowEnd"] == format_time(site.now + 6 * HOUR)
     assert status["observedGeneration"] == 2
+
+
+async def test_a_thousand_submissions_are_one_write(site: Site) -> None:
+    site.reservations.started()
+    await site.create("course")
+    await site.reconciled("course")
+    written = len(site.cluster.written)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(site.reservations.queue.run())
+        await site.clock.run_for(1)
+        for number in range(1000):
+            one = allocation(number, spec={"reservation": "course"})
+            site.reservations.on_allocation(Change(one.metadata.key, None, one))
+        await site.clock.run_for(3)
+        serving.cancel()
+    assert (await site.cluster.get(RESERVATIONS, "course"))["status"]["allocations"] == 1000
+    assert len(site.cluster.written) == written + 1
