@@ -23,10 +23,12 @@ from lattice.scheduling.answers import (
 )
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.explanation import blockers
+from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import (
+    ABOUT_NODES,
     Situation,
     census,
     expected_start,
@@ -41,6 +43,8 @@ from lattice.units import fold_nodes
 
 HOPELESS: Final = frozenset({"NeverFits"})
 """Reasons that no waiting cures."""
+MOST_INFLUENTIAL: Final = 1000
+"""So much pending work is considered in a what-if, the first in order."""
 
 
 def prospects(
@@ -92,10 +96,28 @@ def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]
     found: list[Outcome] = []
     with undone(situation.scene) as scene:
         for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
-            queue = [one for one in situation.candidates.values() if one.vcluster == vcluster and one.uid not in mine]
+            queue = [one for one in influential(situation, vcluster) if one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
             found += decide(scene, vcluster, [*queue, *new], situation.now)
     return found
+
+
+def influential(situation: Situation, vcluster: str) -> list[Candidate]:
+    """The pending work of a vcluster that can change what a cycle says of other work at this moment.
+
+    That is what holds a reservation, what no cycle has looked at yet, and of each need the first that waits for nodes. All
+    else was left waiting by the last cycle, has no nodes to come, and stands in nobody's way: so what-ifs cost
+    little however long the queue is.
+    """
+    promised, first = situation.scene.promises.get(vcluster, {}), set[Need]()
+    kept = []
+    for one in in_order(situation, vcluster):
+        waiting = situation.waiting.get(one.uid)
+        leads = waiting is not None and waiting.reason in ABOUT_NODES and one.need not in first
+        if waiting is None or one.uid in promised or leads:
+            kept.append(one)
+            first.add(one.need)
+    return kept[:MOST_INFLUENTIAL]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lattice.errors import NotFound
 from lattice.scheduling.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Window
@@ -15,30 +15,42 @@ from lattice.units import format_duration, format_time
 
 
 def queues(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
-    """The queue of every vcluster in `vclusters`, or of `only`. Raises NotFound when there is no such vcluster."""
+    """All of `slices` at once."""
+    *_, answer = slices(situation, vclusters, reader, limit, only=only)
+    assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
+    return answer
+
+
+def slices(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Iterator[Queues | None]:
+    """The queue of every vcluster in `vclusters`, or of `only`, as the last value; None before that, wherever a slice ends.
+
+    Raises NotFound when there is no such vcluster.
+    """
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
-    shown = [only] if only else sorted(vclusters)
-    return Queues(
-        schema=QUEUE_SCHEMA,
-        at=format_time(situation.now),
-        vclusters=[_queue(situation, vcluster, reader, limit) for vcluster in shown],
-        reservations=_windows(situation, reader),
-        timeline=timeline(situation, only),
+    found = []
+    for vcluster in [only] if only else sorted(vclusters):
+        order = in_order(situation, vcluster)
+        yield None
+        found.append(_queue(situation, vcluster, order, reader, limit))
+        yield None
+    to_come = timeline(situation, only)
+    yield None
+    yield Queues(
+        schema=QUEUE_SCHEMA, at=format_time(situation.now), vclusters=found, reservations=_windows(situation, reader), timeline=to_come
     )
 
 
-def _queue(situation: Situation, vcluster: str, reader: Reader, limit: int) -> Queue:
-    policy, order = situation.policy(vcluster), in_order(situation, vcluster)
+def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], reader: Reader, limit: int) -> Queue:
+    policy = situation.policy(vcluster)
     entries: list[Entry] = []
     counted = 0
     for position, candidate in enumerate(order, 1):
-        entry = _entry(situation, position, candidate, reader)
         last = entries[-1] if entries else None
-        if last is not None and entry.work is None and last.work is None and last.whose == entry.whose:
-            entries[-1] = _joined(last, entry)
+        if last is not None and last.work is None and not reader.may_name(candidate.user, candidate.key):
+            entries[-1] = _joined(last, candidate)
         elif len(entries) < limit:
-            entries.append(entry)
+            entries.append(_entry(situation, position, candidate, reader))
         else:
             break
         counted = position
@@ -68,9 +80,9 @@ def _entry(situation: Situation, position: int, candidate: Candidate, reader: Re
     )
 
 
-def _joined(first: Entry, second: Entry) -> Entry:
+def _joined(first: Entry, more: Candidate) -> Entry:
     """A run of work of the same others, in counts."""
-    return Entry(position=first.position, whose=first.whose, nodes=first.nodes + second.nodes, count=first.count + second.count)
+    return Entry(position=first.position, whose=first.whose, nodes=first.nodes + more.minimum, count=first.count + 1)
 
 
 def _windows(situation: Situation, reader: Reader) -> list[Window]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from lattice.daemon.clock import Clock
-from lattice.errors import Denied, Rejected
+from lattice.errors import Denied, NotFound, Rejected
 from lattice.scheduling import explanation, queueing
 from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preemption, Queues, Why
 from lattice.scheduling.changes import search
@@ -88,7 +88,11 @@ class LoopDesk:
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """The queue of a vcluster; empty: of all."""
-        return queueing.queues(self._situation(), list(self._vclusters()), reader, limit, only=vcluster)
+        for answer in queueing.slices(self._situation(), list(self._vclusters()), reader, limit, only=vcluster):
+            if answer is not None:
+                return answer
+            await asyncio.sleep(0)
+        raise NotFound("no queue was found", reason="VClusterUnknown")
 
     def _situation(self) -> Situation:
         return Situation(
