@@ -36,7 +36,7 @@ class Lane:
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = {bucket.key.hardware for bucket in self.pool.buckets}
-        self._pressure = lanes.pressure_on if len(self.kinds) > 1 else None
+        self._pressures: dict[str, float] | None = None
         self._now_pools: dict[float, tuple[tuple[int, int], Pool]] = {}
         self.eligible = sum(len(bucket.members) for bucket in self.pool.buckets)
         self.usable = sum(bucket.usable for bucket in self.pool.buckets)
@@ -194,9 +194,8 @@ class Lane:
         if size < least:
             return None
         ask = self._ask(pool)
-        lanes = self._lanes
         while size >= least:
-            found = find(pool, size, ask, self._pressure)
+            found = find(pool, size, ask, self._pressure_on)
             if found is not None:
                 plain_pool, plain = self._plainest(pool, size, ask, found)
                 return counts_of(plain_pool, plain, size, ask, self._prefer)
@@ -214,7 +213,7 @@ class Lane:
         classes = self._lanes.by_pressure(kinds) if len(kinds) > 1 else []
         for last in range(1, len(classes)):
             part = self._restricted(pool, frozenset(classes[:last]))
-            plain = find(part, nodes, ask, self._pressure)
+            plain = find(part, nodes, ask, self._pressure_on)
             if plain is not None and (plain.kinds, plain.span) == (found.kinds, found.span):
                 return part, plain
         return pool, found
@@ -223,6 +222,25 @@ class Lane:
         if pool.caps is None:
             return self._lanes.scene.pools.of(self.need, self.home, known=self._known, classes=classes)
         return pool.capped({bucket: count if bucket.key.hardware in classes else 0 for bucket, count in pool.caps.items()})
+
+    def _pressure_on(self, fingerprint: str) -> float:
+        """The mean pressure on the usable nodes at home of one fingerprint; 0 where all hardware is the same."""
+        if len(self.kinds) <= 1:
+            return 0.0
+        if self._pressures is None:
+            sizes: dict[str, dict[Hardware, int]] = {}
+            for bucket in self.pool.buckets:
+                alike = sizes.setdefault(bucket.key.fingerprint, {})
+                alike[bucket.key.hardware] = alike.get(bucket.key.hardware, 0) + bucket.usable
+            self._pressures = {name: self._mean(alike) for name, alike in sizes.items()}
+        return self._pressures.get(fingerprint, 0.0)
+
+    def _mean(self, sizes: Mapping[Hardware, int]) -> float:
+        some = sorted((hardware for hardware, size in sizes.items() if size), key=lambda hardware: hardware.worth)
+        pressures = [self._lanes.pressure(hardware) for hardware in some]
+        if len(set(pressures)) <= 1:
+            return pressures[0] if pressures else 0.0  # exactly: sums of equal numbers differ in their last digits
+        return sum(sizes[hardware] * pressure for hardware, pressure in zip(some, pressures, strict=True)) / sum(sizes.values())
 
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
         return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)
@@ -299,20 +317,6 @@ class Lanes:
         if self._pressure is None:
             self._pressure = self._pressures()
         return self._pressure.get(hardware, 0.0)
-
-    def pressure_on(self, pool: Pool, fingerprint: str) -> float:
-        """The mean pressure on the nodes of one fingerprint of a pool."""
-        totals: dict[Hardware, int] = {}
-        for bucket in pool.buckets:
-            if bucket.key.fingerprint == fingerprint:
-                hardware = bucket.key.hardware
-                if count := pool.cap(bucket):
-                    totals[hardware] = totals.get(hardware, 0) + count
-        if len(totals) == 1:
-            return self.pressure(next(iter(totals)))
-        total = sum(totals.values())
-        ordered = sorted(totals, key=lambda hardware: hardware.worth)
-        return sum(totals[hardware] * self.pressure(hardware) for hardware in ordered) / total if total else 0.0
 
     def by_pressure(self, classes: set[Hardware]) -> list[Hardware]:
         """Classes of nodes, the ones to take first at the front: the least pressed, then the plainest."""

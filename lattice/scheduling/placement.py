@@ -63,6 +63,12 @@ class Pool:
 
     __slots__ = ("_at", "_machine", "_shape", "buckets", "by_group", "caps", "members", "parts", "whole")
 
+    whole: Part
+    parts: dict[str, Part]
+    """By fingerprint."""
+    _at: int
+    _shape: int
+
     def __init__(self, machine: Machine, buckets: Sequence[Bucket]) -> None:
         """Of the free nodes of these buckets."""
         self._machine = machine
@@ -179,7 +185,7 @@ class Ask:
     """How many nodes of a group (by rank) may be used at all: given, the group with the largest share in use is filled first."""
 
 
-def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[Pool, str], float] | None = None) -> Found | None:
+def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
     """The part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
     whole = pool.whole
     if whole.total < nodes:
@@ -198,7 +204,7 @@ def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[Pool, str], float
     return found
 
 
-def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[Pool, str], float] | None) -> Found | None:
+def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
     fits = [(name, part, part.fewest(nodes)) for name, part in pool.parts.items() if name and part.total >= nodes]
     if not fits:
         return None
@@ -210,7 +216,7 @@ def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[Pool,
         fits = [fit for fit in fits if fit[2] == least]
     name, part, span = fits[0]
     if len(fits) > 1:
-        name, part, span = min(fits, key=lambda fit: (pressure(pool, fit[0]) if pressure is not None else 0.0, fit[0]))
+        name, part, span = min(fits, key=lambda fit: (pressure(fit[0]) if pressure is not None else 0.0, fit[0]))
     return Found(part, frozenset((name,)), 1, span)
 
 

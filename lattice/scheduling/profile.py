@@ -67,6 +67,7 @@ class Profile:
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
+        self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
         self._rounded: dict[float, float] = {}
         self._reductions: dict[tuple[float, float], Mapping[Bucket, int]] = {}
         self._reductions_at = (-1, -1, -1)
@@ -81,6 +82,7 @@ class Profile:
         self._slots[promise.uid] = list(self._buckets(promise))
         for bucket, count in self._slots[promise.uid]:
             self._reserved.setdefault(bucket, {})[promise.uid] = (promise.start, promise.end, count)
+            self._leasts.pop(bucket, None)
 
     def remove(self, uid: str) -> Promise | None:
         """They are not, any more."""
@@ -89,6 +91,7 @@ class Profile:
             return None
         self.version += 1
         for bucket, _ in self._slots.pop(uid):
+            self._leasts.pop(bucket, None)
             del self._reserved[bucket][uid]
             if not self._reserved[bucket]:
                 del self._reserved[bucket]
@@ -162,13 +165,15 @@ class Profile:
         stamp = (len(self._machine.log), self._machine.shape)
         known = self._merges.get(key)
         if known is None or known[0] != stamp:
-            gains: dict[float, int] = {}
+            ends: dict[float, int] = {}
             for bucket in members:
-                _, times, totals = self._released(bucket)
-                before = 0
-                for time, total in zip(times, totals, strict=True):
-                    gains[time] = gains.get(time, 0) + total - before
-                    before = total
+                for end, count in bucket.ends.items():
+                    ends[end] = ends.get(end, 0) + count
+            gains: dict[float, int] = {}
+            for end, count in ends.items():
+                if end < NEVER:
+                    time = self._round(end)
+                    gains[time] = gains.get(time, 0) + count
             merged = sorted(gains)
             start = sum(len(bucket.free) for bucket in members)
             reached = list(accumulate((gains[time] for time in merged), initial=start))
@@ -192,9 +197,18 @@ class Profile:
             self._reductions_at = stamp
         known = self._reductions.get((start, end))
         if known is None:
-            known = {bucket: self._least(bucket, slots.values(), start, end) for bucket, slots in self._reserved.items()}
+            known = {bucket: self._remembered(bucket, slots, start, end) for bucket, slots in self._reserved.items()}
             self._reductions[start, end] = known
         return known
+
+    def _remembered(self, bucket: Bucket, slots: dict[str, tuple[float, float, int]], start: float, end: float) -> int:
+        known = self._leasts.get(bucket)
+        if known is None or known[0] != bucket.version:
+            known = self._leasts[bucket] = (bucket.version, {})
+        least = known[1].get((start, end))
+        if least is None:
+            least = known[1][start, end] = self._least(bucket, slots.values(), start, end)
+        return least
 
     def _least(self, bucket: Bucket, slots: Collection[tuple[float, float, int]], start: float, end: float) -> int:
         least = self._at(bucket, start)
@@ -217,6 +231,13 @@ class Profile:
         place = bisect_right(times, time)
         return len(bucket.free) + (totals[place - 1] if place else 0)
 
+    def _round(self, end: float) -> float:
+        """When nodes that are held until then count as free."""
+        time = self._rounded.get(end)
+        if time is None:
+            time = self._rounded[end] = round_up(end if end > self.now else self.now + self._overrun, self.now)
+        return time
+
     def _released(self, bucket: Bucket) -> tuple[int, list[float], list[int]]:
         """When how many held nodes of a bucket have come free in all."""
         known = self._ends.get(bucket)
@@ -225,9 +246,7 @@ class Profile:
         gains: dict[float, int] = {}
         for end, count in bucket.ends.items():
             if end < NEVER:
-                time = self._rounded.get(end)
-                if time is None:
-                    time = self._rounded[end] = round_up(end if end > self.now else self.now + self._overrun, self.now)
+                time = self._round(end)
                 gains[time] = gains.get(time, 0) + count
         times = sorted(gains)
         totals: list[int] = []

@@ -142,12 +142,10 @@ class Explainer:
         lane.pool.sync()
         free = lane.pool.whole.total
         if lane.fits(lane.pool, wanted):
-            open_now = {
-                bucket: 0 if self._profile.closed(bucket, now, self._end(candidate), candidate.reservation) else len(bucket.free)
-                for bucket in lane.pool.buckets
-            }
-            if not lane.fits(lane.pool.capped(open_now), wanted):
-                return self._window(candidate, lane, sum(open_now.values()))
+            if self._profile.crosses(now, self._end(candidate)):
+                open_now = self._open(candidate, lane)
+                if not lane.fits(lane.pool.capped(open_now), wanted):
+                    return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
             others = len(self._profile.promises)
             message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
@@ -157,6 +155,12 @@ class Explainer:
             message = f"needs {_nodes(wanted)}; {before} were free, and {before - free} of them went to work that comes first"
             return "BehindHigherPriority", message
         return None
+
+    def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
+        """The free nodes that no window takes before it would end."""
+        now, end = self._now, self._end(candidate)
+        closed = {bucket for bucket in lane.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
+        return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in lane.pool.buckets}
 
     def _window(self, candidate: Candidate, lane: Lane, left: int) -> Told:
         """Which window is in the way, and the longest walltime that ends before it, tried out."""

@@ -260,7 +260,7 @@ class _Naive:
                 else:
                     fewest = min(self.span(part, nodes) for _, part in fits)
                     fits = [fit for fit in fits if self.span(fit[1], nodes) == fewest]
-                name, part = min(fits, key=lambda fit: (self.mean_pressure(fit[1]) if len(fits) > 1 else 0.0, fit[0]))
+                name, part = min(fits, key=lambda fit: (self.mean_pressure(candidate, fit[0]) if len(fits) > 1 else 0.0, fit[0]))
                 whole = (part, 1, self.span(part, nodes))
             elif conformance == REQUIRED:
                 return None
@@ -268,7 +268,7 @@ class _Naive:
                 merged: Counts = {}
                 kinds = 0
                 for name, part in sorted(alike.items(), key=lambda entry: (not entry[0], -sum(entry[1].values()), entry[0])):
-                    if sum(merged.values()) < nodes and sum(part.values()):
+                    if sum(merged.values()) < nodes and any(part.values()):
                         kinds += 1 if name else nodes - sum(merged.values())
                         merged |= part
                 whole = (merged, kinds, self.span(merged, nodes))
@@ -357,11 +357,10 @@ class _Naive:
                 total += nodes / max(1, sum(facts.usable for facts in fitting))
         return total
 
-    def mean_pressure(self, part: Counts) -> float:
-        total = sum(part.values())
-        classes = sorted({cell[0] for cell in part}, key=lambda one: one.worth)
-        sizes = {one: sum(count for cell, count in part.items() if cell[0] == one) for one in classes}
-        some = [one for one in classes if sizes[one]]
-        if len(some) == 1:
-            return self.pressure(some[0])
-        return sum(sizes[one] * self.pressure(one) for one in some) / total if total else 0.0
+    def mean_pressure(self, candidate: Candidate, fingerprint: str) -> float:
+        alike = [hardware_of(facts) for facts in self.eligible(candidate.need) if facts.usable and facts.fingerprint == fingerprint]
+        sizes = Counter(alike)
+        some = sorted(sizes, key=lambda one: one.worth)
+        if len({self.pressure(one) for one in some}) <= 1:
+            return self.pressure(some[0]) if some else 0.0
+        return sum(sizes[one] * self.pressure(one) for one in some) / len(alike)

@@ -1,0 +1,183 @@
+"""The cycle alone: score, order, place, explain; beside it the naive scan over nodes and a calibration loop, in one process.
+
+Machines of three classes of hardware in groups of 128 nodes, nine tenths held by work of mixed size; pending work of 1 to 128 nodes
+and five needs; all from a seed. Times are process times, the median of repeats. Decisions of the scan are compared with the cycle's:
+how many allocations each places.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate, Holder
+from lattice.views.ledger import TenantAccount
+from lattice_dev.bench.figures import Aim, Baseline, Figure
+
+NOW: Final = 1_800_000_000.0
+NODES_A_GROUP: Final = 128
+BUSY: Final = 0.9
+TENANTS, USERS = 20, 200
+LOOPS: Final = 1_000_000
+LOOP_SECONDS: Final = 0.052
+"""The calibration loop on the machine of the design's figures."""
+SCAN_MILLISECONDS: Final = {(100, 1_000): 2.9, (500, 5_000): 36.0, (1_000, 10_000): 141.0, (10_000, 100_000): 15_000.0}
+"""The scan in the design's figures."""
+AIMS: Final = {(1_000, 10_000): 5.0, (10_000, 100_000): 60.0}
+SMALL_CHANGE: Final = Aim(10.0)
+SPEED_UP: Final = Aim(40.0, at_least=True)
+HARDWARE: Final = (("GH200", 4, 96, 72), ("A100", 8, 80, 64), ("", 0, 0, 128))
+NEEDS: Final = (Need(), Need(gpu_type="GH200", gpus=4), Need(gpu_type="A100", gpus=1), Need(gpus=1), Need(cpus=100))
+
+Say = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A scene and what waits in it."""
+
+    scene: Scene
+    candidates: list[Candidate]
+
+
+def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
+    """The published instance of this size and seed."""
+    roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
+    machine = Machine()
+    for index in range(nodes):
+        group = index // NODES_A_GROUP
+        gpu_type, gpus, gpu_memory, cpus = HARDWARE[group % len(HARDWARE)]
+        machine.put(
+            NodeFacts(
+                index=index, name=f"nid{index:06d}", group=f"g{group}", cpus=cpus, memory=512, gpus=gpus, features=frozenset(),
+                hollow=False, usable=True, state="Ready", switch=f"s{index // 32}", gpu_type=gpu_type, gpu_memory=gpu_memory,
+                fingerprint="ab"[index // 64 % 7 == 0],
+            )
+        )  # fmt: skip
+    accounts = {f"t{number}": TenantAccount() for number in range(TENANTS)}
+    scene = Scene(machine, accounts, {"hpc": Policy("hpc", depth=depth)})
+    order = list(range(nodes))
+    roll.shuffle(order)
+    while len(order) > nodes * (1 - BUSY):
+        taken = [order.pop() for _ in range(min(len(order), 1 << roll.randint(0, 6)))]
+        uid = f"h{len(scene.holders)}"
+        scene.put_holder(Holder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
+    return Instance(scene, [_candidate(roll, number) for number in range(pending)])
+
+
+def scan(scene: Scene, candidates: Sequence[Candidate]) -> int:
+    """How many a plain scan places: for each candidate in order all free nodes looked at, the fewest groups taken."""
+    machine = scene.machine
+    nodes = [machine.nodes[index] for index in sorted(machine.nodes)]
+    free = {facts.index: facts for facts in nodes if facts.usable and facts.index not in machine.taken}
+    placed = 0
+    for candidate in sorted(candidates, key=lambda one: (-one.preemption_class, one.submitted, one.key)):
+        need = candidate.need
+        groups: dict[str, list[int]] = {}
+        for index, facts in free.items():
+            if facts.cpus >= need.cpus and facts.gpus >= need.gpus and (not need.gpu_type or facts.gpu_type == need.gpu_type):
+                groups.setdefault(facts.group, []).append(index)
+        if sum(map(len, groups.values())) < candidate.minimum:
+            continue
+        placed += 1
+        left = candidate.minimum
+        for members in sorted(groups.values(), key=len, reverse=True):
+            for index in members[:left]:
+                del free[index]
+            left -= min(left, len(members))
+    return placed
+
+
+def calibration() -> float:
+    """Seconds of the loop that tells how fast this machine runs Python."""
+    began, total = time.process_time(), 0
+    for number in range(LOOPS):
+        total += number * 2
+    return time.process_time() - began if total else 0.0
+
+
+def measure(*, quick: bool, say: Say) -> list[Figure]:
+    """All figures of the cycle."""
+    sizes = [(100, 1_000), (500, 5_000), (1_000, 10_000), *([] if quick else [(10_000, 100_000)])]
+    factor = min(calibration() for _ in range(3)) / LOOP_SECONDS
+    found: list[Figure] = [Figure("calibration loop", factor, "of the design's machine", detail="above 1: this machine is slower")]
+    for step, (pending, nodes) in enumerate(sizes):
+        found += _of_size(pending, nodes, factor, repeats=3 if nodes > 10_000 else 9)
+        say((step + 1) / len(sizes))
+    return found
+
+
+def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figure]:
+    label = f"{pending:,} pending x {nodes:,} nodes"
+    made = instance(pending, nodes, depth=0)
+    gc.collect()
+    gc.freeze()
+    try:
+        took, placed = _cycles(made, repeats)
+        began = time.process_time()
+        scanned = scan(made.scene, made.candidates)
+        naive = (time.process_time() - began) * 1e3
+        aim = AIMS.get((pending, nodes))
+        figures = [
+            Figure(f"cycle, {label}", took, "ms", Aim(aim) if aim else None, Baseline("naive scan", naive),
+                   f"places {placed}, the scan {scanned}; scaled by the calibration {took / factor:.2f} ms"),
+            Figure(f"speed-up, {label}", naive / took, "x", SPEED_UP if (pending, nodes) == (1_000, 10_000) else None,
+                   detail=f"the scan, scaled, is {naive / factor / SCAN_MILLISECONDS[pending, nodes]:.2f} of the design's figure"),
+        ]  # fmt: skip
+        made.scene.policies["hpc"] = replace(made.scene.policies["hpc"], depth=10)
+        reserved, placed = _cycles(made, repeats)
+        figures.append(Figure(f"cycle with 10 reservations, {label}", reserved, "ms", detail=f"places {placed}"))
+        if nodes > 10_000:
+            figures.append(Figure(f"cycle after a small change, {label}", _after_a_change(made), "ms", SMALL_CHANGE))
+        return figures
+    finally:
+        gc.unfreeze()
+
+
+def _cycles(made: Instance, repeats: int) -> tuple[float, int]:
+    """Milliseconds of a cycle from the same scene each time, the median, and how many it places; the first one warms up."""
+    times: list[float] = []
+    placed = 0
+    for _ in range(repeats + 1):
+        made.scene.promises.clear()
+        began = time.process_time()
+        outcomes = list(decide(made.scene, "hpc", made.candidates, NOW))
+        times.append((time.process_time() - began) * 1e3)
+        started = [outcome.candidate.uid for outcome in outcomes if isinstance(outcome, Placed)]
+        placed = len(started)
+        for uid in started:
+            made.scene.drop_holder(uid)
+    return median(times[1:]), placed
+
+
+def _after_a_change(made: Instance) -> float:
+    """Milliseconds of a cycle for one new allocation after another has ended, with everything else as it was."""
+    times: list[float] = []
+    newcomers = [replace(made.candidates[number], uid=f"new{number}", key=f"t/new{number}", minimum=1, maximum=1) for number in range(9)]
+    list(decide(made.scene, "hpc", newcomers[:1], NOW))
+    made.scene.drop_holder(newcomers[0].uid)
+    for uid, newcomer in zip(list(made.scene.holders), newcomers, strict=False):
+        began = time.process_time()
+        made.scene.drop_holder(uid)
+        list(decide(made.scene, "hpc", [newcomer], NOW))
+        times.append((time.process_time() - began) * 1e3)
+    return median(times)
+
+
+def _candidate(roll: random.Random, number: int) -> Candidate:
+    nodes = 1 << roll.randint(0, 7)
+    return Candidate(
+        key=f"t/j{number:06d}", uid=f"u{number}", tenant=f"t{number % TENANTS}", vcluster="hpc", preemption_class=roll.randint(0, 10),
+        submitted=NOW - roll.randint(0, 90_000), minimum=nodes, maximum=nodes, need=roll.choice(NEEDS), user=f"u{number % USERS}",
+        walltime=roll.choice((600.0, 3600.0, 14400.0, 86400.0)),
+    )  # fmt: skip
