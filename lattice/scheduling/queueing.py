@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from lattice.errors import NotFound
 from lattice.scheduling.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Window
@@ -45,30 +46,31 @@ def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], read
     policy = situation.policy(vcluster)
     entries: list[Entry] = []
     counted = 0
-    for position, candidate in enumerate(order, 1):
-        last = entries[-1] if entries else None
-        if last is not None and last.work is None and not reader.may_name(candidate.user, candidate.key):
-            entries[-1] = _joined(last, candidate)
-        elif len(entries) < limit:
-            entries.append(_entry(situation, position, candidate, reader))
-        else:
+    places = enumerate(order, 1)
+    for known, run in groupby(places, key=lambda place: reader.may_name(place[1].user, place[1].key)):
+        for position, candidate in run if known else ():
+            if len(entries) < limit:
+                entries.append(_entry(situation, position, candidate, reader))
+                counted = position
+        if not known and len(entries) < limit:
+            others = list(run)
+            nodes = sum(candidate.minimum for _, candidate in others)
+            entries.append(Entry(position=others[0][0], whose="other tenants", nodes=nodes, count=len(others)))
+            counted = others[-1][0]
+        if len(entries) == limit:
             break
-        counted = position
     return Queue(
         vcluster=vcluster, policy=policy.kind, pending=len(order), depth=policy.depth, entries=entries, left_out=len(order) - counted
     )
 
 
 def _entry(situation: Situation, position: int, candidate: Candidate, reader: Reader) -> Entry:
-    work, owner = named(situation, candidate, reader), whose(candidate, reader)
-    if work is None:
-        return Entry(position=position, whose=owner, nodes=candidate.minimum, count=1)
     waiting = situation.waiting.get(candidate.uid)
     return Entry(
         position=position,
-        whose=owner,
+        whose=whose(candidate, reader),
         nodes=candidate.minimum,
-        work=work,
+        work=named(situation, candidate, reader),
         maximum=candidate.maximum if candidate.maximum > candidate.minimum else None,
         walltime=format_duration(candidate.walltime) if candidate.walltime is not None else None,
         preemption_class=candidate.preemption_class,
@@ -78,11 +80,6 @@ def _entry(situation: Situation, position: int, candidate: Candidate, reader: Re
         message=waiting.message if waiting is not None else "",
         expected_start=expected_start(situation, candidate.uid, waiting.latest if waiting is not None else None),
     )
-
-
-def _joined(first: Entry, more: Candidate) -> Entry:
-    """A run of work of the same others, in counts."""
-    return Entry(position=first.position, whose=first.whose, nodes=first.nodes + more.minimum, count=first.count + 1)
 
 
 def _windows(situation: Situation, reader: Reader) -> list[Window]:
