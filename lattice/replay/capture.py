@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log, TenantTerms
@@ -20,6 +20,9 @@ from lattice.scheduling.policy import Policy
 from lattice.units import fold_nodes, format_bytes, format_duration, format_time, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Node, Tenant, VCluster
+
+_DIGITS: Final = 16
+"""Of a fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def _inventory(seen: Seen) -> dict[str, Any] | None:
         hardware = _hardware(facts)
         name = next((known for known, each in classes.items() if each == hardware), f"class{len(classes) + 1}")
         classes.setdefault(name, hardware)
-        names.setdefault((name, facts.group, facts.switch, facts.fingerprint, facts.home), []).append(facts.name)
+        names.setdefault((name, facts.group, facts.switch, _short(facts.fingerprint), facts.home), []).append(facts.name)
     if not names:
         return None
     keys = ("class", "group", "switch", "fingerprint", "vcluster")
@@ -107,6 +110,11 @@ def _inventory(seen: Seen) -> dict[str, Any] | None:
         for place, nodes in names.items()
     ]
     return {"classes": classes, "nodes": entries}
+
+
+def _short(fingerprint: str) -> str:
+    """The first digits of a hash, as `lattice nodes` shows them: an inventory's words are short."""
+    return fingerprint.removeprefix("sha256:")[:_DIGITS]
 
 
 def _hardware(facts: NodeFacts) -> dict[str, Any]:

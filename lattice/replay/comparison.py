@@ -102,7 +102,8 @@ def _hours(share: Mapping[str, float]) -> list[str]:
     for word, name in (("GPU", "gpu"), ("Node", "node")):
         used, available = share[f"{name}HoursUsed"], share[f"{name}HoursAvailable"]
         if available:
-            lines.append(f"  {word}-hours consumed: {used:,.0f} / {available:,.0f} available ({used / available:.1%})")
+            digits = 0 if available >= 100 else 3
+            lines.append(f"  {word}-hours consumed: {used:,.{digits}f} / {available:,.{digits}f} available ({used / available:.1%})")
     return lines
 
 
