@@ -186,8 +186,9 @@ def test_work_runs_inside_its_reservation_and_nobody_elses_does(me: Person, olga
 def test_work_waits_for_its_window_and_then_starts(me: Person, olga: Operator) -> None:
     olga.reserve("soon", "--nodes=nid004", "--start=+5s", "--duration=1h", f"--tenants={me.namespace}")
     me.apply("early", walltime="1m", entrypoint="true", reservation="soon")
-    me.apply("wide", nodes=2, walltime="1m", entrypoint="true", reservation="soon")
+    wide = me.apply("wide", nodes=2, walltime="1m", entrypoint="true", reservation="soon", ok=False)
+    assert 'reservation "soon" has fewer nodes than are asked for (requested: 2, limit: 1)' in wide.stderr
+    long = me.apply("late", walltime="1h", entrypoint="true", reservation="soon", ok=False)
+    assert 'walltime 1h does not fit a window of reservation "soon", which lasts 1h' in long.stderr
     assert me.ended("early")["nodes"] == "nid004"
-    assert olga.status("soon", "Active")["allocations"] == 1
-    assert why_waits(me, "wide") in ("ReservedNodes", "NeverFits")
-    me.lattice("cancel", "wide")
+    assert olga.status("soon", "Active")["nodes"] == "nid004"
