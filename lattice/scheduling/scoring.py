@@ -23,6 +23,8 @@ TIE: Final = 0.0001
 """At equal deficit the user with less decayed usage goes first: so much of a score, less than is shown, is given for that."""
 
 
+EMPTIED: Final = 60.0
+"""Seconds without a cycle after which a vcluster counts as empty in the backlog."""
 _DATA: Final = cost.data_readiness()
 
 
@@ -48,6 +50,8 @@ class _Columns:
     candidates: list[Candidate] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
     queued_gpu_hours: float = 0.0
+    seen: float = 0.0
+    """When they were last scored: a vcluster where nothing waits any more is not scored again."""
     people: dict[tuple[str, str], int] = field(default_factory=dict)
     needs: dict[Need, int] = field(default_factory=dict)
     shapes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -166,6 +170,8 @@ class Scoring:
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
         columns = self._current(vcluster, candidates, weights)
+        columns.seen = now
+        self._forget_emptied(now)
         self._capacities.follow(machine)
         terms = self._terms(columns, machine, now)
         return Scores(self._totals(columns, terms), columns.entries, terms)
@@ -210,6 +216,13 @@ class Scoring:
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
         )
+
+    def _forget_emptied(self, now: float) -> None:
+        """Leave out the vclusters that have had no cycle for two of their intervals, and a minute: nothing waits there."""
+        for name, columns in list(self._columns.items()):
+            policy = self.policies.get(name)
+            if now - columns.seen > max(EMPTIED, 2 * policy.interval if policy is not None else 0.0):
+                self.forget(name)
 
     def _homes(self, vcluster: str) -> Homes:
         """Where its work may run: at home, and where it borrows at the homes of those that lend."""

@@ -195,6 +195,14 @@ def test_the_backlog_counts_what_every_vcluster_has_queued() -> None:
     assert of(made, job(2, 4, vcluster="ml"), on=on)[0].terms[5] == pytest.approx(4 / 8)
 
 
+def test_a_vcluster_where_nothing_waits_any_more_leaves_the_backlog() -> None:
+    made, on = scoring(), machine(("g0", 4, "a"), held=(0, 1))
+    made.running_gpu_hours = 8.0
+    of(made, job(1, 2), on=on)
+    later = [of(made, job(2, 4, vcluster="ml"), on=on, now=NOW + seconds)[0].terms[5] for seconds in (59, 61)]
+    assert later == [pytest.approx(6 / 8), pytest.approx(4 / 8)]
+
+
 def test_what_nothing_may_preempt_has_no_checkpoint_to_take() -> None:
     found = of(scoring(), job(1), job(2, checkpointable=False), job(3, preemptible=False), job(4, sensitive=True))
     assert [score.terms[7] for score in found] == [pytest.approx(1 / 6), 0.0, 0.0, 0.0]
