@@ -2,7 +2,9 @@
 
 Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
 outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes
-are sought by bisection: whoever starts with some starts with less. At most `MOST_QUESTIONS` are asked.
+are sought by bisection: whoever starts with some starts with less. While seeking, only the pending work that was promised
+nodes is asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
+are asked.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.prospect import undone
 from lattice.scheduling.scene import Scene
+from lattice.scheduling.strategies import STRATEGIES
 from lattice.scheduling.work import Candidate
 from lattice.units import format_duration
 
@@ -61,15 +64,15 @@ def search(
         return
     ask = _Questions(scene, queues or {}, now)
     yield None
-    if ask(candidate):
+    if ask.surely(candidate):
         return
     for look in (_nodes, _walltime):
         yield from look(candidate, ask)
     for other in _others(gpu_types, candidate.need.gpu_type)[:MOST_TYPES] if candidate.need.gpus else ():
-        fits = ask(replace(candidate, need=replace(candidate.need, gpu_type=other)))
+        fits = ask.surely(replace(candidate, need=replace(candidate.need, gpu_type=other)))
         yield Change(kind="GpuType", value=other, text=f"GPU type {other}{_instead(candidate.need.gpu_type)}") if fits else None
     for other in sorted(set(vclusters) - {candidate.vcluster})[:MOST_VCLUSTERS]:
-        fits = ask(replace(candidate, vcluster=other, vcluster_open=True, vcluster_known=True))
+        fits = ask.surely(replace(candidate, vcluster=other, vcluster_open=True, vcluster_known=True))
         yield Change(kind="VCluster", value=other, text=f'vCluster "{other}" instead of "{candidate.vcluster}"') if fits else None
 
 
@@ -82,12 +85,26 @@ class _Questions:
         self._now = now
         self._left = MOST_QUESTIONS
 
-    def __call__(self, candidate: Candidate) -> bool:
-        """Whether it would be placed; no, too, when too many questions were asked."""
+    def surely(self, candidate: Candidate) -> bool:
+        """Whether it would be placed among the whole queue; no, too, when too many questions were asked."""
+        return self.beside_promised(candidate) and self.among_all(candidate)
+
+    def beside_promised(self, candidate: Candidate) -> bool:
+        """Whether it would be placed beside the work that was promised nodes: quick, and true of whatever is placed among all."""
+        if STRATEGIES[self._scene.policy(candidate.vcluster).kind].strict:
+            return self.among_all(candidate)
+        promised = self._scene.promises.get(candidate.vcluster, {})
+        return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
+
+    def among_all(self, candidate: Candidate) -> bool:
+        """Whether it would be placed among the whole queue, asked at once."""
+        return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
+
+    def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:
         if not self._left or self._runs(candidate):
             return False
         self._left -= 1
-        others = [one for one in self._queues.get(candidate.vcluster, ()) if one.uid != candidate.uid and not self._runs(one)]
+        others = [one for one in queue if one.uid != candidate.uid and not self._runs(one)]
         with undone(self._scene) as scene:
             for vcluster, promises in list(scene.promises.items()):
                 if candidate.uid in promises:  # its own must not stand in its way
@@ -103,22 +120,33 @@ class _Questions:
         return holder is not None and not holder.releasing
 
 
-def _nodes(candidate: Candidate, ask: Callable[[Candidate], bool]) -> Iterator[Change | None]:
+def _nodes(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
     """The most nodes, fewer than it asks for."""
-    found = yield from _most(range(1, candidate.minimum), lambda count: ask(replace(candidate, minimum=count, maximum=count)))
+    found = yield from _found(range(1, candidate.minimum), lambda count: replace(candidate, minimum=count, maximum=count), ask)
     if found is not None:
         text = f"{found} node{'s' if found > 1 else ''} instead of {candidate.minimum}"
         yield Change(kind="Nodes", value=str(found), text=text)
 
 
-def _walltime(candidate: Candidate, ask: Callable[[Candidate], bool]) -> Iterator[Change | None]:
+def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
     """The longest walltime, shorter than its own."""
     shorter = [seconds for seconds in WALLTIMES if candidate.walltime is None or seconds < candidate.walltime]
-    found = yield from _most(shorter, lambda seconds: ask(replace(candidate, walltime=float(seconds))))
+    found = yield from _found(shorter, lambda seconds: replace(candidate, walltime=float(seconds)), ask)
     if found is not None:
         asked = "none" if candidate.walltime is None else format_duration(candidate.walltime)
         text = f"a walltime of {format_duration(found)} instead of {asked}"
         yield Change(kind="Walltime", value=format_duration(found), text=text)
+
+
+def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Questions) -> Generator[None, None, int | None]:
+    """The largest of ascending values with which the changed candidate starts among the whole queue."""
+    most = yield from _most(values, lambda value: ask.beside_promised(changed(value)))
+    if most is None:
+        return None
+    yield None
+    if ask.among_all(changed(most)):
+        return most
+    return (yield from _most(values[: values.index(most)], lambda value: ask.among_all(changed(value))))
 
 
 def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None, None, int | None]:
