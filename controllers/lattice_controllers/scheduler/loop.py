@@ -107,8 +107,12 @@ class Loop:
                 except TimeoutError:
                     pass  # the interval is over
                 self._wake.clear()
-                if self.candidates and not self._stopped():
+                if self._stopped():
+                    continue
+                if self.candidates:
                     self._cycle(answers)
+                else:
+                    self._ready(self._clock.now())  # what-ifs read the scene while nothing waits
 
     def _pause(self) -> float:
         """Seconds to the next cycle when nothing happens."""
