@@ -209,20 +209,17 @@ class Explainer:
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: Pool, missing: int) -> str:
-        """What is known of when those in use come free, where it decides: the policy of sensitive work, and work without an end."""
-        ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
-        known = [(end, count) for end, count in ends if end < NEVER]
-        if sum(count for _, count in known) < missing:
-            forever = sum(count for end, count in ends if end == NEVER)
-            return f"; {forever} of them are held by work without an end" if self._policy.kind == SENSITIVE_RESERVATION else ""
+        """When so many come free at the latest: for sensitive work, which holds no reservation that would say it."""
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""
+        ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
         reached = 0
-        for end, count in known:
+        for end, count in ends:
             reached += count
-            if reached >= missing:
+            if reached >= missing and end < NEVER:
                 return f"; enough of them come free by {format_time(max(end, self._now))}"
-        return ""
+        forever = sum(count for end, count in ends if end == NEVER)
+        return f"; {forever} of them are held by work without an end"
 
     def _reclaims(self, candidate: Candidate, lane: Lane) -> tuple[Reclaim, ...]:
         """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
