@@ -111,9 +111,7 @@ class Lane:
         duration, nodes, now = lanes.scene.occupancy(candidate), candidate.minimum, lanes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
-        for start in lanes.profile.starts(self.pool.members, nodes, duration):
-            if before is not None and start >= before.start:
-                return before
+        for start in lanes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
             end = round_up(start + duration, now)
             caps = lanes.profile.capacities(self.pool.members, start, end, self.reservation)
             if sum(caps.values()) < nodes:

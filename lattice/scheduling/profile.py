@@ -7,7 +7,7 @@ end of never comes free, a window is closed to all that may not use it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -140,15 +140,20 @@ class Profile:
                     caps[bucket] = 0
         return caps
 
-    def starts(self, members: Mapping[Bucket, int], nodes: int, duration: float) -> Iterator[float]:
-        """The times after now, ascending, from which so many may be free for so long: totals say so, buckets may not."""
+    def starts(self, members: Mapping[Bucket, int], nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
+        """The times after now and before another, ascending, from which so many may be free for so long: totals say so, buckets may
+        not."""
         times, reached = self._merged(members)
+        enough = bisect_left(reached, nodes)
+        if enough == len(times) or times[enough] >= before:
+            return
+        since = max(times[enough], self.now)
         kept = self._kept(members)
-        points = {time for time in times if time > self.now}
-        points.update(stop for _, stop, _ in kept if self.now < stop < NEVER)
+        points = {time for time in times[enough:] if self.now < time < before}
+        points.update(stop for _, stop, _ in kept if self.now < stop and since <= stop < before)
         for closing in self.closings:
             if any(closing.mask in bucket.key.marks for bucket in members):
-                points.update(time for time in (closing.start, closing.end) if self.now < time < NEVER)
+                points.update(time for time in (closing.start, closing.end) if self.now < time and since <= time < before)
 
         def left(time: float) -> int:
             return reached[bisect_right(times, time) - 1] - sum(count for begin, stop, count in kept if begin <= time < stop)
