@@ -78,12 +78,10 @@ def position_sentence(place: Position | None) -> str:
 
 
 def score_sentence(score: Ranking | None) -> str:
-    """The score, and by factor where there are any: value × weight."""
+    """The score, and the budget's multiplier where it lowers it."""
     if score is None:
         return ""
-    factors = factor_list(score)
-    budget = f" × {score.multiplier:.2f} (budget)" if score.multiplier != 1.0 else ""
-    return f"{score.total:.3f}{budget}" + (f" = {' + '.join(factors)}" if factors else "")
+    return f"{score.total:.3f}" + (f" (budget × {score.multiplier:.2f})" if score.multiplier != 1.0 else "")
 
 
 def score_lines(score: Ranking | None) -> list[str]:

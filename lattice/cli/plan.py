@@ -16,6 +16,7 @@ from lattice.cli.answer_rows import (
     position_sentence,
     preemption_lines,
     quota_sentence,
+    score_lines,
     score_sentence,
 )
 from lattice.cli.gateway import ask
@@ -60,7 +61,8 @@ def run(console: Console) -> int:
     elif console.format == "name":
         console.say(*(one.verdict for one in plan.allocations))
     else:
-        console.say(*sentences(plan, console.outside.now(), console.outside.columns))
+        wide = console.format == "wide"
+        console.say(*sentences(plan, console.outside.now(), 0 if wide else console.outside.columns, wide=wide))
     return max((_CODES[one.verdict] for one in plan.allocations), default=exits.DONE)
 
 
@@ -84,17 +86,17 @@ def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {key: made["metadata"].get(key, "") for key in ("name", "namespace")}, "spec": made["spec"]}
 
 
-def sentences(plan: Plan, now: float, width: int = 0) -> list[str]:
-    """The plan for people."""
+def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> list[str]:
+    """The plan for people; `wide` shows each score by factor."""
     lines: list[str] = []
     for one in plan.allocations:
-        lines += _one(one, now, width)
+        lines += _one(one, now, width, wide)
     if plan.optimal is not None:
         lines += fields([("Optimal", _optimal(plan))])
     return lines
 
 
-def _one(one: Planned, now: float, width: int) -> list[str]:
+def _one(one: Planned, now: float, width: int, wide: bool) -> list[str]:
     name = f"{one.allocation.namespace}/{one.allocation.name}"
     if one.verdict == NOW and one.placement is not None:
         head = f"{name} starts now"
@@ -106,7 +108,7 @@ def _one(one: Planned, now: float, width: int) -> list[str]:
         ("Nodes", placement_sentence(one.placement) if one.placement is not None else ""),
         ("Queue", position_sentence(one.queue)),
         ("Expected start", expected_sentence(one.expected_start, now) if one.verdict == LATER else ""),
-        ("Score", score_sentence(one.score)),
+        ("Score", "\n".join(score_lines(one.score)) if wide else score_sentence(one.score)),
         ("Would preempt", "\n".join(preemption_lines(one.preemption))),
         ("Quota", quota_sentence(one.quota)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from lattice.cli import plan as plan_verb
 from lattice.cli import why as why_verb
 from lattice.cli.queue_rows import queue_lines
 from lattice.errors import NotFound
-from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Part, Plan
-from lattice.scheduling.explanation import why
+from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Part, Plan, Preemption
+from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
+from lattice.scheduling.preemption import preemption
 from lattice.scheduling.prospect import prospects, trial
 from lattice.scheduling.queueing import queues
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.scene import Window
 from lattice.scheduling.situation import Situation
+from lattice.scheduling.work import Candidate
 from lattice.units import format_time
 from tests.build import uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
@@ -57,12 +60,23 @@ def planned(situation: Situation, *asked: Any, reader: Reader = ALICE) -> Plan:
     return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans)
 
 
+def sacrificed(situation: Situation, candidate: Candidate, reader: Reader) -> Preemption:
+    """What would be preempted for it, as this reader is told."""
+    machine = situation.scene.machine
+    eligible = [index for index in machine.eligible(candidate.need) if machine.nodes[index].usable]
+    free = [index for index in eligible if index not in machine.taken]
+    found = preemption(
+        replace(candidate, preemption_class=10), situation.holders.values(), machine.nodes, eligible, free, situation.scene.policies, NOW
+    )
+    return sacrifice(situation, found, reader)
+
+
 def everything_said(situation: Situation, reader: Reader) -> str:
     """Every answer about every allocation of the reader, as JSON and as text for people."""
     texts = []
     for found in situation.candidates.values():
         if reader.may_name(found.user, found.key):
-            answer = why(situation, found.uid, reader)
+            answer = why(situation, found.uid, reader, preemption=sacrificed(situation, found, reader))
             texts += [json.dumps(checked(answer)), *why_verb.sentences("1", answer, NOW)]
     shown = queues(situation, VCLUSTERS, reader, 200)
     texts += [json.dumps(checked(shown)), *queue_lines(shown, now=NOW, width=0, plot_width=80, wide=True, color=False)]
