@@ -124,8 +124,8 @@ class _Cycle:
         """Claim the nodes."""
         self._forget(candidate.uid)
         nodes = nodes_of(counts, lane.taken_from)
-        home = lane.home
-        borrowed = tuple(node for node in nodes if self.scene.machine.nodes[node].home != home)
+        known, home = self.scene.machine.nodes, lane.home
+        borrowed = tuple(node for node in nodes if known[node].home != home) if lane.borrows else ()
         self.scene.claim(candidate, nodes, self.instant, borrowed)
         self.lanes.placed += 1
         self._rooms.clear()

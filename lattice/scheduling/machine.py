@@ -263,26 +263,35 @@ class Machine:
 
     def take(self, indices: Iterable[int], until: float = NEVER) -> None:
         """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
-        changes: dict[Bucket, int] = {}
+        gone: dict[Bucket, list[int]] = {}
+        nodes, taken, of = self.nodes, self.taken, self._of
         for index in indices:
-            before = self.taken.get(index)
-            self.taken[index] = until
-            facts = self.nodes.get(index)
+            before = taken.get(index)
+            taken[index] = until
+            facts = nodes.get(index)
             if facts is None:
                 continue
             if before is None:
                 self.watts += facts.watts
             if facts.usable:
-                bucket = self._of[index]
+                bucket = of[index]
                 if before is None:
-                    del bucket.free[bisect_left(bucket.free, index)]
-                    changes[bucket] = changes.get(bucket, 0) - 1
+                    gone.setdefault(bucket, []).append(index)
                 else:
                     _less(bucket.ends, before)
-                bucket.ends[until] = bucket.ends.get(until, 0) + 1
-                bucket.version += 1
-        for bucket, by in changes.items():
-            self._changed(bucket, by)
+                    bucket.ends[until] = bucket.ends.get(until, 0) + 1
+                    bucket.version += 1
+        for bucket, lost in gone.items():
+            free = bucket.free
+            if len(lost) == len(free):
+                free.clear()
+            elif free[: len(lost)] == lost:
+                del free[: len(lost)]
+            else:
+                for index in lost:
+                    del free[bisect_left(free, index)]
+            bucket.ends[until] = bucket.ends.get(until, 0) + len(lost)
+            self._changed(bucket, -len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
         """Mark nodes as no longer held."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from lattice.errors import Corrupt
 from lattice.scheduling.machine import NEVER, Machine, indices_of
@@ -20,6 +20,8 @@ from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
 """Seconds from a placement to the first process that are counted on where nothing has started yet."""
+_K = TypeVar("_K")
+
 OVERRUN: Final = 60.0
 """How far past its end a holder is assumed to need its nodes still, seconds."""
 
@@ -106,12 +108,13 @@ class Uses:
         """Count a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
         vcluster = holder.vcluster
-        self.vclusters.setdefault(vcluster, Use()).add(nodes, sign)
-        self.users.setdefault((vcluster, holder.user), Use()).add(nodes, sign)
-        self.tenants.setdefault((vcluster, holder.tenant), Use()).add(nodes, sign)
-        self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
+        _use(self.vclusters, vcluster).add(nodes, sign)
+        _use(self.users, (vcluster, holder.user)).add(nodes, sign)
+        _use(self.tenants, (vcluster, holder.tenant)).add(nodes, sign)
+        if holder.borrowed:
+            self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
         if claimed:
-            self.claimed.setdefault(holder.tenant, Use()).add(nodes, sign)
+            _use(self.claimed, holder.tenant).add(nodes, sign)
 
 
 @dataclass
@@ -233,6 +236,13 @@ def claim_of(
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
         borrowed=borrowed, name=candidate.name,
     )  # fmt: skip
+
+
+def _use(uses: dict[_K, Use], key: _K) -> Use:
+    use = uses.get(key)
+    if use is None:
+        use = uses[key] = Use()
+    return use
 
 
 def mask_of(nodes: Iterable[int]) -> int:
