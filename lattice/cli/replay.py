@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final
 
 from lattice.cli.verbs import FORMATS
 from lattice.errors import Rejected
@@ -22,7 +21,7 @@ FOR_PRODUCTION: Final = ("weights", "profile", "depth", "baseline", "target_wait
 """Flags that only the production engine has."""
 FOR_COUNTS: Final = ("policy", "estimates", "schedule")
 """Flags that only the counts-only engine has."""
-_ACTIONS: Final = {"capture": "replay_capture", "generate": "replay_suite", "suite": "replay_suite"}
+_ACTIONS: Final = ("capture", "generate", "suite")
 _USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
        lattice replay capture [--since 7d] [-o FILE]
        lattice replay generate KIND [--seed S] [-o FILE]
@@ -42,10 +41,6 @@ _EPILOG: Final = """examples:
       one of the six traces of the regression suite
 
 The production engine is used for JSON lines and sacct, for an inventory, and with any of its flags; else the counts-only one."""
-
-
-class _Action(Protocol):
-    def run(self, console: Console, path: str | None) -> int: ...
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,9 +92,14 @@ def run(console: Console) -> int:
     args = console.args
     path = _path(console)
     words = list(args.words)
-    action = _ACTIONS.get(words[0], "") if words else ""
-    if action:
-        return _action(action).run(console, path)
+    if words and words[0] in _ACTIONS:
+        if words[0] == "capture":
+            from lattice.cli import replay_capture
+
+            return replay_capture.run(console, path)
+        from lattice.cli import replay_suite
+
+        return replay_suite.run(console, path)
     if args.trace:
         words.insert(0, args.trace)
     if len(words) != 1:
@@ -108,7 +108,9 @@ def run(console: Console) -> int:
     args.trace = words[0]
     if console.format == "name":
         raise Rejected("a replay has no names to print: use -o table, json or yaml", reason="BadInput")
-    return _action("replay_trace").run(console, path)
+    from lattice.cli import replay_trace
+
+    return replay_trace.run(console, path)
 
 
 def _path(console: Console) -> str | None:
@@ -120,10 +122,6 @@ def _path(console: Console) -> str | None:
     if not given:
         raise Rejected("-o is empty: give a format, a file or a folder", reason="BadInput")
     return str(given)
-
-
-def _action(module: str) -> _Action:
-    return cast("_Action", import_module(f"lattice.cli.{module}"))
 
 
 def _count(text: str) -> int:
