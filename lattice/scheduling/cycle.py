@@ -37,7 +37,7 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
         lane = cycle.lanes.of(candidate)
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
         if cycle.overtakes(lane):
-            yield cycle.explainer.behind(candidate, lane, score)
+            yield cycle.behind(candidate, lane, score)
             continue
         # 3. A place now that delays no promise.
         promise = cycle.profile.remove(candidate.uid)
@@ -103,6 +103,11 @@ class _Cycle:
     def overtakes(self, lane: Lane) -> bool:
         """Whether somebody before it waits for nodes that it could use, where the policy is strict."""
         return self.strategy.strict and self.lanes.contested(lane)
+
+    def behind(self, candidate: Candidate, lane: Lane, score: Score) -> Waiting:
+        """It may not pass; what it was promised is for others."""
+        self._forget(candidate.uid)
+        return self.explainer.behind(candidate, lane, score)
 
     def now(self, candidate: Candidate, lane: Lane, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -156,7 +156,7 @@ def test_a_head_that_cannot_start_at_all_delays_nobody(head: dict[str, Any], kin
     fields = dict(head)
     tenant = fields.pop("tenant", "t")
     first = job(0, fields.pop("nodes"), 100.0, preemption_class=10, **fields)
-    first = Candidate(**{name: getattr(first, name) for name in first.__dataclass_fields__} | {"tenant": tenant})
+    first = replace(first, tenant=tenant)
     found = decided(scene, first, job(1, 4, 100.0))
     assert placed(found["u1"]) == (0, 1, 2, 3)
     assert waiting(found["u0"]).latest is None
@@ -378,3 +378,36 @@ def test_what_the_ledger_refuses_is_given_back() -> None:
     scene.validate()
     assert scene.machine.census(Need()).free == 4
     assert scene.uses.claimed["t"].nodes == 0
+
+
+def test_every_vcluster_keeps_what_another_one_promised() -> None:
+    scene = scene_of([node(index) for index in range(4)], Policy("hpc"), Policy("ml"))
+    scene.machine.take((0, 1), HOUR)
+    latest = waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest
+    found = decided(scene, job(2, 2, 3.0, vcluster="ml"), job(3, 2, 0.5, vcluster="ml"), vcluster="ml")
+    assert waiting(found["u2"]).reason == "BehindHigherPriority"
+    assert placed(found["u3"]) == (2, 3)
+    assert waiting(decided(scene, job(1, 4, 2.0), now=1.0)["u1"]).latest == latest
+
+
+def test_a_promise_lasts_when_a_node_list_splits_its_nodes() -> None:
+    scene = scene_of([node(index) for index in range(6)])
+    scene.machine.take(range(4), HOUR)
+    latest = waiting(decided(scene, job(1, 5, 2.0))["u1"]).latest
+    listed = job(2, 1, 0.5, need=Need(only=mask_of((0, 5))), preemption_class=1)
+    found = decided(scene, job(1, 5, 2.0), listed, job(3, 2, 9.0, preemption_class=1))
+    assert waiting(found["u1"]).latest == latest
+    assert placed(found["u2"]) == (5,)
+    assert isinstance(found["u3"], Waiting)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_longer_waiting_never_lowers_a_place_in_the_queue(seed: int) -> None:
+    roll = random.Random(seed)
+    jobs = [job(number, 9, preemption_class=roll.randint(0, 10), submitted=float(roll.randint(0, 50))) for number in range(12)]
+
+    def place(queue: list[Candidate]) -> int:
+        return list(decided(scene_of([node(0)]), *queue, now=100.0)).index("u5")
+
+    earlier = [replace(one, submitted=one.submitted - roll.randint(0, 60)) if one.uid == "u5" else one for one in jobs]
+    assert place(earlier) <= place(jobs)

@@ -1,0 +1,113 @@
+"""The machine's buckets follow every event exactly, and pools follow the machine; split or not, the same nodes are chosen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.scheduling.machine import Machine, Need, NodeFacts, indices_of, natural
+from lattice.scheduling.placement import Part, Pool, Pools, fewest_first, spread, tight
+from lattice.scheduling.profile import round_up
+from lattice.scheduling.scene import mask_of
+
+NEEDS = (Need(), Need(gpus=1), Need(cpus=16))
+
+
+def facts(roll: random.Random, index: int) -> NodeFacts:
+    return NodeFacts(
+        index=index, name=f"n{index}", group=f"g{roll.randint(0, 3)}", cpus=roll.choice((8, 16)), memory=64, gpus=roll.choice((0, 4)),
+        features=frozenset(), hollow=False, usable=roll.random() < 0.8, state="Ready", fingerprint=roll.choice("ab"), watts=roll.choice((0, 500)),
+    )  # fmt: skip
+
+
+def counted(pool: Pool) -> tuple[int, dict[str, dict[int, int]]]:
+    return pool.whole.total, {name: dict(part.groups) for name, part in pool.parts.items() if part.total}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_buckets_and_pools_follow_every_event(seed: int) -> None:
+    roll = random.Random(seed)
+    machine = Machine()
+    pools = Pools(machine)
+    for _ in range(120):
+        some = roll.sample(range(20), roll.randint(1, 6))
+        match roll.randint(0, 5):
+            case 0 | 1:
+                machine.put(facts(roll, some[0]))
+            case 2:
+                machine.take(some, roll.choice((10.0, 20.0, float("inf"))))
+            case 3:
+                machine.give(some)
+            case 4:
+                machine.drop(some[0])
+            case _:
+                machine.split(frozenset(mask_of(roll.sample(range(20), 5)) for _ in range(roll.randint(0, 2))))
+        machine.validate()
+        need = roll.choice(NEEDS)
+        pool = pools.of(need, "")
+        assert counted(pool) == counted(Pool(machine, machine.admitted(need)))
+        census = machine.census(need)
+        assert census.free == sum(one.usable and one.index not in machine.taken for one in machine.nodes.values() if need.admits_node(one))
+        assert census.free == pool.whole.total
+
+
+def test_a_pool_made_before_the_log_began_anew_still_follows() -> None:
+    roll = random.Random(1)
+    machine = Machine()
+    for index in range(4):
+        machine.put(replace(facts(roll, index), usable=True))
+    pool = Pools(machine).of(Need(), "")
+    for _ in range(40_000):
+        machine.take((0,))
+        machine.give((0,))
+    machine.take((1,))
+    pool.sync()
+    assert pool.whole.total == 3
+
+
+def test_node_lists_are_counted_without_a_split_as_with_one() -> None:
+    roll = random.Random(3)
+    machine = Machine()
+    for index in range(12):
+        machine.put(facts(roll, index))
+    need = Need(only=mask_of((1, 2, 3, 7)), without=mask_of((2,)))
+    before = (machine.census(need), machine.eligible(need), machine.states(need))
+    machine.split(need.lists)
+    assert (machine.census(need), machine.eligible(need), machine.states(need)) == before
+    assert machine.eligible(need) == [1, 3, 7]
+
+
+def test_groups_are_ordered_by_the_value_of_their_numbers() -> None:
+    assert sorted(["g10", "g2", "g1b", "g1", "a"], key=natural) == ["a", "g1", "g1b", "g2", "g10"]
+
+
+@given(st.sets(st.integers(0, 400)))
+def test_a_bit_set_gives_its_indices_in_order(chosen: set[int]) -> None:
+    assert list(indices_of(mask_of(chosen))) == sorted(chosen)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
+def test_parts_are_divided_as_asked(sizes: list[int], data: st.DataObject) -> None:
+    part = Part(dict(enumerate(sizes)))
+    if not part.total:
+        return
+    nodes = data.draw(st.integers(1, part.total))
+    packed, wide = tight(part, nodes), spread(part, nodes)
+    for shares in (packed, wide, fewest_first(part.ordered, nodes)):
+        assert sum(count for _, count in shares) == nodes
+        assert all(0 < count <= part.groups[rank] for rank, count in shares)
+    assert len(packed) == part.fewest(nodes)
+    assert len(wide) == min(nodes, len(part.groups))
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_times_are_rounded_up_by_little_and_never_later_than_before(distance: float, now: float, later: float) -> None:
+    time = now + distance
+    rounded = round_up(time, now)
+    assert time <= rounded <= time + max(1.0, distance / 32)
+    if now <= later <= time:
+        assert round_up(time, later) <= rounded
