@@ -59,9 +59,9 @@ class Lane:
                     return None
         self.power_short = 0
         most = min(candidate.maximum, room)
-        self.pool.sync()
-        chosen = None
-        if self.pool.whole.total >= nodes or self.borrows:
+        pool, chosen = self.pool, None
+        pool.sync()
+        if pool.whole.total >= nodes or self.borrows:
             pool = self.now_pool(duration)
             chosen = self._choose(pool, nodes, most)
         if chosen is None and self.borrows:
