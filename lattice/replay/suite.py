@@ -35,7 +35,7 @@ class Size:
     hours: float
 
 
-FULL: Final = Size(256, 96)
+FULL: Final = Size(128, 48)
 REDUCED: Final = Size(64, 24)
 _LONGEST_CYCLE: Final = 5.0
 
