@@ -6,7 +6,9 @@ and mypy-protobuf (extra `test`); a stub's import path is its proto path.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -29,16 +31,19 @@ def plugin(name: str) -> str:
 
 def generate(root: Path) -> list[Path]:
     """Writes every stub below `root` and returns the files of `lattice/rpc` that now stand there."""
-    from grpc_tools import protoc
-
+    tools = importlib.util.find_spec("grpc_tools")
+    if tools is None or tools.origin is None:
+        raise SystemExit("grpc_tools is not installed: pip install 'lattice-hpc[test]'")
     for name, text in PACKAGES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f'"""{text}"""\n', encoding="utf-8")
     sources = sorted(str(path.relative_to(root / "proto")) for path in (root / "proto").rglob("*.proto"))
-    included = Path(protoc.__file__).parent / "_proto"
-    status = protoc.main(
+    included = Path(tools.origin).parent / "_proto"
+    ended = subprocess.run(  # a process of its own: protoc and OR-tools bring a protobuf each, and one process bears one
         [
-            "protoc",
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
             f"--proto_path={root / 'proto'}",
             f"--proto_path={included}",
             f"--python_out={root}",
@@ -48,10 +53,11 @@ def generate(root: Path) -> list[Path]:
             f"--plugin=protoc-gen-mypy_grpc={plugin('protoc-gen-mypy_grpc')}",
             f"--mypy_grpc_out=quiet,only_async:{root}",
             *sources,
-        ]
+        ],
+        check=False,
     )
-    if status != 0:
-        raise SystemExit(f"protoc ended with {status}")
+    if ended.returncode != 0:
+        raise SystemExit(f"protoc ended with {ended.returncode}")
     return sorted(path for path in (root / "lattice" / "rpc").rglob("*.py*") if path.suffix in {".py", ".pyi"})
 
 
