@@ -37,7 +37,7 @@ class Lane:
         self.free_before = self.pool.whole.total
         self.kinds = {bucket.key.hardware for bucket in self.pool.buckets}
         self._pressures: dict[str, float] | None = None
-        self._now_pools: dict[float, tuple[tuple[int, int], Pool]] = {}
+        self._now_pools: dict[float, tuple[tuple[int, int, int], Pool]] = {}
         self.eligible = sum(len(bucket.members) for bucket in self.pool.buckets)
         self.usable = sum(bucket.usable for bucket in self.pool.buckets)
         self.power_short = 0
@@ -87,7 +87,8 @@ class Lane:
         self.pool.sync()
         if not self.reservation and not profile.crosses(now, now + duration) and not self._promised():
             return self.pool
-        stamp = (profile.version, len(self._lanes.scene.machine.log))
+        machine = self._lanes.scene.machine
+        stamp = (profile.version, len(machine.log), machine.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
             known = self._now_pools[duration] = (stamp, self.pool_at(now, now + duration))

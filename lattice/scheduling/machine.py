@@ -263,24 +263,25 @@ class Machine:
 
     def take(self, indices: Iterable[int], until: float = NEVER) -> None:
         """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
-        gone: dict[Bucket, list[int]] = {}
+        new = dict.fromkeys(indices, until)
         nodes, taken, of = self.nodes, self.taken, self._of
-        for index in indices:
-            before = taken.get(index)
-            taken[index] = until
-            facts = nodes.get(index)
-            if facts is None:
+        if not taken.keys().isdisjoint(new):
+            for index in [index for index in new if index in taken]:
+                self._retake(index, until)
+                del new[index]
+        taken.update(new)
+        gone: dict[Bucket, list[int]] = {}
+        for index in new:
+            bucket = of.get(index)
+            if bucket is None:
                 continue
-            if before is None:
-                self.watts += facts.watts
-            if facts.usable:
-                bucket = of[index]
-                if before is None:
-                    gone.setdefault(bucket, []).append(index)
+            self.watts += bucket.key.hardware.watts
+            if nodes[index].usable:
+                lost = gone.get(bucket)
+                if lost is None:
+                    gone[bucket] = [index]
                 else:
-                    _less(bucket.ends, before)
-                    bucket.ends[until] = bucket.ends.get(until, 0) + 1
-                    bucket.version += 1
+                    lost.append(index)
         for bucket, lost in gone.items():
             free = bucket.free
             if len(lost) == len(free):
@@ -383,6 +384,16 @@ class Machine:
             other = again.buckets[key]
             if (bucket.members, bucket.usable, bucket.free, bucket.ends) != (other.members, other.usable, other.free, other.ends):
                 raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
+
+    def _retake(self, index: int, until: float) -> None:
+        """A node that is held already comes free at another time."""
+        facts = self.nodes.get(index)
+        if facts is not None and facts.usable:
+            bucket = self._of[index]
+            _less(bucket.ends, self.taken[index])
+            bucket.ends[until] = bucket.ends.get(until, 0) + 1
+            bucket.version += 1
+        self.taken[index] = until
 
     def _changed(self, bucket: Bucket, by: int) -> None:
         bucket.version += 1

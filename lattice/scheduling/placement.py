@@ -98,14 +98,16 @@ class Pool:
             self._count()
             return
         alone, members = len(self.parts) == 1, self.members
+        changes: dict[Bucket, int] = {}
         for bucket, by in log[self._at :]:
-            rank = members.get(bucket)
-            if rank is None:
-                continue
-            self.whole.note(rank, by)
-            if not alone:
-                self.parts[bucket.key.fingerprint].note(rank, by)
+            if bucket in members:
+                changes[bucket] = changes.get(bucket, 0) + by
         self._at = len(log)
+        for bucket, by in changes.items():
+            if by:
+                self.whole.note(members[bucket], by)
+                if not alone:
+                    self.parts[bucket.key.fingerprint].note(members[bucket], by)
 
     def _count(self) -> None:
         self._at, self._shape = len(self._machine.log), self._machine.shape

@@ -175,6 +175,12 @@ class Scene:
             del self._on[node]
         self.machine.give(mine)
 
+    def drop_claims(self, uids: Iterable[str]) -> None:
+        """Of these, what was claimed and neither confirmed nor refused is given back: their cycle came to no end."""
+        for uid in uids:
+            if uid in self._claims:
+                self.drop_holder(uid)
+
     def set_windows(self, windows: Iterable[Window]) -> None:
         """These nodes are reserved in these times, sorted by start and name."""
         self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
@@ -216,8 +222,7 @@ class Scene:
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
-        for node in holder.nodes:
-            self._on[node] = holder.uid
+        self._on.update(dict.fromkeys(holder.nodes, holder.uid))
         self.machine.take(holder.nodes, NEVER if holder.end is None else holder.end)
 
     def _split(self) -> None:
