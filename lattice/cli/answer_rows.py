@@ -171,7 +171,7 @@ def preemption_lines(preemption: Preemption | None) -> list[str]:
     """What would have to go for it; nothing where nothing may."""
     if preemption is None or not preemption.victims:
         return []
-    numbers = f"at a cost of {preemption.cost:.1f} node-hours, for work worth {preemption.value:.1f}"
+    numbers = f"at a cost of {preemption.cost:.1f} GPU-hours, for work worth {preemption.value:.1f}"
     first = f"{plural(preemption.nodes_freed, 'node')} {numbers} (decided; this release preempts nothing)"
     return [first, *(f"{label(one.work) if one.work else one.whose}: {plural(one.nodes, 'node')}" for one in preemption.victims)]
 

@@ -115,7 +115,7 @@ class Victim(Part, frozen=True):
 
 
 class Preemption(Part, frozen=True):
-    """What would be preempted to start it, or why nothing is; costs and values in node-hours."""
+    """What would be preempted to start it, or why nothing is; costs and values in GPU-hours, a node without GPUs counting as one."""
 
     victims: list[Victim] = []
     nodes_freed: int = 0

@@ -1,12 +1,14 @@
 """The free nodes and the work that waits, as the solver's plain questions.
 
-Made before a cycle places anything, it says what that cycle could have placed at best: `upper_bound` of it is what the
-metric "distance from the bound" and `lattice plan --optimal` hold the cycle's value against.
+Made before a cycle places anything, or after it with the nodes that it placed work on, it says what that cycle could have
+placed at best: `upper_bound` of it is what the metric "distance from the bound" and `lattice plan --optimal` hold the
+cycle's value against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lattice.scheduling.machine import Machine, Need
@@ -23,15 +25,21 @@ class Formulation:
     buckets: tuple[Bucket, ...]
 
 
-def formulate(machine: Machine, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "") -> Formulation:
-    """The candidates of one vcluster on the free nodes at `home`; a job is worth its score × nodes.
+def formulate(
+    machine: Machine, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
+    given: Iterable[int] = (),
+) -> Formulation:  # fmt: skip
+    """The candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
 
+    `given` are nodes that the cycle has placed work on already: here they count as free.
     Leave out who waits for something else than nodes. A range of nodes counts with as many as the job could have alone, at
     most its maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
     """
-    mine = [bucket for bucket in machine.buckets.values() if bucket.key.home == home and bucket.free]
-    mine.sort(key=lambda bucket: bucket.key.order)
-    buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free)) for bucket in mine)
+    homes = {home, *lenders}
+    more = Counter(id(machine.bucket_of(node)) for node in given)
+    mine = [bucket for bucket in machine.buckets.values() if bucket.key.home in homes and (bucket.free or more[id(bucket)])]
+    mine.sort(key=lambda bucket: bucket.order)
+    buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free) + more[id(bucket)]) for bucket in mine)
     eligible: dict[Need, frozenset[int]] = {}
     jobs = []
     for candidate, score in zip(candidates, scores, strict=True):

@@ -12,6 +12,7 @@ from typing import Final
 
 from lattice.errors import Rejected
 from lattice.scheduling.policy import BACKFILL, BALANCED, PROFILES, Borrowing, Limits, Policy, Weights
+from lattice.scheduling.preemption import PreemptionLimits
 from lattice.scheduling.shares import Run, Terms
 from lattice.units import expand_nodes, parse_duration, parse_quantity, parse_time
 from lattice.views.allocation import Allocation
@@ -50,6 +51,12 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
         min_runtime_before_preemption=seconds(spec.preemption.min_runtime, 0.0),
         max_preemptions=spec.preemption.max_per_allocation,
     )
+
+
+def preemption_limits(config: Config | None) -> PreemptionLimits:
+    """How far preemption goes, as the LatticeConfig has it."""
+    options = config.spec.scheduling if config is not None else SchedulingOptions()
+    return PreemptionLimits(most_victims=options.victims, near_completion=seconds(options.near_completion, 300.0))
 
 
 def weights_of(spec: VClusterSpec) -> Weights:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
 from lattice.errors import Corrupt, Rejected
@@ -135,9 +136,15 @@ def cheapest_room(
     return Clearing(chosen, sum(running[number].cost for number in chosen), counts, model.proven)
 
 
-def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket]) -> float:
+def installed() -> bool:
+    """Whether OR-Tools is there; loads nothing."""
+    return find_spec("ortools") is not None
+
+
+def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> float:
     """A value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere alone.
 
+    Raises Rejected when the effort, where one is given, was too small.
     Jobs that may use the same buckets share their nodes, so the size grows with the kinds of jobs, not with their number.
     """
     lp = _linear_solver()
@@ -157,7 +164,11 @@ def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket]) -> float:
             lp.Add(lp.Sum(shares) <= 1.0)
     _relaxed_flows(lp, demand, cells)
     objective.SetMaximization()
+    if effort is not None:
+        lp.SetSolverSpecificParametersAsString(f"max_deterministic_time: {effort.seconds}")
     if lp.Solve() != lp.OPTIMAL:
+        if effort is not None:
+            raise Rejected("the linear program came to no end within its effort; give it more deterministic time", reason="EffortSpent")
         raise Corrupt("the linear program of the upper bound was not solved", reason="NoBound")
     return float(objective.Value())
 

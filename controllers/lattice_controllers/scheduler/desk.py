@@ -20,8 +20,9 @@ from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preempt
 from lattice.scheduling.changes import search
 from lattice.scheduling.formulation import formulate, value_of
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
-from lattice.scheduling.preemption import preemption
+from lattice.scheduling.preemption import NoVictims, PreemptionLimits, Victims, preemption
 from lattice.scheduling.prospect import may_ever, prospects, rehearsed
+from lattice.scheduling.reach import reach
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.solver import Effort, best_plan, upper_bound
@@ -46,6 +47,7 @@ class LoopDesk:
         self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate], holders: Callable[[], Mapping[str, Holder]],
         expected: Callable[[], Mapping[str, Expected]], suppose: Callable[[Sequence[Waiting]], Awaitable[Mapping[str, Expected]]],
         number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
+        bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
     ) -> None:  # fmt: skip
         self._clock = clock
         self._loop = loop
@@ -56,6 +58,8 @@ class LoopDesk:
         self._number = number
         self._vclusters = vclusters
         self._tenants = tenants
+        self._bursts = bursts
+        self._limits = limits
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
@@ -128,15 +132,17 @@ class LoopDesk:
         """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
         if waiting.reason not in ABOUT_NODES:
             return None
-        candidate, machine = waiting.candidate, self._loop.scene.machine
-        eligible = [index for index in machine.eligible(candidate.need) if machine.nodes[index].usable]
-        free = [index for index in eligible if index not in machine.taken]
-        score = waiting.score or Score(candidate.preemption_class / 10)
-        found = await asyncio.to_thread(
-            preemption, candidate, list(self._holders().values()), dict(machine.nodes), eligible, free, dict(self._loop.scene.policies),
-            self._clock.now(), score=score.total,
-        )  # fmt: skip
-        return explanation.sacrifice(self._situation(), found, reader)
+        candidate, now = waiting.candidate, self._clock.now()
+        within = reach(self._loop.scene, candidate, now)
+        holders = [replace(holder, burst=self._bursts(holder.tenant)) for holder in self._holders().values()]
+        policies, score, limits = dict(self._loop.scene.policies), waiting.score or Score(candidate.preemption_class / 10), self._limits()
+
+        def decided() -> Victims | NoVictims:
+            eligible = within.eligible()
+            free = within.free(eligible)
+            return preemption(candidate, holders, within.nodes, eligible, free, policies, now, score=score.total, limits=limits)
+
+        return explanation.sacrifice(self._situation(), await asyncio.to_thread(decided), reader)
 
     async def _bound(self, outcomes: Sequence[Outcome]) -> Bound:
         """What the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lattice.daemon.clock import Clock
+from lattice.daemon.guard import Guard
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import FINISHED
 from lattice.scheduling.forecast import Expected, Forecaster, foresee, work_of
@@ -39,6 +40,7 @@ class Forecasts:
         self._stopped = stopped
         self._learnt: set[str] = set()
         self._turn = asyncio.Lock()
+        self._guard = Guard(clock, "forecast")
 
     async def run(self) -> None:
         """Foresee until cancelled; the long part runs in a thread, so that no cycle waits for it."""
@@ -47,8 +49,9 @@ class Forecasts:
             await self._clock.sleep(FORECAST_SECONDS)
             if self._loop.cycles != seen and self._loop.candidates and not self._stopped():
                 seen = self._loop.cycles
-                async with self._turn:
-                    await self._foresee()
+                if self._guard.waits("") is None:
+                    async with self._turn:
+                        await self._guard.attempt_async("", self._foresee)
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
         """When work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from lattice.daemon.clock import Clock
+from lattice.daemon.guard import Failure, Guard
 from lattice.daemon.logs import event
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import UNHEARD
-from lattice.scheduling.outcomes import Placed, Score, Waiting
+from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.views.allocation import Allocation
@@ -27,7 +28,9 @@ class Loop:
     """Pending work and its cycles.
 
     `ready` brings the scene up to date and says when time alone changes it next; `explained` hears of uids whose reason is
-    to be shown, `placed` of those whose claim was answered, `confirmed` of those that the ledger holds now.
+    to be shown, `placed` of those whose claim was answered, `confirmed` of those that the ledger holds now, `judged` of what
+    a cycle decided, before it is acted on. A cycle that raises concerns its vcluster alone: what it claimed is given back, its
+    work is shown as not evaluated, and it is tried again later and later; the other vclusters go on.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Loop:
         ready: Callable[[float], float | None], propose: Callable[[Proposal], asyncio.Future[Verdict]],
         allocation: Callable[[str], Allocation | None], explained: Callable[[str], None], placed: Callable[[str], None],
         confirmed: Callable[[str], None], stopped: Callable[[], bool],
+        judged: Callable[[str, Sequence[Outcome]], None] = lambda _vcluster, _outcomes: None,
     ) -> None:  # fmt: skip
         self.scene = scene
         self.cycles = 0
@@ -54,6 +58,8 @@ class Loop:
         self._placed = placed
         self._confirmed = confirmed
         self._stopped = stopped
+        self._judged = judged
+        self._guard = Guard(clock, "scheduling cycle")
         self._wake = asyncio.Event()
         self._again_at: float | None = None
         self._queues: dict[str, dict[str, Candidate]] = {}
@@ -129,20 +135,48 @@ class Loop:
         now = self._clock.now()
         wakes = [self._ready(now)]
         for vcluster in self._order():
-            began = self._clock.monotonic()
-            queue = self._queues[vcluster]
-            for outcome in decide(self.scene, vcluster, list(queue.values()), now):
-                match outcome:
-                    case Placed():
-                        self._claim(outcome, answers)
-                    case Waiting():
-                        self._wait(outcome)
-                        wakes.append(outcome.wake)
-            self._metrics.cycle_seconds.labels(vcluster).observe(self._clock.monotonic() - began)
-            self._metrics.queue_depth.labels(vcluster).set(len(queue))
+            failure = self._guard.waits(vcluster) or self._turn(vcluster, now, answers, wakes)
+            if failure is not None:
+                self._unjudged(vcluster, failure)
+                wakes.append(now + max(0.0, failure.due - self._clock.monotonic()))
         for vcluster in [name for name, queue in self._queues.items() if not queue]:
             del self._queues[vcluster]
+            self._guard.forget(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)
+
+    def _turn(self, vcluster: str, now: float, answers: asyncio.TaskGroup, wakes: list[float | None]) -> Failure | None:
+        """The cycle of one vcluster: decided as a whole before anything of it is acted on."""
+        began = self._clock.monotonic()
+        queue = list(self._queues[vcluster].values())
+        promises = dict(self.scene.promises.get(vcluster, {}))
+        outcomes: list[Outcome] = []
+        failure = self._guard.attempt(vcluster, lambda: outcomes.extend(decide(self.scene, vcluster, queue, now)))
+        if failure is not None:
+            self._metrics.cycle_failures.labels(vcluster).inc()
+            self.scene.drop_claims(candidate.uid for candidate in queue)
+            self.scene.promises[vcluster] = promises
+            return failure
+        self._judged(vcluster, outcomes)
+        for outcome in outcomes:
+            match outcome:
+                case Placed():
+                    self._claim(outcome, answers)
+                case Waiting():
+                    self._wait(outcome)
+                    wakes.append(outcome.wake)
+        self._metrics.cycle_seconds.labels(vcluster).observe(self._clock.monotonic() - began)
+        self._metrics.queue_depth.labels(vcluster).set(len(self._queues[vcluster]))
+        return None
+
+    def _unjudged(self, vcluster: str, failure: Failure) -> None:
+        """Its cycle failed: what waits there is not evaluated, and says so."""
+        times = "once" if failure.count == 1 else f"{failure.count} times in a row"
+        message = (
+            f'the scheduling cycle of vCluster "{vcluster}" has failed {times} ({failure.reason}) and is tried again; '
+            "other vClusters go on; operators find the cause in the scheduler's log"
+        )
+        for candidate in list(self._queues[vcluster].values()):
+            self._wait(Waiting(candidate, "NotYetEvaluated", message))
 
     def _claim(self, placed: Placed, answers: asyncio.TaskGroup) -> None:
         candidate, nodes = placed.candidate, placed.nodes

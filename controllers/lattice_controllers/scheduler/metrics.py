@@ -16,6 +16,19 @@ class SchedulerMetrics:
         self.cycle_seconds = Histogram(
             "lattice_scheduling_cycle_duration_seconds", "Time of one scheduling cycle", ["vcluster"], registry=registry, buckets=_FAST
         )
+        self.cycle_failures = Counter(
+            "lattice_scheduling_cycle_failures",
+            "Scheduling cycles that ended in an error and placed nothing",
+            ["vcluster"],
+            registry=registry,
+        )
+        self.bound_ratio = Gauge(
+            "lattice_scheduling_bound_ratio",
+            "Value (score × nodes) that a cycle placed, by what a linear program proves that none could exceed; the latest cycle that was"
+            " held against it",
+            ["vcluster"],
+            registry=registry,
+        )
         self.backfilled = Counter(
             "lattice_scheduling_backfilled",
             "Allocations placed ahead of one that waits with a reservation",

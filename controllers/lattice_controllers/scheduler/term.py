@@ -33,12 +33,14 @@ from lattice.ledger.plans import plan_name
 from lattice.ledger.proposals import Forget, Limits, Proposal
 from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.ledger.verify import verify
+from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Ledger, Node, NodeIndex, Plan, Tenant, VCluster
 from lattice.views.reservation import Reservation
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.answers import Desk
+from lattice_controllers.scheduler.bounds import Bounds
 from lattice_controllers.scheduler.committer import Changes, Committer, take_over
 from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.forecasts import Forecasts
@@ -98,7 +100,7 @@ class Term:
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.bounds.run, self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
@@ -146,9 +148,11 @@ class Term:
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=lambda: self.configs.objects.get("lattice"),
             woken=lambda: self.loop.wake(),
         )  # fmt: skip
+        self.bounds = Bounds(clock, scene, measured)
         self.loop = Loop(
             clock, scene, measured, ready=self.gatherer.ready, propose=self.committer.propose, allocation=self.allocations.get,
             explained=self.allocations.queue.add, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
+            judged=self.bounds.judged,
         )  # fmt: skip
         self.allocations.loop = self.loop
         self.forecasts = Forecasts(
@@ -159,6 +163,8 @@ class Term:
             expected=lambda: self.allocations.expectations.found,
             number=lambda uid: self.allocations.number(uid) or None,
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
+            bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
+            limits=lambda: preemption_limits(self.configs.objects.get("lattice")),
         )  # fmt: skip
         self.plans = Plans(
             cluster,

@@ -14,6 +14,7 @@ from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.forecast import Expected, Forecaster
 from lattice.scheduling.outcomes import Waiting
+from lattice.scheduling.preemption import PreemptionLimits
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
@@ -57,6 +58,7 @@ def desk(nodes: int = 4, *, running: int = 3, waiting: int = 4) -> tuple[LoopDes
     made = LoopDesk(
         clock, loop, candidate=candidate_from, holders=lambda: situation.scene.holders, expected=dict, suppose=suppose,
         number=lambda _uid: 7, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
+        bursts=lambda _tenant: False, limits=PreemptionLimits,
     )  # fmt: skip
     return made, loop
 

@@ -1,15 +1,27 @@
-"""The loop brings its scene up to date also while nothing waits: what-ifs read it."""
+"""The loop: what-ifs read a scene of now, and a cycle that raises concerns its vcluster alone."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from lattice.daemon.clock import ManualClock
+from lattice.errors import Corrupt
+from lattice.ledger.proposals import Claim, Proposal, Verdict
 from lattice.scheduling.machine import Machine
+from lattice.scheduling.outcomes import Outcome, Score
 from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate
+from lattice.units import format_time
+from lattice.views.allocation import Allocation, AllocationSpec
+from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from tests.unit.scheduling.moments import NOW, holding, moment, pending
 
 
 async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
@@ -30,3 +42,129 @@ async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
         running.cancel()
     assert len(heard) == 1
     assert loop.cycles == 0
+
+
+@dataclass
+class Breaking:
+    """A cost function that raises, as long as it is told to."""
+
+    error: Exception | None
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        """Scores, or the error."""
+        if self.error is not None:
+            raise self.error
+        return [Score(0.5)] * len(candidates)
+
+
+@dataclass
+class Living:
+    """A loop over a machine of eight nodes with queues in two vclusters, and everything that it did."""
+
+    clock: ManualClock
+    scene: Scene
+    loop: Loop
+    metrics: SchedulerMetrics
+    claimed: list[Claim] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)
+    judged: list[tuple[str, Sequence[Outcome]]] = field(default_factory=list)
+
+    def failures(self, vcluster: str) -> float:
+        """What the metric says."""
+        return self.metrics.registry.get_sample_value("lattice_scheduling_cycle_failures_total", {"vcluster": vcluster}) or 0.0
+
+
+def living(queue: Sequence[Candidate], *, held: int = 0) -> Living:
+    situation = moment(8, (holding(900, tuple(range(held))),) if held else (), tuple(queue))
+    clock, metrics = ManualClock(NOW), SchedulerMetrics()
+    by_uid = {one.uid: one for one in queue}
+
+    def propose(proposal: Proposal) -> asyncio.Future[Verdict]:
+        assert isinstance(proposal, Claim)
+        made.claimed.append(proposal)
+        return asyncio.get_running_loop().create_future()
+
+    def allocation(uid: str) -> Allocation:
+        return Allocation(metadata=Metadata(name=by_uid[uid].name, uid=uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
+
+    loop = Loop(
+        clock, situation.scene, metrics, ready=lambda _now: None, propose=propose, allocation=allocation,
+        explained=lambda uid: made.explained.append(uid), placed=lambda _uid: None, confirmed=lambda _uid: None, stopped=lambda: False,
+        judged=lambda vcluster, outcomes: made.judged.append((vcluster, outcomes)),
+    )  # fmt: skip
+    made = Living(clock, situation.scene, loop, metrics)
+    for candidate in queue:
+        loop.want(candidate)
+    return made
+
+
+async def run(made: Living, seconds: float) -> None:
+    """Run the loop for so long by its clock, woken every tenth of a second as by other changes."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(made.loop.run())
+        for _ in range(max(1, round(seconds * 10))):
+            made.loop.wake()
+            await made.clock.run_for(0.1)
+        running.cancel()
+    made.scene.validate()
+
+
+async def test_a_cycle_that_raises_leaves_the_other_vclusters_at_work_and_says_so_of_its_own() -> None:
+    broken, sound = pending(1, vcluster="hpc"), pending(2, vcluster="ml")
+    made = living([broken, sound])
+    made.scene.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
+    await run(made, 0.05)
+    assert [claim.uid for claim in made.claimed] == [sound.uid]
+    assert [vcluster for vcluster, _ in made.judged] == ["ml"]
+    told = made.loop.reasons[broken.uid]
+    assert told.reason == "NotYetEvaluated"
+    assert 'the scheduling cycle of vCluster "hpc" has failed once (ZeroDivisionError) and is tried again' in told.message
+    assert made.explained == [broken.uid]
+    assert (made.failures("hpc"), made.failures("ml")) == (1.0, 0.0)
+
+
+async def test_a_failing_cycle_is_tried_again_later_and_later_and_counts_once_it_works() -> None:
+    broken = pending(1)
+    made = living([broken])
+    scoring = made.scene.scorings["hpc"] = Breaking(KeyError("x"))
+    await run(made, 20.0)
+    assert 5 <= made.failures("hpc") <= 8  # at 0, 0.2, 0.6, 1.4, 3, 6.2, 12.6 seconds, whatever else wakes the loop
+    scoring.error = None
+    await run(made, 60.0)
+    assert [claim.uid for claim in made.claimed] == [broken.uid]
+    assert broken.uid not in made.loop.reasons
+
+
+async def test_work_that_arrives_while_its_vcluster_backs_off_is_told_at_once() -> None:
+    made = living([pending(1)])
+    made.scene.scorings["hpc"] = Breaking(KeyError("x"))
+    await run(made, 5.0)
+    late, failures = pending(3), made.failures("hpc")
+    made.loop.want(late)
+    await run(made, 0.05)
+    assert made.failures("hpc") == failures
+    assert made.loop.reasons[late.uid].reason == "NotYetEvaluated"
+
+
+async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_stand() -> None:
+    wide = pending(1, nodes=8, preemption_class=9)
+    made = living([wide], held=4)
+    await run(made, 0.05)
+    promised = dict(made.scene.promises["hpc"])
+    assert set(promised) == {wide.uid}
+    small, unreadable = pending(2, walltime=60.0, preemption_class=8), pending(3, walltime="an hour", preemption_class=1)
+    for candidate in (small, unreadable):
+        made.loop.want(candidate)
+    await run(made, 0.05)
+    assert made.failures("hpc") == 1
+    assert made.claimed == []
+    assert set(made.scene.holders) == {holding(900, ()).uid}
+    assert made.scene.promises["hpc"] == promised
+
+
+async def test_what_is_corrupt_stops_the_loop() -> None:
+    made = living([pending(1)])
+    made.scene.scorings["hpc"] = Breaking(Corrupt("torn", reason="Torn"))
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await run(made, 1.0)
+    assert raised.group_contains(Corrupt)

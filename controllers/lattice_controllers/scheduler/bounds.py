@@ -1,0 +1,119 @@
+"""How far a cycle's value lies from what a linear program allows: measured now and then, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.guard import Guard
+from lattice.daemon.logs import event
+from lattice.errors import Retry
+from lattice.scheduling.formulation import Formulation, formulate, value_of
+from lattice.scheduling.outcomes import Outcome, Placed
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.situation import ABOUT_NODES
+from lattice.scheduling.solver import installed
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+
+log = logging.getLogger(__name__)
+
+BOUND_SECONDS: Final = 60.0
+"""At least so long between two measurements."""
+ANSWER_SECONDS: Final = 60.0
+MOST_JOBS: Final = 5_000
+"""A cycle of more is not measured: its question alone would hold the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One cycle to be measured."""
+
+    vcluster: str
+    value: float
+    question: Formulation
+
+
+class Bounds:
+    """Takes a cycle that placed something, at most one in `BOUND_SECONDS`, the vclusters in turn; `solve` gives its bound."""
+
+    def __init__(
+        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, *, solve: Callable[[Formulation], Awaitable[float]] | None = None
+    ) -> None:
+        self._clock = clock
+        self._scene = scene
+        self._metrics = metrics
+        self._solve = solve or in_a_process
+        self._measures = solve is not None or installed()
+        self._guard = Guard(clock, "upper bound")
+        self._waiting: set[str] = set()
+        self._latest = ""
+        self._next = 0.0
+        self._samples: asyncio.Queue[Sample] = asyncio.Queue()
+
+    def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
+        """A cycle has decided, and its places are claimed in the scene."""
+        if not self._measures or len(outcomes) > MOST_JOBS or not any(isinstance(outcome, Placed) for outcome in outcomes):
+            return  # where nothing was placed, what is left of nodes is kept for work that comes first, or too little
+        now = self._clock.monotonic()
+        if now < self._next:
+            self._waiting.add(vcluster)
+            return
+        if vcluster == self._latest and self._waiting - {vcluster} and now < self._next + BOUND_SECONDS:
+            return  # those that were turned away have an interval's time to come first
+        self._next, self._latest = now + BOUND_SECONDS, vcluster
+        self._waiting.discard(vcluster)
+        self._samples.put_nowait(Sample(vcluster, value_of(outcomes), self._question(vcluster, outcomes)))
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            sample = await self._samples.get()
+            await self._guard.attempt_async(sample.vcluster, lambda sample=sample: self._measure(sample))  # type: ignore[misc]
+
+    async def _measure(self, sample: Sample) -> None:
+        bound = await self._solve(sample.question)
+        if bound > 0:
+            ratio = sample.value / max(bound, sample.value)
+            self._metrics.bound_ratio.labels(sample.vcluster).set(ratio)
+            event(log, "Held a cycle against the bound", vcluster=sample.vcluster, value=round(sample.value, 4), bound=round(bound, 4))
+
+    def _question(self, vcluster: str, outcomes: Sequence[Outcome]) -> Formulation:
+        meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
+        scene, policy = self._scene, self._scene.policy(vcluster)
+        lenders = {name for name, other in scene.policies.items() if other.borrowing.lend} if policy.borrowing.borrow else set()
+        return formulate(
+            scene.machine,
+            [one.candidate for one in meant],
+            [one.score.total if one.score is not None else 0.0 for one in meant],
+            home=vcluster if policy.home else "",
+            lenders=lenders,
+            given=[node for one in meant if isinstance(one, Placed) for node in one.nodes],
+        )
+
+
+async def in_a_process(question: Formulation) -> float:
+    """The bound, from `bounding`; Retry when it gave none."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "lattice_controllers.scheduler.bounding",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            said, wrong = await program.communicate(msgspec.json.encode(question))
+    except TimeoutError:
+        raise Retry(f"the upper bound of a cycle took longer than {ANSWER_SECONDS:g} s", reason="NoBound") from None
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    if program.returncode != 0:
+        last = wrong.decode(errors="replace").strip().splitlines()[-1:] or [f"it ended with {program.returncode}"]
+        raise Retry(f"no upper bound of a cycle of {len(question.jobs)} jobs: {last[0]}", reason="NoBound")
+    return float(said)

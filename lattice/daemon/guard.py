@@ -1,0 +1,83 @@
+"""Work by key that may fail alone: an error is logged, counted, and backs off its key; everything else goes on.
+
+The synchronous brother of the keyed queue, for work that a loop does itself in turn, such as the cycle of one vcluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import FIRST_BACK_OFF, LONGEST_BACK_OFF
+from lattice.errors import Corrupt, LatticeError
+
+log = logging.getLogger(__name__)
+
+MOST_DOUBLED: Final = 20
+"""Failures after which the back-off has long reached its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a key stands that failed: the error's reason, how often in a row, and when it is due again (monotonic seconds)."""
+
+    reason: str
+    count: int
+    due: float
+
+
+class Guard:
+    """Keys that fail, each by itself; `what` names the work in the log."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock = clock
+        self._what = what
+        self._failures: dict[str, Failure] = {}
+
+    def waits(self, key: str) -> Failure | None:
+        """Its failure, while it backs off."""
+        failure = self._failures.get(key)
+        return failure if failure is not None and self._clock.monotonic() < failure.due else None
+
+    def forget(self, key: str) -> None:
+        """There is no such key any more."""
+        self._failures.pop(key, None)
+
+    def attempt(self, key: str, work: Callable[[], object]) -> Failure | None:
+        """Do the work; what came in between, if it failed. Corrupt is raised: it is no matter of one key."""
+        try:
+            work()
+        except Corrupt:
+            raise
+        except Exception as error:  # around one key: everything else goes on
+            return self._failed(key, error)
+        self._failures.pop(key, None)
+        return None
+
+    async def attempt_async(self, key: str, work: Callable[[], Awaitable[object]]) -> Failure | None:
+        """The same for work that is awaited."""
+        try:
+            await work()
+        except Corrupt:
+            raise
+        except Exception as error:  # around one key: everything else goes on
+            return self._failed(key, error)
+        self._failures.pop(key, None)
+        return None
+
+    def _failed(self, key: str, error: Exception) -> Failure:
+        before = self._failures.get(key)
+        count = 1 if before is None else before.count + 1
+        delay = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(count - 1, MOST_DOUBLED))
+        expected = isinstance(error, LatticeError)
+        reason = error.reason if isinstance(error, LatticeError) else type(error).__name__
+        failure = self._failures[key] = Failure(reason, count, self._clock.monotonic() + delay)
+        event(
+            log, "GuardedWorkFailed", logging.WARNING if expected else logging.ERROR, error=None if expected else error,
+            work=self._what, key=key, reason=reason, message=str(error), failures=count, retry_seconds=round(delay, 3),
+        )  # fmt: skip
+        return failure
