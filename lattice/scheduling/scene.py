@@ -155,9 +155,16 @@ class Scene:
         """The cost function of a vcluster."""
         return self.scorings.get(vcluster) or _PLAIN
 
-    def put_holder(self, holder: Holder) -> None:
-        """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted."""
-        self._put(holder)
+    def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
+        """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
+
+        `claimed`: what `claim` made of it, and the ledger has not confirmed yet.
+        """
+        self._put(holder, claimed=claimed)
+
+    def claims(self) -> frozenset[str]:
+        """The uids of what was claimed and is not confirmed."""
+        return frozenset(self._claims)
 
     def claim(self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> None:
         """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts."""

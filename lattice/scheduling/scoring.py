@@ -125,6 +125,14 @@ class _Terms:
         return Score(total, terms, standing.multiplier)
 
 
+class Backlog(NamedTuple):
+    """What waits in one vcluster, for f6 of all of them: GPU-hours, and when it was last scored (seconds since the epoch)."""
+
+    vcluster: str
+    gpu_hours: float
+    seen: float
+
+
 class Scores(Sequence[Score]):
     """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for."""
 
@@ -183,6 +191,15 @@ class Scoring:
             first = machine.nodes.get(holder.nodes[0]) if holder.nodes else None
             hours += cost.gpu_hours(len(holder.nodes), first.gpus if first is not None else 0, holder.walltime)
         self.running_gpu_hours = hours
+
+    def backlog(self) -> tuple[Backlog, ...]:
+        """What waits in each vcluster, by their last cycles."""
+        return tuple(Backlog(name, columns.queued_gpu_hours, columns.seen) for name, columns in self._columns.items())
+
+    def resume(self, backlog: Sequence[Backlog]) -> None:
+        """Go on from the backlog of another."""
+        for vcluster, gpu_hours, seen in backlog:
+            self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen)
 
     def validate(self, machine: Machine) -> None:
         """Count the capacities and the shares again; raises Corrupt on a difference."""

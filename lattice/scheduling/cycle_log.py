@@ -1,0 +1,150 @@
+"""A cycle log as bytes: an opening with the format number, then frames, each with its length and checksum.
+
+A frame is a whole moment with its decision, or what has changed since the frame before. What a killed process left of its last
+frame is known by its length or its checksum; damage anywhere else is said, and nothing after it in that file is read.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from lattice.errors import Corrupt, NotFound, Rejected
+
+FORMAT: Final = 1
+OPENING: Final = b"%d lattice cycle log\n" % FORMAT
+LATEST: Final = 0
+"""Asked for as a cycle: the last one there is."""
+WHOLE, CHANGES = b"W", b"C"
+_HEAD: Final = struct.Struct("<IIcQd")
+"""Length of the payload, CRC-32 of what follows it in the head and of the payload, kind, cycle, time in seconds since the epoch."""
+_CHECKED: Final = 8
+"""Where in the head the checksum begins."""
+_LEVEL: Final = 1
+"""Of zlib."""
+LARGEST: Final = 1 << 30
+"""Bytes of one frame, unpacked: more is damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame stands: [start, end) in bytes; `at` in seconds since the epoch."""
+
+    kind: bytes
+    cycle: int
+    at: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The frames of a file; `torn`: bytes of an unfinished last frame; `damage`: a sentence, empty where there is none."""
+
+    frames: tuple[Frame, ...]
+    torn: int = 0
+    damage: str = ""
+
+
+def frame(kind: bytes, cycle: int, at: float, payload: bytes) -> bytes:
+    """One frame."""
+    packed = zlib.compress(payload, _LEVEL)
+    head = _HEAD.pack(len(packed), 0, kind, cycle, at)
+    checksum = zlib.crc32(packed, zlib.crc32(head[_CHECKED:]))
+    return _HEAD.pack(len(packed), checksum, kind, cycle, at) + packed
+
+
+def payload(data: bytes, one: Frame) -> bytes:
+    """What a frame holds; Corrupt where it cannot be unpacked."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(data[one.start + _HEAD.size : one.end], LARGEST)
+    except zlib.error as error:
+        raise Corrupt(f"cycle {one.cycle} of the log cannot be unpacked: {error}", reason="CycleLogDamaged") from error
+    if not unpacking.eof:
+        raise Corrupt(f"cycle {one.cycle} of the log unpacks to more than {LARGEST} bytes, or to no end", reason="CycleLogDamaged")
+    return found
+
+
+def check_format(data: bytes) -> int:
+    """Where the frames begin; Rejected where the format is another, naming both numbers."""
+    line, newline, _ = bytes(data[:64]).partition(b"\n")
+    number, _, what = line.partition(b" ")
+    if not newline or what != OPENING[:-1].partition(b" ")[2] or not number.isdigit():
+        raise Rejected("this is no cycle log: it does not begin with its format number and 'lattice cycle log'", reason="BadCycleLog")
+    if int(number) not in (FORMAT, FORMAT - 1) or int(number) == 0:
+        sentence = f"the cycle log has format {int(number)}, and this program reads format {FORMAT}; use the version that wrote it"
+        raise Rejected(sentence, reason="BadCycleLog")
+    return len(line) + 1
+
+
+def scan(data: bytes, *, check: bool = True) -> Scan:
+    """The frames of a file; without `check` their contents are not looked at, and only lengths tell of damage."""
+    at = check_format(data)
+    frames: list[Frame] = []
+    while at < len(data):
+        left = len(data) - at
+        if left < _HEAD.size:
+            return Scan(tuple(frames), torn=left)
+        length, checksum, kind, cycle, time = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if end > len(data):
+            return Scan(tuple(frames), torn=left)
+        sound = kind in (WHOLE, CHANGES) and (not check or zlib.crc32(data[at + _CHECKED : end]) == checksum)
+        if not sound and end == len(data):
+            return Scan(tuple(frames), torn=left)
+        if not sound:
+            return Scan(tuple(frames), damage=_damage(at, frames))
+        if not frames and kind != WHOLE:
+            return Scan((), damage="it begins with changes and no whole moment before them")
+        frames.append(Frame(kind, cycle, time, at, end))
+        at = end
+    return Scan(tuple(frames))
+
+
+def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
+    """A log of what it takes to read one cycle: from the whole moment before it to its last frame; `LATEST` is the last whole cycle.
+
+    NotFound where it is not in this file, naming what is; Corrupt where damage stands before it.
+    """
+    found = scan(data)
+    if not found.frames:
+        raise _absent(cycle, found)
+    wanted = found.frames[-1].cycle if cycle == LATEST else cycle
+    places = [place for place, one in enumerate(found.frames) if one.cycle == wanted]
+    if not places:
+        raise _absent(wanted, found)
+    if found.damage and places[-1] == len(found.frames) - 1:
+        raise Corrupt(f"cycle {wanted} stands where the log is damaged: {found.damage}", reason="CycleLogDamaged")
+    begin = max(place for place in range(places[0] + 1) if found.frames[place].kind == WHOLE)
+    return OPENING + bytes(data[found.frames[begin].start : found.frames[places[-1]].end])
+
+
+def gaps(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
+    """The cycles that are missing in between: (first, last)."""
+    for before, after in pairwise(frames):
+        if after.cycle > before.cycle + 1:
+            yield before.cycle + 1, after.cycle - 1
+
+
+def _damage(at: int, frames: Sequence[Frame]) -> str:
+    last = f"after cycle {frames[-1].cycle}" if frames else "at its beginning"
+    return f"the frame at byte {at}, {last}, does not match its checksum; nothing behind it is read"
+
+
+def _absent(cycle: int, found: Scan) -> NotFound | Corrupt:
+    what = f"cycle {cycle}" if cycle != LATEST else "no cycle"
+    if found.damage:
+        return Corrupt(f"{what} is not in the sound part of the log: {found.damage}", reason="CycleLogDamaged")
+    torn = f"; its last {found.torn} bytes are a frame that was never finished" if found.torn else ""
+    if not found.frames:
+        return NotFound(f"the log holds no cycle{torn}", reason="CycleNotRecorded")
+    first, last = found.frames[0], found.frames[-1]
+    missing = next((gap for gap in gaps(found.frames) if gap[0] <= cycle <= gap[1]), None)
+    if missing is not None:
+        return NotFound(f"cycle {cycle} was not recorded: {missing[0]} to {missing[1]} are missing", reason="CycleNotRecorded")
+    return NotFound(f"cycle {cycle} is not in this log: it holds {first.cycle} to {last.cycle}{torn}", reason="CycleNotRecorded")

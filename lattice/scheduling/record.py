@@ -1,0 +1,157 @@
+"""What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
+
+`look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
+returns stays as it was. `reproduce` makes a scene of it and asks `lattice.scheduling.cycle.decide`, as the scheduler does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.machine import Machine, NodeFacts
+from lattice.scheduling.outcomes import Outcome
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.profile import Promise
+from lattice.scheduling.scene import OVERRUN, START_ALLOWANCE, PowerBudget, Scene, Window
+from lattice.scheduling.scoring import Backlog, Scoring
+from lattice.scheduling.shares import Shares, Standing
+from lattice.scheduling.work import Candidate, Holder
+from lattice.views.ledger import TenantAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the cost function read beside the candidates; hours in GPU-hours, waits in seconds."""
+
+    vclusters: tuple[str, ...] = ()
+    """Those that are scored by it; the others go by class, then by waiting."""
+    reference_wait: float = 3600.0
+    energy_price: float | None = None
+    running: float = 0.0
+    backlog: tuple[Backlog, ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    """By tenant."""
+    shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By tenant and user: the user's share of his tenant's use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `Scene` for what each of it is."""
+
+    cycle: int
+    vcluster: str
+    now: float
+    candidates: tuple[Candidate, ...]
+    """In the order in which they were given."""
+    nodes: Mapping[int, NodeFacts]
+    taken: Mapping[int, float]
+    holders: Mapping[str, Holder]
+    claims: frozenset[str]
+    accounts: Mapping[str, TenantAccount]
+    policies: Mapping[str, Policy]
+    windows: tuple[Window, ...]
+    lists: Mapping[str, frozenset[int]]
+    promises: Mapping[str, Mapping[str, Promise]]
+    power: int | None = None
+    overrun: float = OVERRUN
+    allowance: float = START_ALLOWANCE
+    scored: Scored = Scored()
+
+
+def look(scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
+    """What a cycle that begins now will read."""
+    return Moment(
+        cycle=cycle,
+        vcluster=vcluster,
+        now=now,
+        candidates=tuple(candidates),
+        nodes=dict(scene.machine.nodes),
+        taken=dict(scene.machine.taken),
+        holders=dict(scene.holders),
+        claims=scene.claims(),
+        accounts=dict(scene.accounts),
+        policies=dict(scene.policies),
+        windows=scene.windows,
+        lists=dict(scene.lists),
+        promises={name: dict(promises) for name, promises in scene.promises.items()},
+        power=scene.power.limit,
+        overrun=scene.overrun_seconds,
+        allowance=scene.start_allowance,
+        scored=_scored(scene, candidates, now),
+    )
+
+
+def reproduce(moment: Moment) -> list[Outcome]:
+    """What the cycle of this program decides at that moment."""
+    return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
+
+
+def rebuild(moment: Moment) -> Scene:
+    """A scene that stands as the one that was looked at."""
+    scored = moment.scored
+    machine = Machine()
+    for facts in moment.nodes.values():
+        machine.put(facts)
+    policies = dict(moment.policies)
+    scene = Scene(
+        machine,
+        moment.accounts,
+        policies,
+        power=PowerBudget(moment.power),
+        overrun_seconds=moment.overrun,
+        start_allowance=moment.allowance,
+        promises={name: dict(promises) for name, promises in moment.promises.items()},
+    )
+    for holder in moment.holders.values():
+        scene.put_holder(holder, claimed=holder.uid in moment.claims)
+    machine.give([index for index in machine.taken if index not in moment.taken])
+    for index, end in moment.taken.items():
+        if machine.taken.get(index) != end:
+            machine.take((index,), end)
+    scoring = Scoring(
+        RememberedShares(scored.standings, scored.shares), policies, scored.reference_wait, scored.energy_price, scored.running
+    )
+    scoring.resume(scored.backlog)
+    scene.scorings = dict.fromkeys(scored.vclusters, scoring)
+    for name, lists in moment.lists.items():
+        scene.lists[name] = lists
+    scene.set_windows(moment.windows)
+    return scene
+
+
+class RememberedShares(Shares):
+    """Shares as they stood at one moment, whoever asks at what time."""
+
+    def __init__(self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float]) -> None:
+        super().__init__()
+        self._standings = standings
+        self._of_users = shares
+
+    def standing(self, tenant: str, now: float) -> Standing:
+        """How a tenant stood."""
+        return self._standings[tenant]
+
+    def share_of_user(self, tenant: str, user: str, now: float) -> float:
+        """The user's share of his tenant's use."""
+        return self._of_users[tenant, user]
+
+
+def _scored(scene: Scene, candidates: Sequence[Candidate], now: float) -> Scored:
+    """What the cost function will be asked; all vclusters that have one share it."""
+    scoring = next(iter(scene.scorings.values()), None)
+    if not isinstance(scoring, Scoring):
+        return Scored()
+    people = {(candidate.tenant, candidate.user) for candidate in candidates}
+    shares = scoring.shares
+    return Scored(
+        vclusters=tuple(name for name, one in scene.scorings.items() if one is scoring),
+        reference_wait=scoring.reference_wait,
+        energy_price=scoring.energy_price,
+        running=scoring.running_gpu_hours,
+        backlog=scoring.backlog(),
+        standings={tenant: shares.standing(tenant, now) for tenant in sorted({tenant for tenant, _ in people})},
+        shares={person: shares.share_of_user(*person, now) for person in sorted(people)},
+    )
