@@ -14,10 +14,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down check unit test integration faults bench generate
+.PHONY: help setup up down check unit test integration faults bench bench-peers generate
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
 
 setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it (only when pyproject.toml changed)
@@ -56,8 +56,11 @@ integration: setup ## Contract, e2e and short seeded fault tests: what needs the
 faults: setup ## The long fault run: FAULT_KILLS kills from SEED, repeatable
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
 
-bench: setup ## Measure latencies, rates, API writes and memory; prints the numbers beside the aims
+bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; prints the numbers beside the aims
 	$(BIN)/lattice-dev bench $(BENCH_FLAGS)
+
+bench-peers: setup ## Build kube-scheduler and measure its bindings a second beside our admissions, in one run
+	$(BIN)/lattice-dev bench peers $(BENCH_FLAGS)
 
 generate: setup ## Write CRDs, protobuf stubs and reference pages from their sources
 	$(BIN)/python -m lattice_dev.generate

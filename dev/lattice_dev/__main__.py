@@ -52,9 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     certs.add_argument("what", choices=["renew"])
     _verb(verbs, "demo", "apply the first examples as alice and follow them to their ends", _demo)
     _verb(verbs, "build", "build the control plane's programs, if they are not in the cache", _build)
-    bench = _verb(verbs, "bench", "measure latencies, rates, API writes and memory on instances made for it", _bench)
+    bench = _verb(verbs, "bench", "measure latencies, rates, writes, memory, the core, or peers", _bench)
     bench.set_defaults(instance="bench")
-    bench.add_argument("only", nargs="*", metavar="ONLY", help="latency, writes, memory, rates, eta, optimum, replay (all)")
+    bench.add_argument(
+        "only", nargs="*", metavar="ONLY", help="latency, writes, memory, rates, core, eta, optimum, replay (all of these), or peers"
+    )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     replayed = _verb(verbs, "trace", "run the first jobs of a log through the whole system, and check the order", _trace)

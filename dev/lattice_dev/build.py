@@ -1,4 +1,4 @@
-"""Builds etcd, kube-apiserver, kube-controller-manager and kubectl from their Go modules, once for each state of the module."""
+"""Builds Kubernetes' programs from their Go modules, once for each state of the module: those of an instance, and its peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from lattice_dev.waiting import Clock
 
 MODULE = Path(__file__).parent / "controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+"""What every instance needs."""
+PEERS = ("kube-scheduler",)
+"""What Lattice is measured beside; built only when a benchmark asks for it."""
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -32,19 +35,21 @@ FLAGS = ("-trimpath", "-ldflags", LINKED)
 
 @dataclass(frozen=True)
 class Programs:
-    """Where the four programs lie."""
+    """Where programs that belong together lie."""
 
     directory: Path
 
     def path(self, program: str) -> str:
-        """The path of one of `PROGRAMS`."""
+        """The path of one of them."""
         return str(self.directory / program)
 
 
-def module_digest(module: Path = MODULE) -> str:
-    """The sha256 of the module's files and names: what the cache is named by."""
+def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> str:
+    """The sha256 of the module's requirements and of these programs' sources: what the cache is named by."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
-    for path in sorted(p for p in module.rglob("*") if p.is_file() and (p.suffix == ".go" or p.name in {"go.mod", "go.sum"})):
+    sources = [path for program in programs for path in (module / program).rglob("*.go")]
+    required = [path for path in (module / "go.mod", module / "go.sum") if path.exists()]
+    for path in sorted((*sources, *required)):
         digest.update(str(path.relative_to(module)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -58,11 +63,20 @@ def find_or_build(progress: Progress, clock: Clock, environ: Mapping[str, str]) 
     """The programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing."""
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         return _given(Path(assets))
-    target = cache_directory(environ) / "controlplane" / module_digest()
-    if not _complete(target / "bin"):
+    return _cached("controlplane", PROGRAMS, progress, clock, environ)
+
+
+def find_or_build_peers(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
+    """`PEERS` of the cache, built first where they are missing: always of the Kubernetes version that this module names."""
+    return _cached("peers", PEERS, progress, clock, environ)
+
+
+def _cached(kind: str, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
+    target = cache_directory(environ) / kind / module_digest(MODULE, programs)
+    if not _complete(target / "bin", programs):
         with _only_builder(target.parent, progress):
-            if not _complete(target / "bin"):
-                _build_all(target, progress, clock, environ)
+            if not _complete(target / "bin", programs):
+                _build_all(target, programs, progress, clock, environ)
     return Programs(target / "bin")
 
 
@@ -77,8 +91,8 @@ def _given(directory: Path) -> Programs:
     return Programs(directory.absolute())
 
 
-def _complete(directory: Path) -> bool:
-    return all(os.access(directory / name, os.X_OK) for name in PROGRAMS)
+def _complete(directory: Path, programs: Sequence[str]) -> bool:
+    return all(os.access(directory / name, os.X_OK) for name in programs)
 
 
 @contextlib.contextmanager
@@ -96,15 +110,15 @@ def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _build_all(target: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+def _build_all(target: Path, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
     for left in target.parent.glob("*.building"):
         shutil.rmtree(left)
     building = target.with_name(target.name + ".building")
     (building / "bin").mkdir(parents=True)
     go = find_go(progress, environ)
-    progress.note(f"building {', '.join(PROGRAMS)} of Kubernetes {KUBERNETES} once (some minutes on the first time)")
-    for number, program in enumerate(PROGRAMS, 1):
-        with progress.step(f"building {program} ({number} of {len(PROGRAMS)})"):
+    progress.note(f"building {', '.join(programs)} of Kubernetes {KUBERNETES} once (some minutes on the first time)")
+    for number, program in enumerate(programs, 1):
+        with progress.step(f"building {program} ({number} of {len(programs)})"):
             _build(go, program, building, progress, clock, environ)
     if target.exists():
         shutil.rmtree(target)

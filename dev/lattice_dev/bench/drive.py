@@ -35,17 +35,17 @@ class Driver:
 
     async def create(self, manifests: Sequence[Mapping[str, Any]], *, at_once: int = CONNECTIONS) -> float:
         """Create all of them as the user; the seconds that it took."""
-        return await self._timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
+        return await self.timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
 
     async def baseline(self) -> tuple[float, float]:
         """Creations and changes a second of lean ConfigMaps, by the same client and as many at once."""
         names = [f"bench-{number:04d}" for number in range(BASELINE_OBJECTS)]
         maps = [work.lean_config_map(NAMESPACE, name) for name in names]
         admin = self.admin
-        created = await self._timed(CONNECTIONS, (partial(admin.create, CONFIG_MAPS, manifest, NAMESPACE) for manifest in maps))
+        created = await self.timed(CONNECTIONS, (partial(admin.create, CONFIG_MAPS, manifest, NAMESPACE) for manifest in maps))
         change = {"data": {"a": "1"}}
-        patched = await self._timed(CONNECTIONS, (partial(admin.patch, CONFIG_MAPS, name, change, NAMESPACE) for name in names))
-        await self._timed(CONNECTIONS, (partial(admin.delete, CONFIG_MAPS, name, NAMESPACE) for name in names))
+        patched = await self.timed(CONNECTIONS, (partial(admin.patch, CONFIG_MAPS, name, change, NAMESPACE) for name in names))
+        await self.timed(CONNECTIONS, (partial(admin.delete, CONFIG_MAPS, name, NAMESPACE) for name in names))
         return len(names) / created, len(names) / patched
 
     async def round_trip(self, count: int = 30) -> list[float]:
@@ -68,15 +68,15 @@ class Driver:
         """Delete every allocation of the namespace, and wait until all are gone."""
         names = list(seen.lives)
         within = 120.0 + len(names) / 5
-        await self._timed(CONNECTIONS, (partial(self._delete, name) for name in names))
+        await self.timed(CONNECTIONS, (partial(self._delete, name) for name in names))
         await seen.until(lambda: not seen.lives, within=within, what="the end of the measured work")
 
     async def _delete(self, name: str) -> None:
         with contextlib.suppress(NotFound):
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
-    async def _timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
-        """Make all calls, so many at once; the first error ends it."""
+    async def timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
+        """Make all calls, so many at once; the seconds that it took. The first error ends it."""
         waiting = iter(calls)
 
         async def work_off() -> None:

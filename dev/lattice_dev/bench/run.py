@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lattice.errors import Rejected
 from lattice_dev import build
-from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, rates, replaying, writes
+from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, rates, replaying, writes
 from lattice_dev.bench.drive import Driver, driver
 from lattice_dev.bench.figures import Figure
 from lattice_dev.instance import Instance
@@ -59,6 +59,20 @@ class Local:
     measure: Callable[[bool, Callable[[float], None]], list[Figure]]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Another scheduler's figures and ours, one after the other on instances of the same kind; measured only when named."""
+
+    name: str
+    what: str
+    prepare: Callable[[Progress], None]
+    theirs: Bench
+    ours: Bench
+    compare: Callable[[Sequence[Figure], Sequence[Figure]], list[Figure]]
+    notes: Sequence[str]
+    """What is compared and what is not."""
+
+
 async def _latency(at: Driver, size: Size) -> list[Figure]:
     async with at.watch() as seen:
 
@@ -77,6 +91,15 @@ async def _rates(at: Driver, size: Size) -> list[Figure]:
     await at.heartbeats(size.heartbeat_seconds)
     found = await rates.admissions(at, size.admissions)
     return [*found, await rates.lives(at, seconds=size.seconds, outstanding=100)]
+
+
+async def _bindings(at: Driver, size: Size) -> list[Figure]:
+    return [peers.with_load(figure, os.getloadavg()[0]) for figure in await peers.bindings(at, size.admissions)]
+
+
+async def _admissions(at: Driver, size: Size) -> list[Figure]:
+    await at.heartbeats(size.heartbeat_seconds)
+    return [peers.with_load(figure, os.getloadavg()[0]) for figure in await rates.admissions(at, size.admissions)]
 
 
 async def _writes(at: Driver, size: Size) -> list[Figure]:
@@ -106,18 +129,31 @@ LOCAL = (
 )
 """Benchmarks of the pure rooms."""
 
+BESIDE = (
+    Beside(
+        "peers",
+        "bindings by kube-scheduler beside our admissions",
+        peers.prepare,
+        Bench("kube-scheduler", "bindings by kube-scheduler", lambda _size: Options(nodes=0), _bindings),
+        Bench("ours", "admissions by our scheduler", lambda size: Options(nodes=0, hollow=size.admissions), _admissions),
+        peers.beside,
+        peers.COMPARED,
+    ),
+)
+"""Comparisons with other schedulers: these take minutes to build, so that they run only when they are named."""
+
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def chosen(only: Sequence[str]) -> list[Bench | Local]:
-    """The benchmarks of these names, all without any; raises Rejected with the names there are."""
-    known: dict[str, Bench | Local] = {bench.name: bench for bench in (*BENCHES, *LOCAL)}
+def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
+    """The benchmarks of these names, all but `BESIDE` without any; raises Rejected with the names there are."""
+    known: dict[str, Bench | Local | Beside] = {bench.name: bench for bench in (*BENCHES, *LOCAL, *BESIDE)}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise Rejected(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}", reason="NoBenchmark")
-    return [known[name] for name in only] or list(known.values())
+    return [known[name] for name in only] or [*BENCHES, *LOCAL]
 
 
 def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
@@ -126,13 +162,27 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
     found: list[Figure] = []
     for bench in chosen(only):
         say(f"== {bench.name}: {bench.what}")
-        mine = _here(bench, progress, quick=quick) if isinstance(bench, Local) else _on_instance(bench, size, name, progress)
+        mine = _measured(bench, size, name, progress, quick=quick)
         for line in figures.table(mine):
             say(line)
+        for note in bench.notes if isinstance(bench, Beside) else ():
+            say(note)
         found += mine
         if file is not None:
             file.write_text(json.dumps(figures.as_json(found, setting(quick=quick)), indent=2) + "\n")
     return found
+
+
+def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, *, quick: bool) -> list[Figure]:
+    match bench:
+        case Local():
+            return _here(bench, progress, quick=quick)
+        case Beside():
+            bench.prepare(progress)
+            theirs = _on_instance(bench.theirs, size, name, progress)
+            return bench.compare(theirs, _on_instance(bench.ours, size, name, progress))
+        case Bench():
+            return _on_instance(bench, size, name, progress)
 
 
 def _here(bench: Local, progress: Progress, *, quick: bool) -> list[Figure]:

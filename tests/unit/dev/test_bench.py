@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Rejected
-from lattice_dev.bench import figures, work
+from lattice_dev.bench import figures, peers, work
 from lattice_dev.bench.auditlog import Moment, count_writes, moments
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
 from lattice_dev.bench.latency import stages
-from lattice_dev.bench.run import chosen
+from lattice_dev.bench.run import BENCHES, BESIDE, LOCAL, chosen
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
@@ -157,8 +158,44 @@ def test_a_life_whose_writes_are_not_all_in_the_log_gives_no_stretch_to_its_proc
 
 
 def test_an_unknown_benchmark_is_refused_with_those_there_are() -> None:
-    with pytest.raises(Rejected, match=r"no benchmark speed; there are: latency, writes, memory, rates"):
+    with pytest.raises(Rejected, match=r"no benchmark speed; there are: latency, writes, memory, rates, .*, peers$"):
         chosen(["speed"])
+
+
+def test_without_names_everything_is_measured_but_comparisons_with_other_schedulers() -> None:
+    assert chosen([]) == [*BENCHES, *LOCAL]
+    assert chosen(["peers", "rates"]) == [BESIDE[0], BENCHES[-1]]
+
+
+def test_ours_is_held_against_the_best_of_theirs_and_keeps_its_own_baseline() -> None:
+    theirs = [Figure("tight", 200, "/s"), Figure("wide", 250, "/s")]
+    ours = [
+        Figure("creations", 600, "/s", baseline=Baseline("/s lean ConfigMaps", 1000)),
+        Figure("admissions", 300, "/s", baseline=Baseline("/s PATCHes of ConfigMaps", 900), parts={"claims a commit": 9.0}),
+    ]
+    found = peers.beside(theirs, ours)
+    assert found[:3] == [*theirs, ours[0]]
+    assert found[3].baseline == Baseline("/s bound by kube-scheduler", 250)
+    assert found[3].ratio == 1.2
+    assert found[3].parts == {"claims a commit": 9.0, "PATCHes of ConfigMaps a second": 900}
+
+
+@pytest.mark.parametrize(("detail", "shows"), [("", "load 2.5"), ("300 pods", "300 pods; load 2.5")])
+def test_a_figure_says_the_load_under_which_it_was_measured(detail: str, shows: str) -> None:
+    assert peers.with_load(Figure("f", 1, "/s", detail=detail), 2.46).detail == shows
+
+
+def test_a_node_of_the_comparison_is_ready_and_has_room_for_what_a_pod_requests() -> None:
+    status = peers.node_manifest("fake-1", 1)["status"]
+    assert status["allocatable"] == status["capacity"] == {"cpu": "4", "memory": "32Gi", "pods": "1"}
+    assert [(condition["type"], condition["status"]) for condition in status["conditions"]] == [("Ready", "True")]
+    assert peers.pod_manifest("a")["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "500Mi"}
+
+
+def test_the_other_scheduler_runs_alone_and_without_limits_on_its_client() -> None:
+    config = peers.configuration(Path("/k"))
+    assert config["leaderElection"] == {"leaderElect": False}
+    assert config["clientConnection"] == {"kubeconfig": "/k", "qps": peers.UNLIMITED, "burst": peers.UNLIMITED}
 
 
 def test_hollow_work_asks_for_hollow_nodes_and_says_how_long_it_is() -> None:

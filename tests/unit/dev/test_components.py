@@ -3,7 +3,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice_dev.build import PROGRAMS, Programs, module_digest
+from lattice_dev.build import PEERS, PROGRAMS, Programs, module_digest
 from lattice_dev.components import Component, components, group_of
 from lattice_dev.install import read_manifests, shipped
 from lattice_dev.network import Network
@@ -112,8 +112,21 @@ def test_the_cache_is_named_by_the_content_of_the_module(tmp_path: Path) -> None
     assert module_digest(tmp_path) != first
 
 
+def test_a_peer_that_changes_builds_no_control_plane_anew(tmp_path: Path) -> None:
+    for program in ("etcd", "kube-scheduler"):
+        (tmp_path / program).mkdir()
+        (tmp_path / program / "main.go").write_text("package main")
+    instance, peers = module_digest(tmp_path), module_digest(tmp_path, PEERS)
+    (tmp_path / "kube-scheduler" / "main.go").write_text("package main\n")
+    assert module_digest(tmp_path) == instance
+    assert module_digest(tmp_path, PEERS) != peers
+    (tmp_path / "go.mod").write_text("module x")
+    assert module_digest(tmp_path) != instance
+
+
 def test_the_module_has_a_main_for_every_program() -> None:
-    assert all((Path(shipped("crds")).parent / "dev/lattice_dev/controlplane" / name / "main.go").is_file() for name in PROGRAMS)
+    module = Path(shipped("crds")).parent / "dev/lattice_dev/controlplane"
+    assert all((module / name / "main.go").is_file() for name in (*PROGRAMS, *PEERS))
 
 
 def test_every_shipped_manifest_is_of_a_kind_that_can_be_installed_and_no_placeholder_stays() -> None:
