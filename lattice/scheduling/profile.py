@@ -23,7 +23,10 @@ def round_up(time: float, now: float) -> float:
     distance = time - now
     if distance <= 0 or time == NEVER:
         return time
-    step = 2.0 ** max(0, math.ceil(math.log2(distance / _STEPS)))
+    if distance <= _STEPS:
+        return float(math.ceil(time))
+    half, exponent = math.frexp(distance / _STEPS)
+    step = math.ldexp(1.0, exponent if half > 0.5 else exponent - 1)
     return math.ceil(time / step) * step
 
 
