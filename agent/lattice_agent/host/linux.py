@@ -8,12 +8,12 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
-from lattice.errors import NotFound, Retry, Stale, UnknownOutcome
+from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice_agent import launch
 from lattice_agent.host import facts, processes, scopes, users
 from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, Work
@@ -138,10 +138,18 @@ class LinuxHost:
         }
         answer = await self._ask(request, why_not="its directories and files do not answer")
         if "workdir" not in answer:
-            raise refuse(work, answer.get("failure", "the process that looks at its files was killed"))
+            raise await self._refused(work, answer.get("failure", "the process that looks at its files was killed"))
         passed = answer["passed_over"]
         note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
         return Place(account, answer["workdir"], note)
+
+    async def _refused(self, work: Work, why: str) -> Rejected:
+        """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
+        with suppress(OSError):
+            await _aside(self.journal.write, work, self._facts.boot_id)
+            await _aside(self.journal.claim, work.key)
+            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why)
+        return refuse(work, why)
 
     def _lay_down(self, work: Work) -> None:
         """Journal, script, scope; nothing of it starts anything."""
@@ -212,15 +220,17 @@ class LinuxHost:
 
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
         """Asks the runner, a new one when it dies; both requests may be repeated (a start takes its right only once)."""
-        for _ in range(_LAUNCHES):
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    return await self.starter.ask(request)
-            except UnknownOutcome:
-                await self._clock.sleep(0.01)
-            except TimeoutError:
-                break
-        return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s"}
+        pause = 0.01
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                while True:
+                    try:
+                        return await self.starter.ask(request)
+                    except UnknownOutcome:
+                        await self._clock.sleep(pause)
+                        pause = min(1.0, 2 * pause)
+        except TimeoutError:
+            return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s"}
 
     # the end
 

@@ -148,6 +148,22 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, change
         assert ends.none()
 
 
+async def test_what_was_refused_is_refused_after_a_restart_too_though_its_cause_is_gone(place: Path) -> None:
+    missing = place / "later"
+    ours = work(entrypoint="true", workdir=str(missing))
+    async with machine(place) as (host, _):
+        with pytest.raises(Rejected, match="cannot be entered"):
+            await host.prepare(ours)
+    missing.mkdir(mode=0o777)
+    async with machine(place) as (host, _):
+        known = await host.attempts()
+        assert [one.key for one in known] == [KEY]
+        assert known[0].exit is not None
+        assert "cannot be entered" in known[0].exit.failure
+        with pytest.raises(Stale):
+            await host.prepare(ours)
+
+
 async def test_a_missing_home_is_replaced_and_said_a_missing_workdir_is_refused(place: Path) -> None:
     async with machine(place) as (host, ends):
         await run(host, ends, entrypoint="pwd", workdir="")
