@@ -12,6 +12,8 @@ from lattice.admission.verdicts import Finding, Object, Refused, reading
 from lattice.units import parse_duration, parse_quantity, parse_time, quantity_bytes
 from lattice.views import Config
 
+LEAST_RECORDING_BYTES = 1 << 20
+"""A log of cycles that is smaller holds no cycle of a large machine."""
 LEAST_LOG_BYTES = 65536
 """Less than this kept of a stream would lose a single screen of output."""
 
@@ -48,6 +50,7 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
         ("spec.scheduling.referenceWait", scheduling.reference_wait, 1, 7 * 86400),
         ("spec.scheduling.fairShareHalfLife", scheduling.fair_share_half_life, 3600, 365 * 86400),
         ("spec.scheduling.nearCompletion", scheduling.near_completion, 0, 86400),
+        ("spec.scheduling.recording.maxAge", scheduling.recording.max_age, 60, 365 * 86400),
         ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
         ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
         ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),
@@ -87,6 +90,12 @@ def _scheduling(config: Config) -> Iterator[Finding]:
         elif price > 1:
             sentence = f"{where}.energyPrice is {scheduling.energy_price} (limits: 0 to 1)"
             yield Refused("OptionInvalid", sentence, f"{where}.energyPrice", "0 is the cheapest electricity of the day, 1 the dearest")
+    kept = reading(quantity_bytes, scheduling.recording.max_size, field=f"{where}.recording.maxSize", reason="QuantityInvalid")
+    if isinstance(kept, Refused):
+        yield kept
+    elif kept < LEAST_RECORDING_BYTES:
+        sentence = f"{where}.recording.maxSize is {scheduling.recording.max_size} (at least: {LEAST_RECORDING_BYTES} bytes)"
+        yield Refused("OptionInvalid", sentence, f"{where}.recording.maxSize", "choose for example 256Mi")
     if scheduling.energy_price_until is not None:
         until = reading(parse_time, scheduling.energy_price_until, field=f"{where}.energyPriceUntil", reason="TimeInvalid")
         if isinstance(until, Refused):

@@ -9,6 +9,17 @@ from pydantic import Field
 from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time
 
 
+class RecordingOptions(Part):
+    """`scheduling.recording`: the log of what cycles read and decided (`lattice replay --cycle`)."""
+
+    enabled: bool = False
+    """Whether cycles are recorded."""
+    max_size: Quantity = "256Mi"
+    """Bytes that the log takes at most; the oldest files are removed."""
+    max_age: Duration = "7d"
+    """How long a cycle is kept."""
+
+
 class SchedulingOptions(Part):
     """`scheduling`: read by the scheduler at its next cycle."""
 
@@ -32,6 +43,8 @@ class SchedulingOptions(Part):
     """Price of electricity now, from 0 (cheapest) to 1; absent: unknown."""
     energy_price_until: Time | None = None
     """When that price ends, and is unknown again; absent: never."""
+    recording: RecordingOptions = Field(default_factory=RecordingOptions)
+    """The log of decisions."""
 
 
 class NodeOptions(Part):

@@ -1,4 +1,4 @@
-"""What the scheduler answers to `why`, `plan` and `queue`: the documents, as types.
+"""What is answered to `why`, `plan`, `queue` and `replay --cycle`: the documents, as types.
 
 The JSON Schemas in docs/reference/schemas are generated from here. Times are RFC 3339 texts, durations texts such as
 `1h30m`, watts and nodes whole numbers. A field that has nothing to say is left out. New fields may appear within a version.
@@ -13,6 +13,8 @@ import msgspec
 WHY_SCHEMA: Final = "lattice.dev/why/v1"
 PLAN_SCHEMA: Final = "lattice.dev/plan/v1"
 QUEUE_SCHEMA: Final = "lattice.dev/queue/v1"
+CYCLES_SCHEMA: Final = "lattice.dev/cycles/v1"
+CYCLE_SCHEMA: Final = "lattice.dev/cycle/v1"
 
 Whose = Literal["you", "your tenant", "other tenants"]
 NOW: Final = "Now"
@@ -307,5 +309,88 @@ class Queues(Part, frozen=True):
     scheduler: Silence | None = None
 
 
-ANSWERS: Final[dict[str, type[Part]]] = {WHY_SCHEMA: Why, PLAN_SCHEMA: Plan, QUEUE_SCHEMA: Queues}
+class Stretch(Part, frozen=True):
+    """Recorded cycles that follow each other, in one file."""
+
+    file: str
+    first: int
+    last: int
+    """0: the file holds no whole cycle."""
+    began: str = ""
+    ended: str = ""
+    bytes: int = 0
+    torn: int = 0
+    """Bytes of a cycle at the end that was never finished; they are left out."""
+    damage: str = ""
+    """What is wrong with the file; nothing behind it is read."""
+
+
+class Cycles(Part, frozen=True):
+    """What is recorded (`lattice replay cycles`), oldest first."""
+
+    schema: Literal["lattice.dev/cycles/v1"]
+    stretches: list[Stretch]
+
+
+class CycleLog(Part, frozen=True):
+    """The recorded log of one cycle, as a file would hold it: for `lattice replay --cycle`."""
+
+    cycle: int
+    log: bytes
+
+
+class Decided(Part, frozen=True):
+    """What a recorded cycle decided of one allocation."""
+
+    namespace: str
+    name: str
+    uid: str
+    outcome: Literal["placed", "waiting"]
+    user: str = ""
+    nodes: list[str] = []
+    backfilled: bool = False
+    reason: str = ""
+    message: str = ""
+    latest: str | None = None
+    """When it starts at the latest, by its reservation."""
+    score: float | None = None
+
+
+class Differing(Part, frozen=True):
+    """One field that is decided otherwise now."""
+
+    uid: str
+    allocation: str
+    field: str
+    recorded: str
+    now: str
+
+
+class DecidedCycle(Part, frozen=True):
+    """One vcluster's turn in a cycle, decided again."""
+
+    vcluster: str
+    policy: str
+    reproduced: bool
+    """Byte for byte."""
+    decided: list[Decided]
+    differences: list[Differing] = []
+
+
+class Cycle(Part, frozen=True):
+    """The answer to `replay --cycle`."""
+
+    schema: Literal["lattice.dev/cycle/v1"]
+    cycle: int
+    at: str
+    program: str
+    """The version that recorded it."""
+    reproduced: bool
+    """Byte for byte, in every vcluster shown."""
+    vclusters: list[DecidedCycle]
+
+
+ANSWERS: Final[dict[str, type[Part]]] = {
+    WHY_SCHEMA: Why, PLAN_SCHEMA: Plan, QUEUE_SCHEMA: Queues, CYCLES_SCHEMA: Cycles, CYCLE_SCHEMA: Cycle,
+}  # fmt: skip
 """The documents by their schema."""

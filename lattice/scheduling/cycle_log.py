@@ -20,8 +20,9 @@ OPENING: Final = b"%d lattice cycle log\n" % FORMAT
 LATEST: Final = 0
 """Asked for as a cycle: the last one there is."""
 WHOLE, CHANGES = b"W", b"C"
-_HEAD: Final = struct.Struct("<IIcQd")
-"""Length of the payload, CRC-32 of what follows it in the head and of the payload, kind, cycle, time in seconds since the epoch."""
+_HEAD: Final = struct.Struct("<IIcHQd")
+"""Length of the payload; CRC-32 of what follows in the head and of the payload; kind; frames of this cycle that follow; cycle; time in
+seconds since the epoch."""
 _CHECKED: Final = 8
 """Where in the head the checksum begins."""
 _LEVEL: Final = 1
@@ -32,9 +33,10 @@ LARGEST: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame stands: [start, end) in bytes; `at` in seconds since the epoch."""
+    """Where a frame stands: [start, end) in bytes; `at` in seconds since the epoch; `more`: frames of its cycle that follow."""
 
     kind: bytes
+    more: int
     cycle: int
     at: float
     start: int
@@ -43,19 +45,19 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The frames of a file; `torn`: bytes of an unfinished last frame; `damage`: a sentence, empty where there is none."""
+    """The frames of a file; `torn`: bytes of an unfinished last cycle; `damage`: a sentence, empty where there is none."""
 
     frames: tuple[Frame, ...]
     torn: int = 0
     damage: str = ""
 
 
-def frame(kind: bytes, cycle: int, at: float, payload: bytes) -> bytes:
+def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> bytes:
     """One frame."""
     packed = zlib.compress(payload, _LEVEL)
-    head = _HEAD.pack(len(packed), 0, kind, cycle, at)
+    head = _HEAD.pack(len(packed), 0, kind, more, cycle, at)
     checksum = zlib.crc32(packed, zlib.crc32(head[_CHECKED:]))
-    return _HEAD.pack(len(packed), checksum, kind, cycle, at) + packed
+    return _HEAD.pack(len(packed), checksum, kind, more, cycle, at) + packed
 
 
 def payload(data: bytes, one: Frame) -> bytes:
@@ -86,24 +88,23 @@ def scan(data: bytes, *, check: bool = True) -> Scan:
     """The frames of a file; without `check` their contents are not looked at, and only lengths tell of damage."""
     at = check_format(data)
     frames: list[Frame] = []
-    while at < len(data):
-        left = len(data) - at
-        if left < _HEAD.size:
-            return Scan(tuple(frames), torn=left)
-        length, checksum, kind, cycle, time = _HEAD.unpack_from(data, at)
+    damage = ""
+    while len(data) - at >= _HEAD.size:
+        length, checksum, kind, more, cycle, time = _HEAD.unpack_from(data, at)
         end = at + _HEAD.size + length
         if end > len(data):
-            return Scan(tuple(frames), torn=left)
+            break
         sound = kind in (WHOLE, CHANGES) and (not check or zlib.crc32(data[at + _CHECKED : end]) == checksum)
-        if not sound and end == len(data):
-            return Scan(tuple(frames), torn=left)
         if not sound:
-            return Scan(tuple(frames), damage=_damage(at, frames))
+            damage = "" if end == len(data) else _damage(at, frames)
+            break
         if not frames and kind != WHOLE:
             return Scan((), damage="it begins with changes and no whole moment before them")
-        frames.append(Frame(kind, cycle, time, at, end))
+        frames.append(Frame(kind, more, cycle, time, at, end))
         at = end
-    return Scan(tuple(frames))
+    while frames and frames[-1].more:
+        at = frames.pop().start
+    return Scan(tuple(frames), 0 if damage else len(data) - at, damage)
 
 
 def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
@@ -118,8 +119,8 @@ def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
     places = [place for place, one in enumerate(found.frames) if one.cycle == wanted]
     if not places:
         raise _absent(wanted, found)
-    if found.damage and places[-1] == len(found.frames) - 1:
-        raise Corrupt(f"cycle {wanted} stands where the log is damaged: {found.damage}", reason="CycleLogDamaged")
+    if found.damage and cycle == LATEST:
+        raise Corrupt(f"the last cycle cannot be told: {found.damage}", reason="CycleLogDamaged")
     begin = max(place for place in range(places[0] + 1) if found.frames[place].kind == WHOLE)
     return OPENING + bytes(data[found.frames[begin].start : found.frames[places[-1]].end])
 

@@ -262,6 +262,14 @@ class VCluster(View, frozen=True):
     status: VClusterStatus = VClusterStatus()
 
 
+class RecordingOptions(View, frozen=True):
+    """`scheduling.recording` of the LatticeConfig."""
+
+    enabled: bool = False
+    max_size: int | str = "256Mi"
+    max_age: str = "7d"
+
+
 class SchedulingOptions(View, frozen=True):
     """`scheduling` of the LatticeConfig."""
 
@@ -275,6 +283,7 @@ class SchedulingOptions(View, frozen=True):
     power_budget_kilowatts: int = 0
     energy_price: int | str | None = None
     energy_price_until: str | None = None
+    recording: RecordingOptions = RecordingOptions()
 
 
 class NodeOptions(View, frozen=True):

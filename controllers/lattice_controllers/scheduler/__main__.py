@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lattice.daemon import logs, metrics, process, settings
 from lattice.daemon.clock import SystemClock
@@ -20,7 +21,7 @@ from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
 from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from lattice_controllers.scheduler.term import Outside, Term
+from lattice_controllers.scheduler.term import RECORDS, Outside, Term
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Settings(settings.CommonSettings):
     namespace: str = field(default="lattice-system", metadata={"help": "namespace of the leader's Lease"})
     identity: str = field(default="", metadata={"help": "name of this process in the Lease; empty: host, pid and a random part"})
     lease_seconds: float = field(default=15.0, metadata={"help": "how long the Lease lasts without being renewed"})
+    record_dir: str = field(default=str(RECORDS), metadata={"help": "folder of the log of cycles, where recording is on (LatticeConfig)"})
     answers_listen: str = field(default="", metadata={"help": "HOST:PORT at which the gateway asks why, queue and plan; empty: nowhere"})
     answers_advertise: str = field(default="", metadata={"help": "HOST:PORT by which the gateway reaches it; empty: where it listens"})
     answers_certificate: str = field(default="", metadata={"help": "PEM file of the certificate shown there (host lattice-scheduler)"})
@@ -93,7 +95,7 @@ def _answering(
 async def run(given: Settings) -> None:
     """Connect and run until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock()))
+        works, _ = build(given, Outside(cluster, SystemClock(), records=Path(given.record_dir)))
         async with asyncio.TaskGroup() as group:
             for work in works:
                 group.create_task(work())  # type: ignore[arg-type]

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.004
 EXPLAIN_AGAIN_SECONDS = 30.0
+Look = Callable[[str, Sequence[Candidate], float], Callable[[Sequence[Outcome]], None]]
+"""The recorder's: a vcluster, what waits there, now."""
 
 
 class Loop:
@@ -30,7 +32,8 @@ class Loop:
     `ready` brings the scene up to date and says when time alone changes it next; `explained` hears of uids whose reason is
     to be shown, `placed` of those whose claim was answered, `confirmed` of those that the ledger holds now, `judged` of what
     a cycle decided, before it is acted on. A cycle that raises concerns its vcluster alone: what it claimed is given back, its
-    work is shown as not evaluated, and it is tried again later and later; the other vclusters go on.
+    work is shown as not evaluated, and it is tried again later and later; the other vclusters go on. `look` sees what a cycle is
+    about to read, and what it answers hears what was decided.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Loop:
         allocation: Callable[[str], Allocation | None], explained: Callable[[str], None], placed: Callable[[str], None],
         confirmed: Callable[[str], None], stopped: Callable[[], bool],
         judged: Callable[[str, Sequence[Outcome]], None] = lambda _vcluster, _outcomes: None,
+        look: Look = lambda _vcluster, _queue, _now: lambda _outcomes: None,
     ) -> None:  # fmt: skip
         self.scene = scene
         self.cycles = 0
@@ -59,6 +63,7 @@ class Loop:
         self._confirmed = confirmed
         self._stopped = stopped
         self._judged = judged
+        self._look = look
         self._guard = Guard(clock, "scheduling cycle")
         self._wake = asyncio.Event()
         self._again_at: float | None = None
@@ -149,6 +154,7 @@ class Loop:
         began = self._clock.monotonic()
         queue = list(self._queues[vcluster].values())
         promises = dict(self.scene.promises.get(vcluster, {}))
+        remember = self._look(vcluster, queue, now)
         outcomes: list[Outcome] = []
         failure = self._guard.attempt(vcluster, lambda: outcomes.extend(decide(self.scene, vcluster, queue, now)))
         if failure is not None:
@@ -156,6 +162,7 @@ class Loop:
             self.scene.drop_claims(candidate.uid for candidate in queue)
             self.scene.promises[vcluster] = promises
             return failure
+        remember(outcomes)
         self._judged(vcluster, outcomes)
         for outcome in outcomes:
             match outcome:

@@ -48,6 +48,14 @@ class SchedulerMetrics:
         self.eta_coverage = Gauge(
             "lattice_scheduler_eta_coverage_ratio", "Share of the latest starts that came by their p90", registry=registry
         )
+        self.recording = Gauge("lattice_scheduler_recording", "1 while cycles are recorded", registry=registry)
+        self.recorded = Counter(
+            "lattice_scheduler_recorded_cycles",
+            "Cycles by what became of their record: written, left_out (the disk did not keep up), failed",
+            ["result"],
+            registry=registry,
+        )
+        self.recording_bytes = Gauge("lattice_scheduler_recording_bytes", "Bytes of all records of cycles", registry=registry)
         self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
         self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
         self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)

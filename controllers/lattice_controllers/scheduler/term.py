@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lattice.daemon import process
@@ -50,11 +51,13 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.numbers import NumberBlocks
 from lattice_controllers.scheduler.plans import Plans
+from lattice_controllers.scheduler.recorder import Recorder, options_of
 from lattice_controllers.scheduler.recovery import Recovery
 from lattice_controllers.scheduler.reservations import Reservations
 
 log = logging.getLogger(__name__)
 
+RECORDS = Path("/var/lib/lattice/scheduler/cycles")
 VERIFY_SECONDS = 30.0
 SETTLE_SECONDS = 0.05
 ROLL_CALL_SECONDS = 0.1
@@ -71,6 +74,8 @@ class Outside:
     cluster: Cluster
     clock: Clock
     new_id: Callable[[], str] = lambda: secrets.token_urlsafe(12)
+    records: Path = RECORDS
+    """Where cycles are recorded, when they are."""
 
 
 class Term:
@@ -100,7 +105,7 @@ class Term:
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.bounds.run, self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.recorder.run, self.bounds.run, self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
@@ -149,10 +154,14 @@ class Term:
             woken=lambda: self.loop.wake(),
         )  # fmt: skip
         self.bounds = Bounds(clock, scene, measured)
+        self.recorder = Recorder(
+            clock, scene, measured, self._outside.records, options=lambda: options_of(self.configs.objects.get("lattice")),
+            cycle=lambda: self.loop.cycles,
+        )  # fmt: skip
         self.loop = Loop(
             clock, scene, measured, ready=self.gatherer.ready, propose=self.committer.propose, allocation=self.allocations.get,
             explained=self.allocations.queue.add, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
-            judged=self.bounds.judged,
+            judged=self.bounds.judged, look=self.recorder.look,
         )  # fmt: skip
         self.allocations.loop = self.loop
         self.forecasts = Forecasts(

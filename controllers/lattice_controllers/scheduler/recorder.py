@@ -1,0 +1,255 @@
+"""Records what cycles read and decide: looked at between two steps of the loop, encoded and written in a thread.
+
+Recording never stops a cycle: what it cannot keep up with is left out and counted, and where it cannot write it turns itself off,
+says so, and tries again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Final, TypeVar
+
+from lattice import __version__
+from lattice.daemon.clock import Clock
+from lattice.daemon.cycle_files import CycleFolder, CycleWriter, Stretch
+from lattice.daemon.guard import Guard
+from lattice.daemon.logs import event
+from lattice.errors import Corrupt, LatticeError, NotFound, Rejected
+from lattice.scheduling.chronicle import Chronicler
+from lattice.scheduling.cycle_log import CHANGES, WHOLE, frame
+from lattice.scheduling.outcomes import Outcome
+from lattice.scheduling.policies import seconds
+from lattice.scheduling.record import Moment, look
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate
+from lattice.units import quantity_bytes
+from lattice.views.cluster import Config, RecordingOptions
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+
+log = logging.getLogger(__name__)
+
+WHOLE_EVERY: Final = 256
+"""Turns between two whole moments: so many are read to find one."""
+MOST_WAITING: Final = 128
+"""Turns that wait to be written; while there are more, cycles are left out."""
+AGAIN_SECONDS: Final = 300.0
+"""After a failure to write."""
+TRIM_SECONDS: Final = 60.0
+DEFAULT_SIZE, DEFAULT_AGE = 256 << 20, 7 * 86400.0
+
+T = TypeVar("T")
+Turns = Sequence[tuple[Moment, Sequence[Outcome]]]
+Remember = Callable[[Sequence[Outcome]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What may be kept, in bytes and seconds."""
+
+    enabled: bool
+    size: int
+    age: float
+
+
+class Recorder:
+    """The recorder of one term; `options` are those of the LatticeConfig, `cycle` counts the cycles of this term."""
+
+    def __init__(
+        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, folder: Path, *,
+        options: Callable[[], RecordingOptions], cycle: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        self._scene = scene
+        self._metrics = metrics
+        self._folder = folder
+        self._options = options
+        self._cycle = cycle
+        self._guard = Guard(clock, "recording of cycles")
+        self._given: RecordingOptions | None = None
+        self._allowed = Allowed(enabled=False, size=DEFAULT_SIZE, age=DEFAULT_AGE)
+        self._before: int | None = None
+        """The last cycle that was recorded before this term; None: not known yet."""
+        self._skipped = 0
+        self._failed_until = 0.0
+        self._waiting: list[tuple[Moment, Sequence[Outcome]]] = []
+        self._some = asyncio.Event()
+        self._writing = _Writing(folder)
+
+    def look(self, vcluster: str, candidates: Sequence[Candidate], now: float) -> Remember:
+        """What this cycle of a vcluster is about to read; the answer takes what it decided."""
+        if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
+            return _forget
+        number = self._before + self._cycle()
+        if number == self._skipped or (len(self._waiting) >= MOST_WAITING and self._waiting[-1][0].cycle != number):
+            if number != self._skipped:
+                self._metrics.recorded.labels("left_out").inc()
+            self._skipped = number
+            return _forget
+        found: list[Moment] = []
+        if self._guard.waits("look") or self._guard.attempt(
+            "look", lambda: found.append(look(self._scene, vcluster, candidates, now, number))
+        ):
+            return _forget
+        return lambda outcomes: self._remember(found[0], outcomes)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        try:
+            self._before = await asyncio.to_thread(CycleFolder(self._folder).last)
+        except LatticeError as error:
+            self._fail(error.message)
+            self._before = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._write())
+                group.create_task(self._trim())
+        finally:
+            self._metrics.recording.set(0)
+            self._writing.close()
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    async def stretches(self) -> list[Stretch]:
+        """What is recorded."""
+        return await asyncio.to_thread(self._asked(CycleFolder(self._folder).stretches))
+
+    async def excerpt(self, cycle: int) -> bytes:
+        """The log of one cycle."""
+        return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).excerpt(cycle)))
+
+    def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
+        def answered() -> T:
+            try:
+                return ask()
+            except Corrupt as error:  # the log is, not this process
+                raise Rejected(error.message, reason=error.reason) from error
+            except NotFound as error:
+                if self._allowed.enabled:
+                    raise
+                hint = "recording is off: lattice admin config set scheduling.recording.enabled=true"
+                raise NotFound(f"{error.message}; {hint}", reason=error.reason) from error
+
+        return answered
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> Allowed:
+        """The options as they are now."""
+        options = self._options()
+        if options is not self._given:
+            self._given = options
+            try:
+                size = quantity_bytes(options.max_size)
+            except Rejected:
+                size = DEFAULT_SIZE
+            self._allowed = Allowed(options.enabled, size, seconds(options.max_age, DEFAULT_AGE))
+            self._metrics.recording.set(int(options.enabled))
+        return self._allowed
+
+    def _remember(self, moment: Moment, outcomes: Sequence[Outcome]) -> None:
+        self._waiting.append((moment, outcomes))
+        self._some.set()
+
+    async def _write(self) -> None:
+        """Whole cycles, as soon as their last vcluster has had its turn: the loop does not pause in between."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            turns, self._waiting = self._waiting, []
+            failure = await self._guard.attempt_async("write", partial(self._written, turns))
+            if failure is not None:
+                self._fail(failure.reason)
+                self._metrics.recorded.labels("failed").inc(_cycles(turns))
+
+    async def _written(self, turns: Turns) -> None:
+        try:
+            await asyncio.to_thread(self._writing.write, turns, self._allowed, self._clock.now())
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+            self._metrics.recorded.labels("failed").inc(_cycles(turns))
+        else:
+            self._metrics.recording.set(int(self._allowed.enabled))
+            self._metrics.recorded.labels("written").inc(_cycles(turns))
+
+    async def _trim(self) -> None:
+        """Remove what is too old, also while nothing is recorded."""
+        while True:
+            allowed = self._follow()
+            try:
+                left = await asyncio.to_thread(self._writing.trim, allowed, self._clock.now())
+                self._metrics.recording_bytes.set(left)
+            except OSError as error:
+                event(log, "RecordingNotTrimmed", logging.WARNING, folder=str(self._folder), message=error.strerror or str(error))
+            await self._clock.sleep(TRIM_SECONDS)
+
+    def _fail(self, message: str) -> None:
+        """Off, for a while."""
+        self._failed_until = self._clock.monotonic() + AGAIN_SECONDS
+        self._metrics.recording.set(0)
+        event(log, "RecordingFailed", logging.WARNING, folder=str(self._folder), message=message, again_seconds=AGAIN_SECONDS)
+
+
+class _Writing:
+    """What the thread owns; one call at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = CycleWriter(folder)
+        self._chronicler = Chronicler(__version__)
+        self._since = 0
+        """Turns since the last whole moment."""
+        self._turn = threading.Lock()
+
+    def write(self, turns: Turns, allowed: Allowed, now: float) -> None:
+        """Append these cycles."""
+        with self._turn:
+            try:
+                for number, cycle in groupby(turns, key=lambda turn: turn[0].cycle):
+                    new = self._files.due(allowed.size, now, allowed.age)
+                    frames = self._frames(list(cycle), whole=new or self._since >= WHOLE_EVERY)
+                    self._files.write(frames, number, now, new=new, most=allowed.size)
+            except BaseException:
+                self._files.close()  # the chronicler is ahead of the file: the next one begins anew
+                raise
+
+    def trim(self, allowed: Allowed, now: float) -> int:
+        """Remove what is too much or too old."""
+        with self._turn:
+            return self._files.trim(allowed.size, now, allowed.age)
+
+    def close(self) -> None:
+        """End the file."""
+        with self._turn:
+            self._files.close()
+
+    def _frames(self, turns: Turns, *, whole: bool) -> bytes:
+        written = []
+        for place, (moment, outcomes) in enumerate(turns, start=1):
+            first = whole and place == 1
+            payload = self._chronicler.payload(moment, outcomes, whole=first)
+            written.append(frame(WHOLE if first else CHANGES, moment.cycle, moment.now, payload, len(turns) - place))
+            self._since = 0 if first else self._since + 1
+        return b"".join(written)
+
+
+def _cycles(turns: Turns) -> int:
+    return len({moment.cycle for moment, _ in turns})
+
+
+def options_of(config: Config | None) -> RecordingOptions:
+    """What the LatticeConfig says of recording."""
+    return config.spec.scheduling.recording if config is not None else _OFF
+
+
+_OFF: Final = RecordingOptions()
+
+
+def _forget(outcomes: Sequence[Outcome]) -> None:
+    """Nothing is recorded."""
+    del outcomes

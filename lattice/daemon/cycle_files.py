@@ -1,0 +1,191 @@
+"""Cycle logs on disk: a folder of files, each named by its first cycle; written by one process, read by whoever may.
+
+`CycleWriter` keeps the folder below a size and an age by removing whole files, the oldest first. `CycleFolder` reads: files
+come and go beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lattice.errors import Corrupt, NotFound, Rejected
+from lattice.scheduling.cycle_log import LATEST, OPENING, Scan, excerpt, scan
+
+_PREFIX, _SUFFIX = "cycles-", ".log"
+_PARTS: Final = 8
+"""So many files make the largest size and the longest age: what is removed is about that part of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Cycles that follow each other in one file: numbers, times (seconds since the epoch), bytes of the file."""
+
+    file: str
+    first: int
+    last: int
+    began: float
+    ended: float
+    size: int
+    torn: int = 0
+    """Bytes of a frame that was never finished."""
+    damage: str = ""
+
+
+class CycleFolder:
+    """Reads the cycle logs of a folder, or one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def files(self) -> list[Path]:
+        """The files, by their first cycle; NotFound where there is none, Rejected where they cannot be read."""
+        try:
+            if self._path.is_file():
+                return [self._path]
+            found = sorted(file for file in self._path.iterdir() if _first(file) is not None)
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            raise Rejected(f"{self._path} cannot be read: {error.strerror}", reason="BadCycleLog") from error
+        if not found:
+            raise NotFound(f"there is no cycle log in {self._path}", reason="CycleNotRecorded")
+        return found
+
+    def stretches(self) -> list[Stretch]:
+        """What is recorded, oldest first; contents are not checked."""
+        return [one for file in self.files() for one in _stretches(file)]
+
+    def excerpt(self, cycle: int = LATEST) -> bytes:
+        """A log of what it takes to read one cycle; NotFound says what there is instead."""
+        files = self.files()
+        chosen = files[-1:] if cycle == LATEST else [file for file in files if (_first(file) or 0) <= cycle][-1:]
+        if not chosen:
+            oldest = _first(files[0])
+            raise NotFound(f"cycle {cycle} is not kept any more: the oldest that is kept is {oldest}", reason="CycleNotRecorded")
+        try:
+            with _contents(chosen[0]) as data:
+                return excerpt(data, cycle)
+        except (NotFound, Corrupt, Rejected) as error:
+            raise type(error)(f"{chosen[0].name}: {error.message}", reason=error.reason) from error
+
+    def last(self) -> int:
+        """The number of the last cycle that is recorded; 0: none."""
+        try:
+            return max((one.last for one in self.stretches()), default=0)
+        except NotFound:
+            return 0
+
+
+class CycleWriter:
+    """Appends frames; every file begins with a whole moment. Raises OSError, and leaves no half frame where it can."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._name = ""
+        self._size = 0
+        self._began = 0.0
+
+    def due(self, most: int, now: float, age: float) -> bool:
+        """Whether the next frame begins a file, and so must be whole; sizes in bytes, ages in seconds."""
+        return self._file is None or self._size >= most // _PARTS or now - self._began >= age / _PARTS
+
+    def write(self, frames: bytes, first: int, now: float, *, new: bool, most: int) -> None:
+        """Append frames, to a new file if `new`; the oldest files go first where they would not fit."""
+        if len(frames) > most:
+            raise OSError(errno.EFBIG, f"one cycle takes {len(frames)} bytes, and {most} are allowed (scheduling.recording.maxSize)")
+        self.trim(most - len(frames) - len(OPENING), now, None)
+        if new:
+            self._begin(first, now)
+        assert self._file is not None, "the first frames begin a file"  # noqa: S101
+        try:
+            _write_all(self._file, frames)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            self.close()
+            raise
+        self._size += len(frames)
+
+    def trim(self, most: int, now: float, age: float | None) -> int:
+        """Remove the oldest files until at most so many bytes are left, and those written before that age; what is left."""
+        sizes: list[tuple[Path, int, float]] = []
+        for file in sorted(self._path.iterdir()) if self._path.is_dir() else ():
+            if _first(file) is not None:
+                status = file.stat()
+                sizes.append((file, status.st_size, status.st_mtime))
+        total = sum(size for _, size, _ in sizes)
+        for file, size, written in sizes:
+            if (total > most or (age is not None and now - written > age)) and file.name != self._name:
+                file.unlink(missing_ok=True)
+                total -= size
+        return total
+
+    def close(self) -> None:
+        """End the file; the next frames begin another."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._name = None, ""
+
+    def _begin(self, first: int, now: float) -> None:
+        self.close()
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{_PREFIX}{first:012d}{_SUFFIX}"
+        self._file = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._name, self._size, self._began = name, 0, now
+        _write_all(self._file, OPENING)
+        self._size = len(OPENING)
+
+
+def _first(file: Path) -> int | None:
+    """The first cycle of a file of ours, by its name."""
+    number = file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and number.isascii() and number.isdigit()
+    return int(number) if ours else None
+
+
+def _stretches(file: Path) -> Iterator[Stretch]:
+    try:
+        with _contents(file) as data:
+            found, size = scan(data, check=False), len(data)
+    except (Rejected, NotFound) as error:
+        found, size = Scan((), damage=error.message), 0
+    frames = found.frames
+    if not frames:
+        yield Stretch(file.name, _first(file) or 0, 0, 0.0, 0.0, size, found.torn, found.damage)
+        return
+    begin = 0
+    for place in [*(at for at in range(1, len(frames)) if frames[at].cycle > frames[at - 1].cycle + 1), len(frames)]:
+        first, last = frames[begin], frames[place - 1]
+        ends = place == len(frames)
+        size = last.end - first.start
+        yield Stretch(file.name, first.cycle, last.cycle, first.at, last.at, size, found.torn if ends else 0, found.damage if ends else "")
+        begin = place
+
+
+@contextmanager
+def _contents(file: Path) -> Iterator[bytes]:
+    """What a file holds, without reading what is not looked at."""
+    try:
+        with file.open("rb") as opened:
+            if not os.fstat(opened.fileno()).st_size:
+                yield b""
+                return
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                yield mapped  # type: ignore[misc]  # it is sliced and measured as bytes are
+    except FileNotFoundError as error:
+        raise NotFound(f"{file.name} is gone: older files make room for newer ones", reason="CycleNotRecorded") from error
+    except OSError as error:
+        raise Rejected(f"{file} cannot be read: {error.strerror}", reason="BadCycleLog") from error
+
+
+def _write_all(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
