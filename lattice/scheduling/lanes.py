@@ -6,7 +6,7 @@ one: availability only falls), and what its groups would be on an empty machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lattice.scheduling.gates import NO_LIMIT
 from lattice.scheduling.machine import NEVER, Bucket, Hardware, Need
@@ -65,8 +65,10 @@ class Lane:
             pool = self.now_pool(duration)
             chosen = self._choose(pool, nodes, most)
         if chosen is None and self.borrows:
-            pool = self._with_borrowed(candidate, duration)
-            chosen = self._choose(pool, nodes, nodes)
+            for pool in self._with_borrowed(candidate, duration):
+                chosen = self._choose(pool, nodes, nodes)
+                if chosen is not None:
+                    break
         if chosen is not None:
             self.taken_from = pool
             chosen = self._within_power(pool, chosen, nodes)
@@ -157,17 +159,20 @@ class Lane:
             self._touched = (version, self._lanes.profile.touches(self.pool.members))
         return self._touched[1]
 
-    def _with_borrowed(self, candidate: Candidate, duration: float) -> Pool:
-        """Nodes at home and idle ones of lenders, as many as may be borrowed."""
+    def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[Pool]:
+        """Nodes at home and idle ones of lenders: first no more of these than it lacks at home, then as many as may be borrowed."""
         lanes = self._lanes
         left = lanes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
         pool = Pool(lanes.scene.machine, [*self.pool.buckets, *others])
-        caps = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
-        for bucket in others:
-            caps[bucket] = min(caps[bucket], left)
-            left -= caps[bucket]
-        return pool.capped(caps)
+        free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
+        lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
+        for most in (lacking, left) if 0 < lacking < left else (left,):
+            caps, still = dict(free), most
+            for bucket in others:
+                caps[bucket] = min(caps[bucket], still)
+                still -= caps[bucket]
+            yield pool.capped(caps)
 
     def _still(self, promise: Promise, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""

@@ -5,14 +5,14 @@ Equal candidates have equal reasons until something is placed, so each is found 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lattice.scheduling.lanes import Lane, Lanes
 from lattice.scheduling.machine import NEVER, UNHEARD, Bucket
 from lattice.scheduling.outcomes import Reclaim, Score, Waiting
-from lattice.scheduling.placement import Pool
 from lattice.scheduling.policy import SENSITIVE_RESERVATION, Policy
+from lattice.scheduling.placement import Pool
 from lattice.scheduling.profile import Profile, Promise
 from lattice.scheduling.scene import Scene, Window
 from lattice.scheduling.unfit import unfit
@@ -51,6 +51,8 @@ class Explainer:
         if reason == "BehindHigherPriority":
             message = f"{message}; it starts at the latest {format_time(promise.start)}"
         reclaims = self._reclaims(candidate, lane) if self._policy.home else ()
+        if reclaims:
+            message = f"{message}; {_lent(reclaims)}"
         return Waiting(candidate, reason, message, self._wake(candidate), score, promise.start, reclaims)
 
     def behind(self, candidate: Candidate, lane: Lane, score: Score) -> Waiting:
@@ -263,6 +265,17 @@ def _what(window: Window | None, name: str, candidate: Candidate) -> str:
     if window is not None and window.maintenance:
         return f"maintenance {name}"
     return f"reservation {name}" if window is None or window.admits(candidate) else "a reservation of others"
+
+
+def _lent(reclaims: Sequence[Reclaim]) -> str:
+    """What would come back of borrowers, and in which time: said, and left to them by this release."""
+    counts: dict[str, int] = {}
+    for one in reclaims:
+        counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)
+    borrowers = ", ".join(f'{_nodes(count)} to vCluster "{name}"' for name, count in sorted(counts.items()))
+    longest = max(one.grace for one in reclaims)
+    grace = f"within {format_duration(longest)}" if longest else "at once"
+    return f"lent are {borrowers}: to be given back {grace} (decided; this release reclaims nothing)"
 
 
 def _unequal(wanted: int, largest: int, of: str) -> str:

@@ -1,0 +1,132 @@
+"""Vclusters beside each other: what is borrowed is idle, allowed, no more than is lacking at home, and never in the lender's way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
+from lattice.scheduling.scene import Scene
+from lattice.scheduling.work import Candidate
+from lattice.views.ledger import TenantAccount
+
+HOUR = 3600.0
+LENDER, BORROWER = "lender", "borrower"
+
+
+def node(index: int, home: str) -> NodeFacts:
+    return NodeFacts(
+        index=index, name=f"n{index}", group=f"{home}{index % 2}", cpus=8, memory=64, gpus=0, features=frozenset(), hollow=False,
+        usable=True, state="Ready", fingerprint="a", home=home,
+    )  # fmt: skip
+
+
+def job(number: int, vcluster: str, nodes: int, hours: float | None, **fields: Any) -> Candidate:
+    return Candidate(
+        key=f"t/j{number:03d}", uid=f"u{number}", tenant="t", vcluster=vcluster, preemption_class=5, submitted=float(number), minimum=nodes,
+        maximum=nodes, need=Need(), user="alice", grace=0.0, walltime=None if hours is None else hours * HOUR, **fields,
+    )  # fmt: skip
+
+
+def site(homes: dict[str, int], *policies: Policy) -> Scene:
+    machine, index = Machine(), 0
+    for home, count in homes.items():
+        for _ in range(count):
+            machine.put(node(index, home))
+            index += 1
+    return Scene(machine, {"t": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
+
+
+def decided(scene: Scene, vcluster: str, queue: list[Candidate], now: float = 0.0) -> dict[str, Outcome]:
+    found = {one.candidate.uid: one for one in decide(scene, vcluster, queue, now)}
+    scene.validate()
+    return found
+
+
+def borrowed(scene: Scene, outcome: Placed) -> list[int]:
+    return [index for index in outcome.nodes if scene.machine.nodes[index].home != outcome.candidate.vcluster]
+
+
+@st.composite
+def borrowings(draw: st.DrawFn) -> tuple[Scene, list[Candidate], list[Candidate]]:
+    """A lender and a borrower with some nodes and limits each, and work of both."""
+    limit = st.sampled_from([None, 1.0, 4.0])
+    longest = [None if hours is None else hours * HOUR for hours in (draw(limit), draw(limit))]
+    lends = Borrowing(lend=draw(st.booleans()), max_duration=longest[0])
+    borrows = Borrowing(borrow=draw(st.integers(0, 4)) > 0, max_borrowed=draw(st.sampled_from([None, 0, 1, 3])), max_duration=longest[1])
+    scene = site(
+        {LENDER: draw(st.integers(1, 6)), BORROWER: draw(st.integers(0, 4))},
+        Policy(LENDER, draw(st.sampled_from([BACKFILL, BIN_PACK, INTERACTIVE_FIFO])), home=True, borrowing=lends),
+        Policy(BORROWER, draw(st.sampled_from([BACKFILL, BIN_PACK, INTERACTIVE_FIFO])), home=True, borrowing=borrows),
+    )
+    hours = st.sampled_from([None, 0.5, 1.0, 3.0, 9.0])
+
+    def work(first: int, vcluster: str) -> list[Candidate]:
+        return [
+            job(first + number, vcluster, draw(st.integers(1, 7)), draw(hours), preemptible=draw(st.integers(0, 3)) > 0)
+            for number in range(draw(st.integers(0, 5)))
+        ]
+
+    return scene, work(0, LENDER), work(100, BORROWER)
+
+
+@given(borrowings())
+def test_what_is_borrowed_is_allowed_by_both_sides(drawn: tuple[Scene, list[Candidate], list[Candidate]]) -> None:
+    scene, own, others = drawn
+    lends, borrows = scene.policies[LENDER].borrowing, scene.policies[BORROWER].borrowing
+    decided(scene, LENDER, own)
+    for outcome in decided(scene, BORROWER, others).values():
+        if isinstance(outcome, Placed) and (lent := borrowed(scene, outcome)):
+            assert lends.lend
+            assert borrows.borrow
+            assert outcome.candidate.preemptible
+            for longest in (lends.max_duration, borrows.max_duration):
+                assert longest is None or (outcome.candidate.walltime or 1e18) <= longest
+            assert scene.holders[outcome.candidate.uid].borrowed == tuple(lent)
+    held = sum(len(holder.borrowed) for holder in scene.holders.values())
+    assert borrows.max_borrowed is None or held <= borrows.max_borrowed
+    assert all(not holder.borrowed for holder in scene.holders.values() if holder.vcluster == LENDER)
+
+
+@given(st.integers(1, 6), st.integers(0, 5), st.integers(1, 11))
+def test_no_more_is_borrowed_than_is_lacking_at_home(lent: int, own: int, wanted: int) -> None:
+    scene = site({LENDER: lent, BORROWER: own}, Policy(LENDER, home=True, borrowing=Borrowing(lend=True)),
+                 Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True)))  # fmt: skip
+    (outcome,) = decided(scene, BORROWER, [job(1, BORROWER, wanted, 1.0)]).values()
+    assert isinstance(outcome, Placed) == (wanted <= lent + own)
+    if isinstance(outcome, Placed):
+        assert len(borrowed(scene, outcome)) == max(0, wanted - own)
+
+
+@given(borrowings())
+def test_what_the_lender_was_promised_starts_no_later_for_anything_that_is_lent(
+    drawn: tuple[Scene, list[Candidate], list[Candidate]],
+) -> None:
+    scene, own, others = drawn
+    first = {uid: one for uid, one in decided(scene, LENDER, own).items() if isinstance(one, Waiting)}
+    decided(scene, BORROWER, others)
+    waiting = [one.candidate for one in first.values()]
+    again = decided(scene, LENDER, waiting)
+    for uid, one in first.items():
+        if one.latest is not None:
+            then = again[uid]
+            assert isinstance(then, Placed) or (then.latest is not None and then.latest <= one.latest)
+
+
+@given(borrowings())
+def test_each_vcluster_decides_by_its_own_policy_whatever_the_other_one_is(drawn: tuple[Scene, list[Candidate], list[Candidate]]) -> None:
+    scene, own, _ = drawn
+    kinds: list[dict[str, tuple[int, ...] | str]] = []
+    for kind in (BACKFILL, INTERACTIVE_FIFO, BIN_PACK):
+        scene.policies[BORROWER] = replace(scene.policies[BORROWER], kind=kind)
+        found = decided(scene, LENDER, own)
+        kinds.append({uid: one.nodes if isinstance(one, Placed) else one.reason for uid, one in found.items()})
+        scene.drop_claims(list(found))
+        scene.promises.clear()
+    assert kinds[0] == kinds[1] == kinds[2]
