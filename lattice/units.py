@@ -283,7 +283,7 @@ def parse_time(text: str) -> float:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
         raise Rejected(f"{_shown(text)} is not a time with a zone: write for example 2026-12-01T08:00:00Z", reason="BadTime")
-    return (moment - _EPOCH) / timedelta(seconds=1)
+    return moment.timestamp()
 
 
 def format_time(epoch: float, *, micro: bool = False) -> str:

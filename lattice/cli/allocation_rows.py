@@ -123,9 +123,9 @@ def allocation_table(
 
 
 def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool) -> list[str]:
-    why = blocker(one)
     extra = ["", "", "", "", "", "", ""]
     if wide:
+        why = blocker(one)
         extra = [
             one.spec.tags.get("name", ""),
             one.spec.tenant,

@@ -25,6 +25,10 @@ class Blocking(Protocol):
         """Read all objects that match."""
         ...
 
+    def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
+        """Send the question of the `list` that comes next ahead, so that the server works meanwhile."""
+        ...
+
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
         """Create an object."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from lattice.units import format_bytes, format_clock, parse_duration, parse_time
 NOTHING: Final = "—"
 """What a cell shows that has no value."""
 _GAP = "  "
+_SPANS: Final = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
+"""Each unit, its seconds, and the same of the next smaller one."""
 _COLORS: Final = {
     "Running": "32",
     "Completed": "32",
@@ -50,7 +53,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
     while True:
         heads = [columns[at] for at in kept]
         cells = [[row[at] or NOTHING for at in kept] for row in rows]
-        widths = [max([_width(head.title), *(_width(row[at]) for row in cells)]) for at, head in enumerate(heads)]
+        columned = zip(*cells, strict=True) if cells else [()] * len(heads)
+        widths = [max([_width(head.title), *map(_width, column)]) for head, column in zip(heads, columned, strict=True)]
         leaving = [at for at in kept if columns[at].leave]
         if _fit(heads, widths, width) or not leaving:
             break
@@ -87,18 +91,14 @@ def age(text: str | None, now: float) -> str:
 def span(seconds: float) -> str:
     """A length of time in its two largest units."""
     rest = max(0, int(seconds))
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return "".join(parts)
+    for unit, size, finer, least in _SPANS:
+        if rest >= size:
+            count, second = rest // size, rest % size // least
+            return f"{count}{unit}{second}{finer}" if second else f"{count}{unit}"
+    return f"{rest}s"
 
 
+@functools.lru_cache(maxsize=256)
 def clock(duration: str | None) -> str:
     """`72:00:00` of `72h`; empty without one."""
     return format_clock(parse_duration(duration)) if duration else ""
@@ -123,6 +123,7 @@ def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
+@functools.lru_cache(maxsize=8192)
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
@@ -142,9 +143,12 @@ def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
 def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color: bool) -> str:
     parts: list[str] = []
     for text, head, width in zip(cells, heads, widths, strict=True):
-        shown = text if _width(text) <= width else _cut(text, width)
-        pad = " " * (width - _width(shown))
-        painted = paint(shown, color)
+        taken, shown = _width(text), text
+        if taken > width:
+            shown = _cut(text, width)
+            taken = _width(shown)
+        pad = " " * (width - taken)
+        painted = paint(shown, color) if color else shown
         parts.append(pad + painted if head.right else painted + pad)
     return _GAP.join(parts).rstrip()
 

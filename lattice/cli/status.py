@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import allocation_details, allocation_table, is_final, phase_of, since, submitted
-from lattice.cli.failures import explain
-from lattice.cli.find import Finder
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
-from lattice.models.conditions import PENDING, PHASES
+from lattice.models.conditions import PHASES
 from lattice.units import parse_duration, parse_time
-from lattice.views import Allocation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -53,26 +46,10 @@ def run(console: Console) -> int:
     return show(console)
 
 
-# Named ones
-
-
 def _named(console: Console) -> int:
-    found, errors = Finder(console).many(console.args.allocations)
-    if console.is_document:
-        items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]
-        if items:
-            console.objects("Allocation", items, one=len(console.args.allocations) == 1)
-    elif len(found) == 1 and console.format == "table":
-        console.say(*allocation_details(found[0], console.outside.now()))
-    elif found:
-        console.say(*_table(console, found, users=True))
-    _say_silence(console, found)
-    for error in errors:
-        console.complain(*explain(error))
-    return exits.of_several([exits.of_error(error) for error in errors] + [exits.DONE] * len(found))
+    from lattice.cli.status_view import show_named
 
-
-# Lists
+    return show_named(console)
 
 
 def parse_states(text: str | None) -> frozenset[str]:
@@ -95,21 +72,6 @@ def oldest_end(text: str | None, now: float) -> float:
         return parse_time(text)
 
 
-def keep(allocations: Sequence[Allocation], states: frozenset[str], vcluster: str, after: float | None) -> list[Allocation]:
-    """Those in the wanted states and vcluster that have not ended before `after`; oldest submission first."""
-    kept = []
-    for one in allocations:
-        ended = since(one) if is_final(one) else None
-        if states and phase_of(one) not in states:
-            continue
-        if vcluster and one.spec.vcluster != vcluster:
-            continue
-        if after is not None and ended and parse_time(ended) < after:
-            continue
-        kept.append(one)
-    return sorted(kept, key=lambda one: (submitted(one), one.status.number or 0, one.metadata.name))
-
-
 def _selector(console: Console) -> str:
     args = console.args
     if args.user:
@@ -120,47 +82,10 @@ def _selector(console: Console) -> str:
 def _listed(console: Console) -> int:
     args = console.args
     states = parse_states(args.state)
-    now = console.outside.now()
-    after = None if states and not args.since else oldest_end(args.since, now)
+    after = None if states and not args.since else oldest_end(args.since, console.outside.now())
     namespace = "" if args.all_namespaces else console.namespace
     fields = _selector(console)
-    vcluster = args.vcluster or ""
-    if console.is_document:
-        raw = {
-            item["metadata"]["uid"]: item for item in console.cluster.list(ALLOCATIONS, namespace, type=dict[str, Any], fields=fields).items
-        }
-        shown = keep([msgspec.convert(item, Allocation) for item in raw.values()], states, vcluster, after)
-        console.objects("Allocation", [raw[one.metadata.uid] for one in shown], one=False)
-        return exits.DONE
-    found = keep(console.cluster.list(ALLOCATIONS, namespace, type=Allocation, fields=fields).items, states, vcluster, after)
-    if found:
-        console.say(*_table(console, found, users=bool(args.all or args.all_namespaces)))
-    else:
-        whose = "of everybody" if not fields else f"of {fields.removeprefix('spec.user=')}"
-        console.note(
-            f"No allocations {whose} in {'any namespace' if args.all_namespaces else f'namespace {namespace}'}; --since shows older ones"
-        )
-    _say_silence(console, found)
-    return exits.DONE
+    console.cluster.ask_list(ALLOCATIONS, namespace, fields=fields)
+    from lattice.cli.status_view import Wanted, show_list  # loaded while the server works on the answer
 
-
-def _table(console: Console, found: Sequence[Allocation], *, users: bool) -> list[str]:
-    return allocation_table(
-        found,
-        now=console.outside.now(),
-        wide=console.format == "wide",
-        users=users,
-        namespaces=len({one.metadata.namespace for one in found}) > 1,
-        width=console.outside.columns,
-        color=console.color,
-    )
-
-
-def _say_silence(console: Console, found: Sequence[Allocation]) -> None:
-    """Where something waits, say so if nobody decides about it."""
-    if any(phase_of(one) == PENDING for one in found):
-        from lattice.cli.scheduler import leadership
-
-        sentence = leadership(console).sentence
-        if sentence:
-            console.warn([sentence])
+    return show_list(console, Wanted(namespace, fields, states, args.vcluster or "", after))

@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,6 +50,8 @@ class BlockingCluster:
         self._warn = warn
         self._connection: http.client.HTTPConnection | None = None
         self._identity: Identity | None = None
+        self._ahead: Request | None = None
+        """Sent already, its answer not read."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -67,6 +69,7 @@ class BlockingCluster:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._ahead = None
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
         """Read one object."""
@@ -77,6 +80,17 @@ class BlockingCluster:
         """Read all objects that match."""
         request = requests.list_all(resource, namespace, labels, fields)
         return answers.decode_list(request, self._send(request), type)
+
+    def ask_list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> None:
+        """Send a list's question ahead, so that the server works on it while the caller does something else.
+
+        The `list` of the same arguments reads the answer if it is the next verb. Errors are left to it: it asks again.
+        """
+        request = requests.list_all(resource, namespace, labels, fields)
+        with suppress(LatticeError):
+            identity = self._credentials.identity()
+            self._send_on(request, identity)
+            self._ahead = request
 
     def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
@@ -197,11 +211,10 @@ class BlockingCluster:
                 self._sleep(seconds)
 
     def _once(self, request: Request) -> bytes:
-        identity = self._credentials.identity()
-        connection = self._connected(request, identity)
+        connection = self._asked(request)
         try:
-            response = self._ask(connection, request, identity)
             with _lost_after_sending(request):
+                response = connection.getresponse()
                 body = response.read()
         except LatticeError:
             self.close()
@@ -214,6 +227,25 @@ class BlockingCluster:
         if response.status < 300:
             return body
         raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))
+
+    def _asked(self, request: Request) -> http.client.HTTPConnection:
+        """The connection on which the answer comes: the request is sent here, unless `ask_list` has done it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead == request and self._connection is not None:
+            return self._connection
+        if ahead is not None:
+            self.close()  # its answer would be taken for that of this request
+        return self._send_on(request, self._credentials.identity())
+
+    def _send_on(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+        """Send on our connection, which is closed when that fails."""
+        connection = self._connected(request, identity)
+        try:
+            self._put(connection, request, identity)
+        except LatticeError:
+            self.close()
+            raise
+        return connection
 
     def _connected(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
         """The open connection, or a new one when there is none, it was closed by the server, or we are another now."""
@@ -240,6 +272,12 @@ class BlockingCluster:
 
     def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: Identity) -> http.client.HTTPResponse:
         """Send, and read the head of the answer."""
+        self._put(connection, request, identity)
+        with _lost_after_sending(request):
+            return connection.getresponse()
+
+    def _put(self, connection: http.client.HTTPConnection, request: Request, identity: Identity) -> None:
+        """Send."""
         with _lost_after_sending(request):
             connection.putrequest(request.method, request.target, skip_accept_encoding=True)
             for name, value in (*self._headers.items(), *identity.headers):
@@ -248,7 +286,6 @@ class BlockingCluster:
                 connection.putheader("Content-Type", request.content_type)
                 connection.putheader("Content-Length", str(len(request.body)))
             connection.endheaders(request.body)
-            return connection.getresponse()
 
 
 def _connection(config: ClusterConfig, identity: Identity, timeout_seconds: float) -> http.client.HTTPConnection:

@@ -38,6 +38,9 @@ class BlockingFake:
     def list(self, *args: Any, **kwargs: Any) -> Any:
         return self._loop.run_until_complete(self.fake.list(*args, **kwargs))
 
+    def ask_list(self, *_args: Any, **_kwargs: Any) -> None:
+        """Nothing: the fake answers at once."""
+
     def create(self, resource: Resource, obj: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if resource.kind == "SelfSubjectReview":
             return {"status": {"userInfo": {"username": "alice"}}}

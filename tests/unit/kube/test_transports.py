@@ -218,3 +218,45 @@ def test_imports_stay_within_their_budget(module: str, absent: list[str]) -> Non
 )
 def test_a_warning_of_the_server_is_read_without_quotes_and_escapes(header: str, sentence: str) -> None:
     assert warning_of(header) == sentence
+
+
+LISTED = '{"metadata":{"resourceVersion":"7"},"items":[{"of":"a"}]}'
+
+
+def _by_path(number: int, line: str) -> bytes:
+    return answer("200 OK", LISTED if line.endswith("allocations") else '{"one":1}')
+
+
+def _ahead(config: ClusterConfig, *between: str) -> list[dict[str, Any]]:
+    with BlockingCluster(config, timeout_seconds=0.5, sleep=lambda _: None) as cluster:
+        cluster.ask_list(ALLOCATIONS, "ns")
+        for name in between:
+            assert cluster.get(ALLOCATIONS, name, "ns") == {"one": 1}
+        return list(cluster.list(ALLOCATIONS, "ns").items)
+
+
+async def test_a_list_that_was_asked_ahead_is_asked_once() -> None:
+    async with server(_by_path) as (config, got):
+        assert await asyncio.to_thread(_ahead, config) == [{"of": "a"}]
+        assert len(got) == 1
+
+
+async def test_another_verb_never_takes_the_answer_that_was_asked_ahead() -> None:
+    async with server(_by_path) as (config, got):
+        assert await asyncio.to_thread(_ahead, config, "a", "b") == [{"of": "a"}]
+        assert [line.rpartition("/")[2] for line in got].count("allocations") == 2
+
+
+async def test_a_list_asked_ahead_whose_connection_is_cut_is_asked_again() -> None:
+    async with server(lambda number, line: None if number == 1 else _by_path(number, line)) as (config, got):
+        assert await asyncio.to_thread(_ahead, config) == [{"of": "a"}]
+        assert len(got) == 2
+
+
+async def test_asking_ahead_of_a_server_that_is_not_there_leaves_the_error_to_the_list() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = ClusterConfig(server=f"http://127.0.0.1:{listener.getsockname()[1]}")
+    with BlockingCluster(config, timeout_seconds=0.5, sleep=lambda _: None) as cluster:
+        cluster.ask_list(ALLOCATIONS, "ns")
+        with pytest.raises(Retry):
+            cluster.list(ALLOCATIONS, "ns")
