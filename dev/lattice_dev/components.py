@@ -121,6 +121,7 @@ def _daemons(site: Site) -> list[Component]:
             [
                 "--answers-listen", f"{LOOPBACK}:{site.ports['scheduler']}", "--answers-certificate", str(answers.certificate),
                 "--answers-key", str(answers.key), "--answers-ca", str(site.authority("agents-ca")),
+                "--record-dir", str(site.where.directory / "cycles"),
             ],
         ),
         "operator": ("lattice_controllers.operator", []),

@@ -13,7 +13,7 @@ from aiohttp import web
 from lattice.daemon.logs import event
 from lattice.errors import Denied, Rejected
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import ALLOCATIONS, TENANTS
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, TENANTS
 from lattice.views import Allocation
 from lattice_gateway.identity import Identity
 from lattice_gateway.rights import Action, Rights
@@ -25,6 +25,8 @@ WHY: Final = "/why/{namespace}/{name}"
 QUEUE: Final = "/queue"
 QUEUE_OF_ONE: Final = "/queue/{vcluster}"
 PLAN: Final = "/plan"
+CYCLES: Final = "/cycles"
+CYCLE: Final = "/cycles/{cycle}"
 LARGEST_PLAN: Final = 8 * 1024 * 1024
 MOST_PLANNED: Final = 64
 """Allocations in one question."""
@@ -40,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Questions:
-    """Answers `why`, `queue` and `plan` for an identity that is known."""
+    """Answers `why`, `queue`, `plan` and what is recorded, for an identity that is known."""
 
     cluster: Cluster
     rights: Rights
@@ -79,6 +81,18 @@ class Questions:
         event(log, "PlanAsked", count=len(asked.allocations), user=identity.user)
         reader = await self._reader(identity, tuple(dict.fromkeys(namespaces)))
         return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
+
+    async def cycles(self, request: web.Request, identity: Identity) -> web.Response:
+        """What is recorded of the scheduler's cycles, or the log of one, for whoever may read everything."""
+        if not await self.rights.may(identity, Action("get", LEDGERS.plural, "lattice", subresource="cycles")):
+            sentence = (
+                f'"{identity.user}" may not read recorded cycles, which hold the work of every tenant: the verb get on ledgers/cycles '
+                "is missing; system admins have it"
+            )
+            raise Denied(sentence, reason="CyclesForbidden")
+        cycle = request.match_info.get("cycle", "")
+        event(log, "CyclesAsked", cycle=cycle, user=identity.user)
+        return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
     async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
         """The document's namespace; Denied unless they may create it there, as themselves or with `runas`."""

@@ -22,10 +22,14 @@ FOR_PRODUCTION: Final = ("weights", "profile", "depth", "baseline", "target_wait
 FOR_COUNTS: Final = ("policy", "estimates", "schedule")
 """Flags that only the counts-only engine has."""
 _ACTIONS: Final = ("capture", "generate", "suite")
+RECORDED: Final = "cycles"
+"""The action that lists what the scheduler has recorded."""
 _USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
        lattice replay capture [--since 7d] [-o FILE]
        lattice replay generate KIND [--seed S] [-o FILE]
-       lattice replay suite [--full]"""
+       lattice replay suite [--full]
+       lattice replay --cycle N|last [--log FILE|FOLDER] [--vcluster V]
+       lattice replay cycles [--log FILE|FOLDER]"""
 _EPILOG: Final = """examples:
   lattice replay KTH-SP2.swf.gz --nodes 100 --policy easy --estimates exact
       a plain log, nodes are counted, 500,000 jobs a second
@@ -39,6 +43,8 @@ _EPILOG: Final = """examples:
       the same in the book's words
   lattice replay generate burst --seed 1 -o burst.jsonl
       one of the six traces of the regression suite
+  lattice replay --cycle last
+      what the scheduler decided in its last recorded cycle, decided again here and compared byte for byte
 
 The production engine is used for JSON lines and sacct, for an inventory, and with any of its flags; else the counts-only one."""
 
@@ -57,6 +63,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--procs-per-node", type=_count, default=1, metavar="K", help="SWF: processors of a node, default 1; jobs hold whole nodes"
     )
     parser.add_argument("--engine", choices=ENGINES, help="counts-only for plain logs, or the production cycle")
+    recorded = parser.add_argument_group("recorded cycles (administrators)")
+    recorded.add_argument("--cycle", metavar="N", help="decide this recorded cycle again, or the last one (last), and compare")
+    recorded.add_argument("--log", metavar="PATH", help="a cycle log, or the folder of them; default: asks the running scheduler")
     _counts(parser.add_argument_group("counts-only engine"))
     _production(parser.add_argument_group("production engine"))
     _reading(parser.add_argument_group("reading sacct"))
@@ -92,6 +101,14 @@ def run(console: Console) -> int:
     args = console.args
     path = _path(console)
     words = list(args.words)
+    if args.cycle is not None or args.log is not None or words == [RECORDED]:
+        if words != ([RECORDED] if args.cycle is None else []) or args.trace or path is not None:
+            raise Rejected(
+                "recorded cycles: lattice replay --cycle N [--log PATH], or lattice replay cycles [--log PATH]", reason="BadInput"
+            )
+        from lattice.cli import replay_cycle
+
+        return replay_cycle.run(console)
     if words and words[0] in _ACTIONS:
         if words[0] == "capture":
             from lattice.cli import replay_capture
@@ -103,7 +120,7 @@ def run(console: Console) -> int:
     if args.trace:
         words.insert(0, args.trace)
     if len(words) != 1:
-        what = "name one trace" if words else "name a trace, or an action: capture, generate, suite"
+        what = "name one trace" if words else "name a trace, or an action: capture, cycles, generate, suite"
         raise Rejected(f"{what} (lattice replay --help shows examples)", reason="BadInput")
     args.trace = words[0]
     if console.format == "name":

@@ -11,31 +11,17 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from lattice.errors import Corrupt, NotFound, Rejected
+from lattice.scheduling.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
 from lattice.scheduling.cycle_log import LATEST, OPENING, Scan, excerpt, scan
+from lattice.units import format_time
 
 _PREFIX, _SUFFIX = "cycles-", ".log"
 _PARTS: Final = 8
 """So many files make the largest size and the longest age: what is removed is about that part of all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Cycles that follow each other in one file: numbers, times (seconds since the epoch), bytes of the file."""
-
-    file: str
-    first: int
-    last: int
-    began: float
-    ended: float
-    size: int
-    torn: int = 0
-    """Bytes of a frame that was never finished."""
-    damage: str = ""
 
 
 class CycleFolder:
@@ -58,12 +44,16 @@ class CycleFolder:
             raise NotFound(f"there is no cycle log in {self._path}", reason="CycleNotRecorded")
         return found
 
-    def stretches(self) -> list[Stretch]:
+    def cycles(self) -> Cycles:
         """What is recorded, oldest first; contents are not checked."""
-        return [one for file in self.files() for one in _stretches(file)]
+        return Cycles(schema=CYCLES_SCHEMA, stretches=[one for file in self.files() for one in _stretches(file)])
 
-    def excerpt(self, cycle: int = LATEST) -> bytes:
-        """A log of what it takes to read one cycle; NotFound says what there is instead."""
+    def cycle(self, number: int = LATEST) -> CycleLog:
+        """The log of one cycle, as a file of its own; NotFound says what there is instead."""
+        log = self._excerpt(number)
+        return CycleLog(cycle=scan(log, check=False).frames[-1].cycle, log=log)
+
+    def _excerpt(self, cycle: int) -> bytes:
         files = self.files()
         chosen = files[-1:] if cycle == LATEST else [file for file in files if (_first(file) or 0) <= cycle][-1:]
         if not chosen:
@@ -78,7 +68,7 @@ class CycleFolder:
     def last(self) -> int:
         """The number of the last cycle that is recorded; 0: none."""
         try:
-            return max((one.last for one in self.stretches()), default=0)
+            return max((one.last for one in self.cycles().stretches), default=0)
         except NotFound:
             return 0
 
@@ -158,14 +148,16 @@ def _stretches(file: Path) -> Iterator[Stretch]:
         found, size = Scan((), damage=error.message), 0
     frames = found.frames
     if not frames:
-        yield Stretch(file.name, _first(file) or 0, 0, 0.0, 0.0, size, found.torn, found.damage)
+        yield Stretch(file=file.name, first=_first(file) or 0, last=0, bytes=size, torn=found.torn, damage=found.damage)
         return
     begin = 0
     for place in [*(at for at in range(1, len(frames)) if frames[at].cycle > frames[at - 1].cycle + 1), len(frames)]:
         first, last = frames[begin], frames[place - 1]
         ends = place == len(frames)
-        size = last.end - first.start
-        yield Stretch(file.name, first.cycle, last.cycle, first.at, last.at, size, found.torn if ends else 0, found.damage if ends else "")
+        yield Stretch(
+            file=file.name, first=first.cycle, last=last.cycle, began=format_time(first.at), ended=format_time(last.at),
+            bytes=last.end - first.start, torn=found.torn if ends else 0, damage=found.damage if ends else "",
+        )  # fmt: skip
         begin = place
 
 

@@ -52,6 +52,15 @@ class Scan:
     damage: str = ""
 
 
+def cycle_of(text: str) -> int:
+    """The number of a cycle as people name it: a whole number from 1 on, or `last`; Rejected otherwise."""
+    if text == "last":
+        return LATEST
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= 1):
+        raise Rejected(f"{text!r} names no cycle: a whole number from 1 on, or last", reason="BadInput", fields=("cycle",))
+    return int(text)
+
+
 def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> bytes:
     """One frame."""
     packed = zlib.compress(payload, _LEVEL)

@@ -26,10 +26,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """One turn and what became of it when it was decided again; no differences: byte for byte the same."""
+    """One turn and what became of it when it was decided again; `same`: byte for byte."""
 
     turn: Turn
-    differences: tuple[Difference, ...]
+    same: bool
+    differences: tuple[Difference, ...] = ()
 
 
 def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
@@ -51,8 +52,8 @@ def again(turn: Turn) -> Reproduced:
     """Decide a recorded turn again and compare."""
     outcomes = reproduce(turn.moment)
     if encoded(outcomes) == encoded(turn.outcomes):
-        return Reproduced(turn, ())
-    return Reproduced(turn, tuple(differences(turn.outcomes, outcomes)))
+        return Reproduced(turn, same=True)
+    return Reproduced(turn, same=False, differences=tuple(differences(turn.outcomes, outcomes)))
 
 
 def differences(recorded: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Difference]:

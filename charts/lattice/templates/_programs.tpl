@@ -9,7 +9,8 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{ required "image.repository: name an image with lattice-hpc installed" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* A Deployment: name, replicas, resources, args, metrics port, and a list of secrets to mount under /certificates. */}}
+{{/* A Deployment: name, replicas, resources, args, metrics port, and a list of secrets to mount under /certificates, and the room
+     for records. */}}
 {{- define "lattice.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -72,17 +73,24 @@ spec:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
             capabilities: {drop: [ALL]}
-          {{- if .secrets }}
+          {{- if or .secrets .records }}
           volumeMounts:
             {{- range $folder, $secret := .secrets }}
             - {name: {{ $folder }}, mountPath: /certificates/{{ $folder }}, readOnly: true}
             {{- end }}
+            {{- if .records }}
+            - {name: records, mountPath: /var/lib/lattice/scheduler}
+            {{- end }}
           {{- end }}
-      {{- if .secrets }}
+      {{- if or .secrets .records }}
       volumes:
         {{- range $folder, $secret := .secrets }}
         - name: {{ $folder }}
           secret: {secretName: {{ $secret }}}
+        {{- end }}
+        {{- with .records }}
+        - name: records
+          emptyDir: {sizeLimit: {{ . }}}
         {{- end }}
       {{- end }}
 {{- end }}

@@ -19,7 +19,7 @@ from lattice.errors import LatticeError
 from lattice.kube.aiohttp import connect
 from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
-from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files
+from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files, Records
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.term import RECORDS, Outside, Term
 
@@ -72,18 +72,30 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         leading = bool(terms) and terms[0].working
         return True, "leading" if leading else "standby"
 
+    def current() -> Term | None:
+        return terms[0] if terms and terms[0].working else None
+
     works: list[Callable[[], Awaitable[None]]] = [campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)]
     if given.answers_listen:
-        works.append(_answering(given, outside, elector, answering, lambda: terms[0].desk if terms and terms[0].working else None))
+        works.append(_answering(given, outside, elector, answering, current))
     return works, measured
 
 
 def _answering(
-    given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, desk: Callable[[], Desk | None]
+    given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, term: Callable[[], Term | None]
 ) -> Callable[[], Awaitable[None]]:
     """The server of answers, which the leader's Lease names."""
     files = Files(given.answers_certificate, given.answers_key, given.answers_ca)
-    server = AnswerServer(files, outside.clock, desk=desk, leader=lambda: elector.holder)
+
+    def desk() -> Desk | None:
+        leading = term()
+        return leading.desk if leading is not None else None
+
+    def records() -> Records | None:
+        leading = term()
+        return leading.recorder if leading is not None else None
+
+    server = AnswerServer(files, outside.clock, desk=desk, leader=lambda: elector.holder, records=records)
 
     def listens(host: str, port: int) -> None:
         elector.annotations[ANSWERS] = f"https://{given.answers_advertise or f'{host}:{port}'}"

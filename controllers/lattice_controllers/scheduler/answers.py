@@ -1,4 +1,4 @@
-"""The scheduler's HTTPS server: `why`, `queue` and `plan`, for the gateway alone, which has found out who asks.
+"""The scheduler's HTTPS server: `why`, `queue`, `plan` and recorded cycles, for the gateway alone, which has found out who asks.
 
 Only the leader answers; a standby says who leads. Every answer is computed from the live state of the loop and
 changes nothing.
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -21,10 +21,12 @@ from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, Rejected, Retry
-from lattice.scheduling.answers import Part, Plan, Queues, Why
+from lattice.scheduling.answers import CycleLog, Cycles, Part, Plan, Queues, Why
+from lattice.scheduling.cycle_log import cycle_of
 from lattice.scheduling.readers import Reader
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GATEWAY: Final = "lattice:gateway"
 """Whom the server answers: the common name of the client's certificate."""
@@ -51,6 +53,18 @@ class Desk(Protocol):
         ...
 
 
+class Records(Protocol):
+    """Recorded cycles, during one term of leadership."""
+
+    async def cycles(self) -> Cycles:
+        """What is recorded."""
+        ...
+
+    async def cycle(self, number: int) -> CycleLog:
+        """The log of one cycle, or of the last (0); NotFound says what there is instead."""
+        ...
+
+
 @dataclass(frozen=True)
 class Files:
     """Certificate and key that are shown, and the CA of the gateway's certificate: PEM files."""
@@ -69,12 +83,16 @@ Answer = Callable[[web.Request], Awaitable[Part]]
 
 
 class AnswerServer:
-    """Serves while the process lives; `desk` is there while it leads, `leader` names who leads, as last seen."""
+    """Serves while the process lives; `desk` and `records` are there while it leads, `leader` names who leads, as last seen."""
 
-    def __init__(self, files: Files, clock: Clock, *, desk: Callable[[], Desk | None], leader: Callable[[], str]) -> None:
+    def __init__(
+        self, files: Files, clock: Clock, *, desk: Callable[[], Desk | None], leader: Callable[[], str],
+        records: Callable[[], Records | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._files = files
         self._clock = clock
         self._desk = desk
+        self._records = records
         self._leader = leader
         self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
 
@@ -97,6 +115,8 @@ class AnswerServer:
         app.router.add_get("/v1/queue", self._answered(self._queue))
         app.router.add_get("/v1/queue/{vcluster}", self._answered(self._queue))
         app.router.add_post("/v1/plan", self._answered(self._plan))
+        app.router.add_get("/v1/cycles", self._answered(self._cycles))
+        app.router.add_get("/v1/cycles/{cycle}", self._answered(self._cycle))
         return app
 
     # -- the questions ------------------------------------------------------------------------------------------------
@@ -117,11 +137,20 @@ class AnswerServer:
             raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
         return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal)
 
+    async def _cycles(self, request: web.Request) -> Part:
+        del request
+        return await self._of_leader(self._records()).cycles()
+
+    async def _cycle(self, request: web.Request) -> Part:
+        return await self._of_leader(self._records()).cycle(cycle_of(request.match_info["cycle"]))
+
     def _leading(self) -> Desk:
-        desk = self._desk()
-        if desk is None:
+        return self._of_leader(self._desk())
+
+    def _of_leader(self, part: T | None) -> T:
+        if part is None:
             raise Retry(f"this scheduler is a standby; {self._leader() or 'nobody'} leads", reason="NotLeading")
-        return desk
+        return part
 
     # -- around them --------------------------------------------------------------------------------------------------
 

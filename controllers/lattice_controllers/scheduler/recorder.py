@@ -18,10 +18,11 @@ from typing import Final, TypeVar
 
 from lattice import __version__
 from lattice.daemon.clock import Clock
-from lattice.daemon.cycle_files import CycleFolder, CycleWriter, Stretch
+from lattice.daemon.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected
+from lattice.scheduling.answers import CycleLog, Cycles
 from lattice.scheduling.chronicle import Chronicler
 from lattice.scheduling.cycle_log import CHANGES, WHOLE, frame
 from lattice.scheduling.outcomes import Outcome
@@ -116,13 +117,13 @@ class Recorder:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    async def stretches(self) -> list[Stretch]:
+    async def cycles(self) -> Cycles:
         """What is recorded."""
-        return await asyncio.to_thread(self._asked(CycleFolder(self._folder).stretches))
+        return await asyncio.to_thread(self._asked(CycleFolder(self._folder).cycles))
 
-    async def excerpt(self, cycle: int) -> bytes:
-        """The log of one cycle."""
-        return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).excerpt(cycle)))
+    async def cycle(self, number: int) -> CycleLog:
+        """The log of one cycle, or of the last (0)."""
+        return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).cycle(number)))
 
     def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
         def answered() -> T:

@@ -17,7 +17,19 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice.errors import NotFound
 from lattice.kube.resources import LEASES
-from lattice.scheduling.answers import PLAN_SCHEMA, QUEUE_SCHEMA, WHY_SCHEMA, Plan, Queues, Why, Work
+from lattice.scheduling.answers import (
+    CYCLES_SCHEMA,
+    PLAN_SCHEMA,
+    QUEUE_SCHEMA,
+    WHY_SCHEMA,
+    CycleLog,
+    Cycles,
+    Plan,
+    Queues,
+    Stretch,
+    Why,
+    Work,
+)
 from lattice.scheduling.readers import Reader
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, Files
 from tests.unit.gateway.authority import Pair
@@ -46,6 +58,18 @@ class NotingDesk:
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         self.asked.append(("queue", vcluster, reader, limit))
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
+
+
+class SomeRecords:
+    """Two recorded cycles."""
+
+    async def cycles(self) -> Cycles:
+        return Cycles(schema=CYCLES_SCHEMA, stretches=[Stretch(file="cycles-000000000007.log", first=7, last=8)])
+
+    async def cycle(self, number: int) -> CycleLog:
+        if number not in (0, 7, 8):
+            raise NotFound(f"cycle {number} is not in this log: it holds 7 to 8", reason="CycleNotRecorded")
+        return CycleLog(cycle=number or 8, log=b"\x00\xff")
 
 
 @dataclass
@@ -107,7 +131,13 @@ async def scheduler(world: World) -> AsyncIterator[Site]:
     pair = world.authority.pair("lattice:scheduler", dns=("lattice-scheduler",))
     made = Site(world, NotingDesk())
     files = Files(pair.certificate, pair.key, str(world.authority.path))
-    server = AnswerServer(files, SystemClock(), desk=lambda: made.desk if made.leads else None, leader=lambda: "vm-2-1234")
+    server = AnswerServer(
+        files,
+        SystemClock(),
+        desk=lambda: made.desk if made.leads else None,
+        leader=lambda: "vm-2-1234",
+        records=lambda: SomeRecords() if made.leads else None,
+    )
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))
@@ -179,6 +209,24 @@ async def test_a_plan_that_is_none_is_refused_with_what_is_wrong(site: Site, bod
     status, said = await site.post(body)
     assert (status, said["reason"]) == (400, "PlanInvalid")
     assert sentence in said["message"]
+
+
+async def test_recorded_cycles_are_for_those_who_may_get_ledgers_cycles(site: Site) -> None:
+    await site.lease()
+    for path in ("/v1/cycles", "/v1/cycles/8", "/v1/cycles/last"):
+        status, body = await site.get(path)
+        assert (status, body["reason"]) == (403, "CyclesForbidden")
+        assert '"alice" may not read recorded cycles' in body["message"]
+    site.world.cluster.grants.add(("bob", "get", "ledgers/cycles", "lattice"))
+    assert (await site.get("/v1/cycles", user="bob"))[1]["stretches"] == [{"file": "cycles-000000000007.log", "first": 7, "last": 8}]
+    assert (await site.get("/api/v1/cycles/last", user="bob"))[1] == {"cycle": 8, "log": "AP8="}
+    status, body = await site.get("/v1/cycles/9", user="bob")
+    assert (status, body["reason"]) == (404, "CycleNotRecorded")
+    for wrong in ("0", "-1", "first", "1" * 30):
+        status, body = await site.get(f"/v1/cycles/{wrong}", user="bob")
+        assert (status, body["message"]) == (400, f"'{wrong}' names no cycle: a whole number from 1 on, or last")
+    site.leads = False
+    assert (await site.get("/v1/cycles", user="bob"))[1]["reason"] == "NotLeading"
 
 
 async def test_without_a_scheduler_the_answer_says_since_when(site: Site) -> None:

@@ -96,10 +96,10 @@ async def test_each_cycle_is_read_back_with_all_its_vclusters_and_decides_again(
                 decided[here.cycles] = [one for one in outcomes if one]
         await here.until(lambda: here.counted("written") == len(decided))
         for cycle, outcomes in decided.items():
-            found = turns(await here.recorder.excerpt(cycle), cycle)
+            found = turns((await here.recorder.cycle(cycle)).log, cycle)
             assert [list(turn.outcomes) for turn in found] == outcomes
             assert all(again(turn).differences == () for turn in found)
-        assert turns(await here.recorder.excerpt(0))[0].moment.cycle == max(decided)
+        assert turns((await here.recorder.cycle(0)).log)[0].moment.cycle == max(decided)
 
 
 def _one_is_written(here: Recording) -> bool:
@@ -133,7 +133,7 @@ async def test_nothing_is_looked_at_or_written_while_recording_is_off_and_the_an
             here.cycle()
         assert here.active == 0
         with pytest.raises(NotFound, match=r"recording is off: lattice admin config set scheduling.recording.enabled=true"):
-            await here.recorder.stretches()
+            await here.recorder.cycles()
         here.options[0] = ON
         while not any(here.cycle()):
             pass
@@ -174,8 +174,8 @@ async def test_cycles_are_left_out_whole_and_counted_where_the_disk_does_not_kee
         while not any(here.cycle()):
             pass
         await here.until(lambda: here.counted("written") == decided + 1)
-        stretches = await here.recorder.stretches()
-        found = turns(await here.recorder.excerpt(stretches[-1].last))
+        stretches = (await here.recorder.cycles()).stretches
+        found = turns((await here.recorder.cycle(stretches[-1].last)).log)
         assert all(again(turn).differences == () for turn in found)
 
 
@@ -196,11 +196,11 @@ def test_the_folder_stays_below_its_size_and_loses_its_oldest_files_first(tmp_pa
         filled(tmp_path / str(cycles), cycles).close()
         files = CycleFolder(tmp_path / str(cycles)).files()
         assert sum(file.stat().st_size for file in files) <= 80_000
-        kept = CycleFolder(tmp_path / str(cycles)).stretches()
+        kept = CycleFolder(tmp_path / str(cycles)).cycles().stretches
         assert kept[-1].last == cycles
         assert [one.first for one in kept[1:]] == [one.last + 1 for one in kept[:-1]]
     with pytest.raises(NotFound, match=f"cycle 1 is not kept any more: the oldest that is kept is {kept[0].first}"):
-        CycleFolder(tmp_path / "200").excerpt(1)
+        CycleFolder(tmp_path / "200").cycle(1)
 
 
 def test_files_that_were_written_too_long_ago_go_and_the_open_one_stays(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_what_a_killed_process_left_of_its_last_cycle_is_left_out_and_said(tmp_p
         assert CycleFolder(tmp_path).last() == 5
         assert scan(file.read_bytes()).torn == len(tail)
         with pytest.raises(NotFound, match=f"holds 1 to 5; its last {len(tail)} bytes are a frame that was never finished"):
-            CycleFolder(tmp_path).excerpt(6)
+            CycleFolder(tmp_path).cycle(6)
 
 
 def test_damage_is_said_and_nothing_behind_it_is_taken_for_whole(tmp_path: Path) -> None:
@@ -246,18 +246,18 @@ def test_damage_is_said_and_nothing_behind_it_is_taken_for_whole(tmp_path: Path)
     third = scan(bytes(data)).frames[2]
     data[third.end - 10] ^= 1
     file.write_bytes(data)
-    assert scan(CycleFolder(tmp_path).excerpt(2)).frames[-1].cycle == 2
+    assert scan(CycleFolder(tmp_path).cycle(2).log).frames[-1].cycle == 2
     for cycle in (0, 3, 5):
         with pytest.raises(Corrupt, match="does not match its checksum"):
-            CycleFolder(tmp_path).excerpt(cycle)
+            CycleFolder(tmp_path).cycle(cycle)
 
 
 def test_a_cycle_that_was_not_recorded_in_between_is_named_with_the_gap(tmp_path: Path) -> None:
     file = tmp_path / "cycles-000000000003.log"
     file.write_bytes(OPENING + a_frame(WHOLE, 3) + a_frame(CHANGES, 4) + a_frame(CHANGES, 9))
-    assert [(one.first, one.last) for one in CycleFolder(tmp_path).stretches()] == [(3, 4), (9, 9)]
+    assert [(one.first, one.last) for one in CycleFolder(tmp_path).cycles().stretches] == [(3, 4), (9, 9)]
     with pytest.raises(NotFound, match="cycle 6 was not recorded: 5 to 8 are missing"):
-        CycleFolder(tmp_path).excerpt(6)
+        CycleFolder(tmp_path).cycle(6)
 
 
 @pytest.mark.parametrize("text", [OPENING.replace(b"1", b"2"), OPENING.replace(b"1", b"0")])
@@ -265,7 +265,7 @@ def test_another_format_is_refused_with_both_numbers(tmp_path: Path, text: bytes
     file = tmp_path / "cycles-000000000001.log"
     file.write_bytes(text + a_frame(WHOLE, 1))
     with pytest.raises(Rejected, match=f"has format {text[:1].decode()}, and this program reads format 1"):
-        CycleFolder(file).excerpt()
+        CycleFolder(file).cycle()
 
 
 @pytest.mark.parametrize("text", [b"", b"hello", b"1 something else\n", b"\x00" * 100])
@@ -273,4 +273,4 @@ def test_what_is_no_cycle_log_is_refused(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "some.log"
     file.write_bytes(text)
     with pytest.raises(Rejected, match="this is no cycle log"):
-        CycleFolder(file).excerpt()
+        CycleFolder(file).cycle()
