@@ -105,7 +105,8 @@ def test_the_lines_of_fields_without_a_value_vanish() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (3600, "1h"), (90061, "1d1h"), (86460, "1d"), (3659, "1h"), (-5, "0s")]
+    ("seconds", "text"),
+    [(0, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (3600, "1h"), (90061, "1d1h"), (86460, "1d"), (3659, "1h"), (-5, "0s")],
 )
 def test_ages_have_two_units(seconds: float, text: str) -> None:
     assert span(seconds) == text
