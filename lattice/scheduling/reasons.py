@@ -149,7 +149,7 @@ class Explainer:
                 if not lane.fits(lane.pool.capped(open_now), wanted):
                     return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
-            others = self._promised(lane)
+            others = self._promised(candidate, lane)
             message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
             return "BehindHigherPriority", message
         before = lane.free_before
@@ -158,10 +158,11 @@ class Explainer:
             return "BehindHigherPriority", message
         return None
 
-    def _promised(self, lane: Lane) -> int:
-        """How many are promised nodes of this lane."""
+    def _promised(self, candidate: Candidate, lane: Lane) -> int:
+        """How many others are promised nodes of this lane."""
         mine = {bucket.key for bucket in lane.pool.buckets}
-        return sum(any(key in mine for key, _ in promise.counts) for promise in self._profile.promises.values())
+        promises = self._profile.promises.values()
+        return sum(promise.uid != candidate.uid and any(key in mine for key, _ in promise.counts) for promise in promises)
 
     def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
         """The free nodes that no window takes before it would end."""
