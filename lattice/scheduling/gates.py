@@ -7,23 +7,31 @@ the reason; `blocking` gives them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from lattice.ledger.commit import over_quota
 from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.policy import Limits, Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
 from lattice.scheduling.work import Candidate
 
 NO_LIMIT = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What one user of one tenant may still get in a vcluster: nodes, and allocations at all."""
 
     nodes: int
     starts: int
+
+
+WIDE: Final = Room(NO_LIMIT, NO_LIMIT)
+
+
+def boundless(scene: Scene, policy: Policy, tenant: str) -> bool:
+    """Whether nothing limits what a tenant's users get there."""
+    account = scene.accounts.get(tenant)
+    return account is not None and account.max_nodes is None and account.max_allocations is None and policy.limits == Limits()
 
 
 def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:

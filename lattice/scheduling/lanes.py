@@ -6,12 +6,14 @@ one: availability only falls), and what its groups would be on an empty machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 from lattice.scheduling.gates import NO_LIMIT
 from lattice.scheduling.machine import NEVER, Bucket, Hardware, Need
-from lattice.scheduling.placement import Ask, Counts, Found, Pool, counts_of, find
+from lattice.scheduling.placement import Ask, Counts, Found, counts_of, find
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.pools import Pool
 from lattice.scheduling.profile import Profile, Promise, round_up
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES, Strategy
@@ -19,6 +21,22 @@ from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
 
 LaneKey = tuple[Need, str, str, str, float | None]
 """Need, topology, conformance, reservation, and the grace of work that may borrow (None: it may not)."""
+
+
+class Kind:
+    """Candidates of one lane that are of one size and time: what one of them may not have now, the next may not either."""
+
+    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at")
+
+    def __init__(self, lane: Lane, duration: float) -> None:
+        self.lane, self.duration = lane, duration
+        self.failed = False
+        """Whether one of them found no nodes: availability only falls."""
+        self.told: tuple[str, str] | None = None
+        """Why they wait; true until something is placed or promised after that (`told_at`)."""
+        self.told_at = -1
+        self.never: tuple[str, str] | Literal[False] | None = False
+        """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
 
 
 class Lane:
@@ -35,24 +53,22 @@ class Lane:
         self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
-        self.kinds = {bucket.key.hardware for bucket in self.pool.buckets}
+        self.kinds = self.pool.kinds
         self._pressures: dict[str, float] | None = None
         self._now_pools: dict[float, tuple[tuple[int, int, int], Pool]] = {}
-        self.eligible = sum(len(bucket.members) for bucket in self.pool.buckets)
-        self.usable = sum(bucket.usable for bucket in self.pool.buckets)
+        self.eligible, self.usable = self.pool.sizes
         self.power_short = 0
         """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
-        self.told: dict[tuple[int, float | None], tuple[str, str]] = {}
-        self.told_at = -1
         self._failed: list[tuple[int, float]] = []
         self._limits: dict[tuple[int, int], int] = {}
         self._touched: tuple[int, bool] = (-1, False)
         self._spread = topology == SPREAD
+        self._own_ask = self._ask(self.pool)
+        self._plain: list[Pool] | None = None
 
-    def start(self, candidate: Candidate, room: int, *, retry: bool) -> Counts | None:
-        """Nodes that it may start on now, delaying no promise; None if there are too few."""
-        lanes, nodes = self._lanes, candidate.minimum
-        duration = lanes.scene.occupancy(candidate)
+    def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool) -> Counts | None:
+        """Nodes that it may start on now for so long, delaying no promise; None if there are too few."""
+        nodes = candidate.minimum
         if not retry and self._failed:
             for size, time in self._failed:
                 if size <= nodes and time <= duration:
@@ -81,24 +97,21 @@ class Lane:
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         self._failed.clear()
-        self.told.clear()
 
     def now_pool(self, duration: float) -> Pool:
         """What is free now for so long."""
         profile, now = self._lanes.profile, self._lanes.now
-        self.pool.sync()
-        if not self.reservation and not profile.crosses(now, now + duration) and not self._promised():
+        if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
         machine = self._lanes.scene.machine
         stamp = (profile.version, len(machine.log), machine.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
-            known = self._now_pools[duration] = (stamp, self.pool_at(now, now + duration))
+            pool = self.pool
+            caps = profile.capacities(pool.members, now, now + duration, self.reservation)
+            pool = pool.reduced({bucket: count for bucket, count in caps.items() if count != len(bucket.free)})
+            known = self._now_pools[duration] = (stamp, pool)
         return known[1]
-
-    def pool_at(self, start: float, end: float) -> Pool:
-        """What is free from start to end."""
-        return self.pool.capped(self._lanes.profile.capacities(self.pool.members, start, end, self.reservation))
 
     def fits(self, pool: Pool, nodes: int) -> bool:
         """Whether a pool has a place for so many."""
@@ -197,7 +210,7 @@ class Lane:
         size = min(pool.whole.total, most)
         if size < least:
             return None
-        ask = self._ask(pool)
+        ask = self._own_ask if pool is self.pool else self._ask(pool)
         while size >= least:
             found = find(pool, size, ask, self._pressure_on)
             if found is not None:
@@ -213,19 +226,36 @@ class Lane:
 
     def _plainest(self, pool: Pool, nodes: int, ask: Ask, found: Found) -> tuple[Pool, Found]:
         """The pool without the scarcest hardware that still allows the same groups and fingerprints."""
-        kinds = self.kinds if pool.members is self.pool.members else {bucket.key.hardware for bucket in pool.buckets}
-        classes = self._lanes.by_pressure(kinds) if len(kinds) > 1 else []
-        for last in range(1, len(classes)):
-            part = self._restricted(pool, frozenset(classes[:last]))
+        if len(pool.kinds) <= 1:
+            return pool, found
+        for part in self._plainer(pool):
             plain = find(part, nodes, ask, self._pressure_on)
-            if plain is not None and (plain.kinds, plain.span) == (found.kinds, found.span):
+            if plain is not None and plain.kinds == found.kinds and plain.span == found.span:
                 return part, plain
         return pool, found
 
-    def _restricted(self, pool: Pool, classes: frozenset[Hardware]) -> Pool:
-        if pool.caps is None:
-            return self._lanes.scene.pools.of(self.need, self.home, known=self._known, classes=classes)
-        return pool.capped({bucket: count if bucket.key.hardware in classes else 0 for bucket, count in pool.caps.items()})
+    def _plainer(self, pool: Pool) -> Iterator[Pool]:
+        """The pool of the least pressed hardware alone, of the two least pressed, and so on."""
+        if pool.members is not self.pool.members:
+            counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
+            classes = self._lanes.by_pressure(pool.kinds)
+            for last in range(1, len(classes)):
+                some = frozenset(classes[:last])
+                yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
+            return
+        if self._plain is None:
+            classes, pools = self._lanes.by_pressure(self.kinds), self._lanes.scene.pools
+            some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
+            self._plain = [pools.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
+        caps = pool.caps
+        for plain in self._plain:
+            plain.sync()
+            if caps is None:
+                yield plain
+            elif len(caps) == len(pool.members):
+                yield plain.capped(caps)
+            else:
+                yield plain.reduced({bucket: count for bucket, count in caps.items() if bucket in plain.members})
 
     def _pressure_on(self, fingerprint: str) -> float:
         """The mean pressure on the usable nodes at home of one fingerprint; 0 where all hardware is the same."""
@@ -280,6 +310,7 @@ class Lanes:
         self.lenders = self._lenders() if self.borrowing else frozenset()
         self._queue = queue
         self._lanes: dict[LaneKey, Lane] = {}
+        self._kinds: dict[tuple[object, ...], Kind] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._contested: set[Bucket] = set()
 
@@ -292,10 +323,23 @@ class Lanes:
             lane = self._lanes[key] = Lane(self, key)
         return lane
 
+    def kind(self, candidate: Candidate) -> Kind:
+        """The kind of a candidate; candidates whose needs are one object share it."""
+        key = (
+            id(candidate.need), candidate.topology, candidate.conformance, candidate.reservation, candidate.minimum, candidate.maximum,
+            candidate.walltime, candidate.grace, self.borrowing and candidate.non_preemptible,
+        )  # fmt: skip
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = Kind(self.of(candidate), self.scene.occupancy(candidate))
+        return kind
+
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         for lane in self._lanes.values():
             lane.forget_failures()
+        for kind in self._kinds.values():
+            kind.failed, kind.told = False, None
 
     def contend(self, lane: Lane) -> None:
         """Somebody waits for the nodes of this lane."""
@@ -322,19 +366,28 @@ class Lanes:
             self._pressure = self._pressures()
         return self._pressure.get(hardware, 0.0)
 
-    def by_pressure(self, classes: set[Hardware]) -> list[Hardware]:
+    def by_pressure(self, classes: Collection[Hardware]) -> list[Hardware]:
         """Classes of nodes, the ones to take first at the front: the least pressed, then the plainest."""
         return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
 
     def _pressures(self) -> dict[Hardware, float]:
-        asked: dict[Need, int] = {}
+        by_need: dict[int, int] = {}
+        needs: dict[int, Need] = {}
         for candidate in self._queue:
-            asked[candidate.need] = asked.get(candidate.need, 0) + candidate.minimum
+            need = candidate.need
+            place = id(need)
+            if place in by_need:
+                by_need[place] += candidate.minimum
+            else:
+                by_need[place], needs[place] = candidate.minimum, need
+        asked: dict[Need, int] = {}
+        for place, nodes in by_need.items():
+            asked[needs[place]] = asked.get(needs[place], 0) + nodes
         pressures: dict[Hardware, float] = {}
         for need, nodes in asked.items():
-            buckets = [bucket for bucket in self.scene.machine.admitted(need) if bucket.key.home == self.home]
-            usable = max(1, sum(bucket.usable for bucket in buckets))
-            for hardware in {bucket.key.hardware: None for bucket in buckets}:
+            pool = self.scene.pools.of(need, self.home)
+            usable = max(1, pool.sizes[1])
+            for hardware in pool.kinds:
                 pressures[hardware] = pressures.get(hardware, 0.0) + nodes / usable
         return pressures
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -230,6 +230,8 @@ class Machine:
     """Changes of free counts, oldest first."""
     shape: int = 0
     """Grows when a bucket appears or goes, or when `log` begins anew: what was made from buckets is to be made again."""
+    tally: int = 0
+    """Grows when a node comes, goes, or becomes usable or not."""
     _of: dict[int, Bucket] = field(default_factory=dict)
     _classes: dict[Hardware, Hardware] = field(default_factory=dict)
     """One object for equal hardware: comparing it is comparing identities."""
@@ -260,6 +262,16 @@ class Machine:
         if index in self.taken:
             self.watts -= facts.watts
         self._prune(self._leave(facts))
+
+    def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
+        """`take` for the lowest free nodes of these buckets."""
+        self.taken.update(dict.fromkeys(indices, until))
+        for bucket, count in counts:
+            del bucket.free[:count]
+            self.watts += bucket.key.hardware.watts * count
+            ends = bucket.ends
+            ends[until] = ends.get(until, 0) + count
+            self._changed(bucket, -count)
 
     def take(self, indices: Iterable[int], until: float = NEVER) -> None:
         """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
@@ -416,6 +428,7 @@ class Machine:
             bucket = self.buckets[key] = Bucket(key, key.order)
             self._reshape()
         self._of[index] = bucket
+        self.tally += 1
         bucket.members.add(index)
         if not facts.usable:
             return
@@ -431,6 +444,7 @@ class Machine:
     def _leave(self, facts: NodeFacts) -> Bucket:
         index = facts.index
         bucket = self._of.pop(index)
+        self.tally += 1
         bucket.members.discard(index)
         if facts.usable:
             bucket.usable -= 1

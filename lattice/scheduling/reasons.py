@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from lattice.scheduling.lanes import Lane, Lanes
+from lattice.scheduling.lanes import Kind, Lane, Lanes
 from lattice.scheduling.machine import NEVER, UNHEARD, Bucket
 from lattice.scheduling.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.policy import SENSITIVE_RESERVATION, Policy
-from lattice.scheduling.placement import Pool
+from lattice.scheduling.pools import Pool
 from lattice.scheduling.profile import Profile, Promise
 from lattice.scheduling.scene import Scene, Window
 from lattice.scheduling.unfit import unfit
@@ -32,50 +32,53 @@ class Explainer:
         self._silent = silent
         self._scene, self._policy, self._lanes, self._profile, self._now = scene, policy, lanes, profile, now
 
-    def waiting(self, candidate: Candidate, lane: Lane, score: Score, promise: Promise | None) -> Waiting:
+    def waiting(self, candidate: Candidate, kind: Kind, score: Score | None, promise: Promise | None) -> Waiting:
         """Why it was not placed."""
+        wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
-            return Waiting(candidate, "", "", self._wake(candidate), score, None if promise is None else promise.start)
-        if lane.told_at != self._lanes.placed:
-            lane.told.clear()
-            lane.told_at = self._lanes.placed
-        key = (candidate.minimum, candidate.walltime)
-        told = None if lane.power_short else lane.told.get(key)
-        if told is None:
-            told = self._reason(candidate, lane)
-            if not lane.power_short:
-                lane.told[key] = told
+            return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
+        lane, told = kind.lane, kind.told
+        moment = self._lanes.placed + self._profile.version
+        if told is None or kind.told_at != moment or lane.power_short:
+            told = self._reason(candidate, kind)
+            kind.told, kind.told_at = None if lane.power_short else told, moment
         reason, message = told
         if promise is None:
-            return Waiting(candidate, reason, message, self._wake(candidate), score)
+            return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
             message = f"{message}; it starts at the latest {format_time(promise.start)}"
         reclaims = self._reclaims(candidate, lane) if self._policy.home else ()
         if reclaims:
             message = f"{message}; {_lent(reclaims)}"
-        return Waiting(candidate, reason, message, self._wake(candidate), score, promise.start, reclaims)
+        return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
 
-    def behind(self, candidate: Candidate, lane: Lane, score: Score) -> Waiting:
+    def behind(self, candidate: Candidate, kind: Kind, score: Score | None) -> Waiting:
         """It may not pass one that waits for nodes which it could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
-        told = self._never(candidate, lane)
+        told = self._never(candidate, kind)
         if told is None:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
             told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
         return Waiting(candidate, *told, None, score)
 
-    def _reason(self, candidate: Candidate, lane: Lane) -> Told:
+    def _reason(self, candidate: Candidate, kind: Kind) -> Told:
+        lane = kind.lane
         return (
-            self._never(candidate, lane)
+            self._never(candidate, kind)
             or self._outside_reservation(candidate, lane)
             or self._power(candidate, lane)
             or self._kept(candidate, lane)
             or self._short(candidate, lane)
         )
 
-    def _never(self, candidate: Candidate, lane: Lane) -> Told | None:
-        """Too few nodes exist, or may be used, whoever holds them."""
+    def _never(self, candidate: Candidate, kind: Kind) -> Told | None:
+        """Too few nodes exist, or may be used, whoever holds them: found once in a cycle."""
+        if kind.never is False:
+            kind.never = self._too_few(candidate, kind.lane)
+        return kind.never
+
+    def _too_few(self, candidate: Candidate, lane: Lane) -> Told | None:
         wanted = candidate.minimum
         buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
         eligible, useful = lane.eligible, lane.usable

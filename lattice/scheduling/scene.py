@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from lattice.errors import Corrupt
 from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
-from lattice.scheduling.placement import Pools
+from lattice.scheduling.placement import Counts
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
@@ -68,6 +69,13 @@ class Scoring(Protocol):
         ...
 
 
+@runtime_checkable
+class Totalled(Protocol):
+    """Scores that know their totals without being made."""
+
+    totals: Sequence[float]
+
+
 class ClassThenWaiting:
     """The order without a cost function: the higher class, and among equals who waits longer."""
 
@@ -83,11 +91,6 @@ class Use:
 
     nodes: int = 0
     running: int = 0
-
-    def add(self, nodes: int, running: int) -> None:
-        """Count more, or less, of both."""
-        self.nodes += nodes
-        self.running += running
 
 
 NOTHING: Final = Use()
@@ -107,14 +110,15 @@ class Uses:
     def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
         """Count a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
-        vcluster = holder.vcluster
-        _use(self.vclusters, vcluster).add(nodes, sign)
-        _use(self.users, (vcluster, holder.user)).add(nodes, sign)
-        _use(self.tenants, (vcluster, holder.tenant)).add(nodes, sign)
+        vcluster, tenant = holder.vcluster, holder.tenant
+        uses = [_use(self.vclusters, vcluster), _use(self.users, (vcluster, holder.user)), _use(self.tenants, (vcluster, tenant))]
+        if claimed:
+            uses.append(_use(self.claimed, tenant))
+        for use in uses:
+            use.nodes += nodes
+            use.running += sign
         if holder.borrowed:
             self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
-        if claimed:
-            _use(self.claimed, holder.tenant).add(nodes, sign)
 
 
 @dataclass
@@ -166,9 +170,14 @@ class Scene:
         """The uids of what was claimed and is not confirmed."""
         return frozenset(self._claims)
 
-    def claim(self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = ()) -> None:
-        """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts."""
-        self._put(claim_of(candidate, nodes, now, borrowed, self.start_allowance), claimed=True)
+    def claim(
+        self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
+    ) -> None:
+        """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts.
+
+        `counts`: they are the lowest free ones of these buckets.
+        """
+        self._put(claim_of(candidate, nodes, now, borrowed, self.start_allowance), claimed=True, counts=counts)
 
     def drop_holder(self, uid: str) -> None:
         """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
@@ -219,18 +228,23 @@ class Scene:
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.machine.validate()
 
-    def _put(self, holder: Holder, *, claimed: bool = False) -> None:
+    def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
         before = self.holders.get(holder.uid)
-        if before == holder and not claimed and holder.uid not in self._claims:
-            return
         if before is not None:
+            if before == holder and not claimed and holder.uid not in self._claims:
+                return
             self.drop_holder(holder.uid)
+            counts = None
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
         self._on.update(dict.fromkeys(holder.nodes, holder.uid))
-        self.machine.take(holder.nodes, NEVER if holder.end is None else holder.end)
+        until = NEVER if holder.end is None else holder.end
+        if counts is None:
+            self.machine.take(holder.nodes, until)
+        else:
+            self.machine.take_free(holder.nodes, until, counts)
 
     def _split(self) -> None:
         masks = {window.nodes for window in self.windows}

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lattice.scheduling.outcomes import Score
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.work import Candidate
-
-Ranked = tuple[Candidate, Score]
-
-
-def by_score(entry: Ranked) -> tuple[float, float, str]:
-    """Higher score, then earlier submission, then namespace/name (decision "equal scores")."""
-    candidate, score = entry
-    return (-score.total, candidate.submitted, candidate.key)
-
-
-def by_submission(entry: Ranked) -> tuple[float, str]:
-    """Earlier submission, then namespace/name: weights only explain (decision "policies")."""
-    return (entry[0].submitted, entry[0].key)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How a policy orders the queue, reads a candidate, and treats those behind a blocked one."""
 
-    key: Callable[[Ranked], tuple[float | str, ...]]
     strict: bool = False
-    """Nobody passes one that waits for nodes which he could use himself."""
+    """In order of submission, and nobody passes one that waits for nodes which he could use himself; scores only explain (decision
+    "policies")."""
     reserves: bool = True
     """Blocked work holds reservations, to the policy's depth."""
     conformant: bool = False
@@ -43,10 +29,21 @@ class Strategy:
         """How many blocked allocations hold a reservation."""
         return policy.depth if self.reserves else 0
 
+    def order(self, candidates: Sequence[Candidate], totals: Sequence[float]) -> list[int]:
+        """Their places (candidates in order of namespace/name, with the totals of their scores) in the order in which they are looked at.
+
+        Higher score, then earlier submission, then namespace/name (decision "equal scores").
+        """
+        submitted = [candidate.submitted for candidate in candidates]
+        places = sorted(range(len(submitted)), key=submitted.__getitem__)
+        if not self.strict:
+            places.sort(key=totals.__getitem__, reverse=True)
+        return places
+
 
 STRATEGIES: Final[dict[str, Strategy]] = {
-    BACKFILL: Strategy(by_score),
-    BIN_PACK: Strategy(by_score, fullest=True),
-    SENSITIVE_RESERVATION: Strategy(by_score, reserves=False, conformant=True, lends=False),
-    INTERACTIVE_FIFO: Strategy(by_submission, strict=True),
+    BACKFILL: Strategy(),
+    BIN_PACK: Strategy(fullest=True),
+    SENSITIVE_RESERVATION: Strategy(reserves=False, conformant=True, lends=False),
+    INTERACTIVE_FIFO: Strategy(strict=True),
 }

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scheduling.machine import Machine, Need, NodeFacts, indices_of, natural
-from lattice.scheduling.placement import Part, Pool, Pools, fewest_first, spread, tight
+from lattice.scheduling.parts import Part, fewest_first, spread, tight
+from lattice.scheduling.pools import Pool, Pools
 from lattice.scheduling.profile import round_up
 from lattice.scheduling.scene import mask_of
 

@@ -1,0 +1,178 @@
+"""Counts of nodes by group, and how many groups a set of nodes takes of them.
+
+A group is known by its rank: its place in the order of names. Neighbours in that order are adjacent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+_BITS: Final = 24
+_RANK: Final = (1 << _BITS) - 1
+"""Count and rank in one number that orders as the pair does: numbers are compared much faster than pairs."""
+
+
+class Part:
+    """Nodes of one fingerprint, or of several: how many in each group (by rank), and the groups in order of that number."""
+
+    __slots__ = ("_sizes", "groups", "total")
+
+    groups: dict[int, int]
+    total: int
+    _sizes: list[int]
+
+    def __init__(self, groups: Mapping[int, int]) -> None:
+        self.groups = {rank: count for rank, count in groups.items() if count > 0}
+        self._sizes = sorted([count << _BITS | rank for rank, count in self.groups.items()])
+        self.total = sum(self.groups.values())
+
+    def copy(self) -> Part:
+        """One that may be changed apart."""
+        part = Part.__new__(Part)
+        part.groups, part._sizes, part.total = self.groups.copy(), self._sizes.copy(), self.total
+        return part
+
+    def note(self, rank: int, by: int) -> None:
+        """A group has more nodes, or fewer."""
+        groups, sizes = self.groups, self._sizes
+        before = groups.get(rank, 0)
+        after = before + by
+        self.total += by
+        if before:
+            del sizes[bisect_left(sizes, before << _BITS | rank)]
+        if after:
+            groups[rank] = after
+            insort(sizes, after << _BITS | rank)
+        else:
+            del groups[rank]
+
+    @property
+    def ordered(self) -> list[tuple[int, int]]:
+        """(nodes, group), ascending."""
+        return [(size >> _BITS, size & _RANK) for size in self._sizes]
+
+    def holding(self, nodes: int) -> int | None:
+        """The smallest group that holds so many; None if none does."""
+        sizes = self._sizes
+        at = bisect_left(sizes, nodes << _BITS)
+        return sizes[at] & _RANK if at < len(sizes) else None
+
+    def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
+        """(nodes, group) of every group of so many, ascending."""
+        sizes = self._sizes
+        return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
+
+    def fewest(self, nodes: int) -> int:
+        """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
+        sizes = self._sizes
+        if sizes and sizes[-1] >> _BITS >= nodes:
+            return 1
+        reached = 0
+        for groups, size in enumerate(reversed(sizes), start=1):
+            reached += size >> _BITS
+            if reached >= nodes:
+                return groups
+        return len(sizes) + 1
+
+    def largest(self, groups: int) -> int:
+        """How many nodes so many groups hold at most."""
+        return sum(size >> _BITS for size in self._sizes[-groups:]) if groups > 0 else 0
+
+
+def tight(part: Part, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
+    """(group, nodes) with the fewest groups: best fit for one; else the closest neighbours, the largest first, the last best fit."""
+    one = part.holding(nodes)
+    if one is not None:
+        if usable is not None:
+            _, _, one = min((count / usable(rank), count, rank) for count, rank in part.at_least(nodes))
+        return [(one, nodes)]
+    return fewest_first(sorted((count, rank) for rank, count in _neighbours(part, nodes, part.fewest(nodes))), nodes)
+
+
+def fewest_first(ordered: Sequence[tuple[int, int]], nodes: int) -> list[tuple[int, int]]:
+    """(name, nodes) from (count, name) ascending: the largest whole, then the smallest that holds the rest; ties by name."""
+    by_size = sorted(ordered, key=lambda entry: (-entry[0], entry[1]))
+    chosen: list[tuple[int, int]] = []
+    for place, (count, name) in enumerate(by_size):
+        if count >= nodes:
+            rest = by_size[place:]
+            _, name = min((size, name) for size, name in rest if size >= nodes)
+            return [*chosen, (name, nodes)]
+        chosen.append((name, count))
+        nodes -= count
+    return chosen
+
+
+def spread(part: Part, nodes: int) -> list[tuple[int, int]]:
+    """(group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
+    given: dict[int, int] = {}
+    left = nodes
+    level: int | None = None
+    ordered = part.ordered
+    for place, (count, rank) in enumerate(ordered):  # the small ones first: they are filled, the others get the same each
+        if level is None and count * (len(ordered) - place) > left:
+            level = left // (len(ordered) - place)
+        given[rank] = count if level is None else level
+        left -= given[rank]
+    for rank in sorted(given):
+        if left and part.groups[rank] > given[rank]:
+            given[rank] += 1
+            left -= 1
+    return [(rank, count) for rank, count in sorted(given.items()) if count]
+
+
+def _neighbours(part: Part, nodes: int, groups: int) -> list[tuple[int, int]]:
+    """(group, nodes) of the shortest stretch in which so many groups hold so many nodes, the first of equal ones.
+
+    A group that does not reach `nodes` together with the largest others is of no use: it only lies between.
+    """
+    least = nodes - part.largest(groups - 1)
+    line = sorted((rank, count) for count, rank in part.at_least(least))
+    first, last = _pair(line, nodes) if groups == 2 else _stretch(line, nodes, groups)
+    return [entry for entry in line if first <= entry[0] <= last]
+
+
+def _pair(line: Sequence[tuple[int, int]], nodes: int) -> tuple[int, int]:
+    """The closest two groups that hold so many."""
+    best: tuple[int, int, int] | None = None
+    for place, (rank, count) in enumerate(line):
+        for at in range(place + 1, len(line)):
+            other, size = line[at]
+            if best is not None and other - rank >= best[0]:
+                break
+            if count + size >= nodes:
+                if other - rank == 1:
+                    return rank, other
+                best = (other - rank, rank, other)
+                break
+    assert best is not None, "two groups hold it"  # noqa: S101
+    return best[1], best[2]
+
+
+def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
+    """The shortest stretch in which so many groups hold so many."""
+    best: tuple[int, int, int] | None = None
+    inside: list[int] = []  # the counts of the stretch, ascending
+    total, end = 0, 0
+    for rank, count in line:
+        while (len(inside) < groups or _top(inside, groups, total) < nodes) and end < len(line):
+            insort(inside, line[end][1])
+            total += line[end][1]
+            end += 1
+        if len(inside) < groups or _top(inside, groups, total) < nodes:
+            break
+        last = line[end - 1][0]
+        if best is None or (last - rank, rank) < best[:2]:
+            best = (last - rank, rank, last)
+            if last - rank == groups - 1:
+                break  # no stretch is shorter, and later ones come after it
+        del inside[bisect_left(inside, count)]
+        total -= count
+    assert best is not None, "all groups together hold it"  # noqa: S101
+    return best[1], best[2]
+
+
+def _top(inside: list[int], groups: int, total: int) -> int:
+    return total if len(inside) <= groups else sum(inside[-groups:])
