@@ -162,7 +162,7 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
     found: list[Figure] = []
     for bench in chosen(only):
         say(f"== {bench.name}: {bench.what}")
-        mine = _measured(bench, size, name, progress, quick=quick)
+        mine = _measured(bench, size, name, progress, say, quick=quick)
         for line in figures.table(mine):
             say(line)
         for note in bench.notes if isinstance(bench, Beside) else ():
@@ -173,13 +173,15 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
     return found
 
 
-def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, *, quick: bool) -> list[Figure]:
+def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, say: Say, *, quick: bool) -> list[Figure]:
     match bench:
         case Local():
             return _here(bench, progress, quick=quick)
         case Beside():
             bench.prepare(progress)
             theirs = _on_instance(bench.theirs, size, name, progress)
+            for figure in theirs:  # at once: what follows may take long, or fail
+                say(f"{figure.name}: {figures.shown(figure.value)} {figure.unit}; {figure.detail}")
             return bench.compare(theirs, _on_instance(bench.ours, size, name, progress))
         case Bench():
             return _on_instance(bench, size, name, progress)
