@@ -216,6 +216,8 @@ def test_without_a_scheduler_why_answers_from_the_object_and_says_since_when(fra
     at_once = me.lattice("why", "waits").stdout
     assert "NeverFits" in at_once
     assert "But " in at_once
+    me.apply("late", entrypoint="true")
+    assert "NotYetEvaluated" in me.lattice("why", "late").stdout
     said = until(Seen(lambda: me.lattice("why", "waits").stdout, lambda said: "silent since" in said), within=40, every=1.0)
     assert "NeverFits: needs 4 nodes" in said
     for words in (("queue",), ("plan", "--walltime=1h", "--", "true")):
