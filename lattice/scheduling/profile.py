@@ -82,8 +82,11 @@ class Profile:
         """These nodes are kept for it."""
         self.version += 1
         self.promises[promise.uid] = promise
-        self._slots[promise.uid] = list(self._buckets(promise))
-        for bucket, count in self._slots[promise.uid]:
+        slots: dict[Bucket, int] = {}
+        for bucket, count in self._buckets(promise):  # buckets of the promise may have become one
+            slots[bucket] = slots.get(bucket, 0) + count
+        self._slots[promise.uid] = list(slots.items())
+        for bucket, count in slots.items():
             self._reserved.setdefault(bucket, {})[promise.uid] = (promise.start, promise.end, count)
             self._leasts.pop(bucket, None)
 

@@ -1,13 +1,14 @@
 """What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
 
 `look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
-returns stays as it was. `reproduce` makes a scene of it and asks `lattice.scheduling.cycle.decide`, as the scheduler does.
+returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a scene of it and asks
+`lattice.scheduling.cycle.decide`, as the scheduler does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import Machine, NodeFacts
@@ -80,8 +81,17 @@ def look(scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: floa
         power=scene.power.limit,
         overrun=scene.overrun_seconds,
         allowance=scene.start_allowance,
-        scored=_scored(scene, candidates, now),
+        scored=_scored(scene),
     )
+
+
+def completed(moment: Moment, scene: Scene) -> Moment:
+    """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
+    scoring = scene.scorings.get(moment.vcluster)
+    if not isinstance(scoring, Scoring):
+        return moment
+    standings, people, shares = scoring.told
+    return replace(moment, scored=replace(moment.scored, standings=dict(standings), shares=dict(zip(people, shares, strict=True))))
 
 
 def reproduce(moment: Moment) -> list[Outcome]:
@@ -139,19 +149,15 @@ class RememberedShares(Shares):
         return self._of_users[tenant, user]
 
 
-def _scored(scene: Scene, candidates: Sequence[Candidate], now: float) -> Scored:
-    """What the cost function will be asked; all vclusters that have one share it."""
+def _scored(scene: Scene) -> Scored:
+    """What the cost function stands on; all vclusters that have one share it."""
     scoring = next(iter(scene.scorings.values()), None)
     if not isinstance(scoring, Scoring):
         return Scored()
-    people = {(candidate.tenant, candidate.user) for candidate in candidates}
-    shares = scoring.shares
     return Scored(
         vclusters=tuple(name for name, one in scene.scorings.items() if one is scoring),
         reference_wait=scoring.reference_wait,
         energy_price=scoring.energy_price,
         running=scoring.running_gpu_hours,
         backlog=scoring.backlog(),
-        standings={tenant: shares.standing(tenant, now) for tenant in sorted({tenant for tenant, _ in people})},
-        shares={person: shares.share_of_user(*person, now) for person in sorted(people)},
     )

@@ -133,6 +133,17 @@ class Backlog(NamedTuple):
     seen: float
 
 
+class Told(NamedTuple):
+    """What the shares answered in one call: by tenant, and by (tenant, user) the user's share of the tenant's use."""
+
+    standings: Mapping[str, Standing]
+    people: Sequence[tuple[str, str]]
+    shares: Sequence[float]
+
+
+NOTHING_TOLD: Final = Told({}, (), ())
+
+
 class Scores(Sequence[Score]):
     """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for."""
 
@@ -169,6 +180,8 @@ class Scoring:
     """In [0, 1]; None: unknown."""
     running_gpu_hours: float = 0.0
     """Of everything that holds nodes, by `running`."""
+    told: Told = NOTHING_TOLD
+    """In the last call."""
     _columns: dict[str, _Columns] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
@@ -267,9 +280,12 @@ class Scoring:
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy
         factors, offsets = [], []
-        for tenant, user in columns.people:
+        people = tuple(columns.people)
+        shares = [self.shares.share_of_user(tenant, user, terms.now) for tenant, user in people]
+        self.told = Told(terms.standings, people, shares)
+        for (tenant, _), share in zip(people, shares, strict=True):
             standing = terms.standings[tenant]
-            factors.append(standing.multiplier * (1 - TIE * self.shares.share_of_user(tenant, user, terms.now)))
+            factors.append(standing.multiplier * (1 - TIE * share))
             offsets.append(weights.fair_share * standing.deficit + common)
         return factors, offsets
 

@@ -27,7 +27,7 @@ from lattice.scheduling.chronicle import Chronicler
 from lattice.scheduling.cycle_log import CHANGES, WHOLE, frame
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policies import seconds
-from lattice.scheduling.record import Moment, look
+from lattice.scheduling.record import Moment, completed, look
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.units import quantity_bytes
@@ -155,7 +155,7 @@ class Recorder:
         return self._allowed
 
     def _remember(self, moment: Moment, outcomes: Sequence[Outcome]) -> None:
-        self._waiting.append((moment, outcomes))
+        self._waiting.append((completed(moment, self._scene), outcomes))
         self._some.set()
 
     async def _write(self) -> None:
