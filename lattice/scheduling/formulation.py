@@ -8,11 +8,12 @@ cycle's value against.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lattice.scheduling.machine import Machine, Need
 from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.policy import Policy
 from lattice.scheduling.solver import Bucket, Job
 from lattice.scheduling.work import REQUIRED, Candidate
 
@@ -52,6 +53,14 @@ def formulate(
             nodes, alike = max(nodes, min(candidate.maximum, could)), False
         jobs.append(Job(score * nodes, nodes, eligible[need], alike=alike))
     return Formulation(tuple(jobs), buckets)
+
+
+def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:
+    """The vclusters whose idle nodes work of this one may get; none where it does not borrow."""
+    policy = policies.get(vcluster)
+    if policy is None or not policy.borrowing.borrow:
+        return set()
+    return {name for name, other in policies.items() if other.borrowing.lend and name != vcluster}
 
 
 def value_of(outcomes: Iterable[object]) -> float:

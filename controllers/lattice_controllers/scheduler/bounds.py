@@ -15,7 +15,7 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Retry
-from lattice.scheduling.formulation import Formulation, formulate, value_of
+from lattice.scheduling.formulation import Formulation, formulate, lenders_to, value_of
 from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import ABOUT_NODES
@@ -87,13 +87,12 @@ class Bounds:
     def _question(self, vcluster: str, outcomes: Sequence[Outcome]) -> Formulation:
         meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
         scene, policy = self._scene, self._scene.policy(vcluster)
-        lenders = {name for name, other in scene.policies.items() if other.borrowing.lend} if policy.borrowing.borrow else set()
         return formulate(
             scene.machine,
             [one.candidate for one in meant],
             [one.score.total if one.score is not None else 0.0 for one in meant],
             home=vcluster if policy.home else "",
-            lenders=lenders,
+            lenders=lenders_to(scene.policies, vcluster),
             given=[node for one in meant if isinstance(one, Placed) for node in one.nodes],
         )
 

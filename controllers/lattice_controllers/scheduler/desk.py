@@ -18,7 +18,7 @@ from lattice.errors import Denied, NotFound, Rejected
 from lattice.scheduling import explanation, queueing
 from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preemption, Queues, Why
 from lattice.scheduling.changes import search
-from lattice.scheduling.formulation import formulate, value_of
+from lattice.scheduling.formulation import formulate, lenders_to, value_of
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.preemption import NoVictims, PreemptionLimits, Victims, preemption
 from lattice.scheduling.prospect import may_ever, prospects, rehearsed
@@ -155,7 +155,7 @@ class LoopDesk:
         candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
         vcluster, scene = vclusters.pop(), self._loop.scene
         home = vcluster if scene.policy(vcluster).home else ""
-        question = formulate(scene.machine, candidates, scores, home=home)
+        question = formulate(scene.machine, candidates, scores, home=home, lenders=lenders_to(scene.policies, vcluster))
         value, bound = value_of(meant), await asyncio.to_thread(upper_bound, question.jobs, question.buckets)
         if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
             return Bound(value=round(value, 4), bound=round(max(value, bound), 4), status="bound by linear relaxation")
