@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
+from lattice.scheduling.chronicle import Chronicler, Reader, encoded
+from lattice.scheduling.cycle_log import WHOLE, payload, scan
+from lattice.scheduling.machine import Hardware, Key, Need, NodeFacts
+from lattice.scheduling.outcomes import Outcome, Placed, Reclaim, Score, Waiting
+from lattice.scheduling.policy import Borrowing, Limits, Policy
+from lattice.scheduling.profile import Promise
+from lattice.scheduling.record import Moment, Scored
+from lattice.scheduling.scene import Window
+from lattice.scheduling.scoring import Backlog
+from lattice.scheduling.shares import Standing
+from lattice.scheduling.work import Candidate, Holder
+from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
 
 HERE = Path(__file__).parent
@@ -28,6 +41,62 @@ REPORT = NodeReport(
 )
 
 
+ALL_NODES = {
+    index: NodeFacts(
+        index=index, name=f"nid{index:03d}", group="g1", cpus=72, memory=512 << 30, gpus=4, features=frozenset({"nvme", "gpu"}),
+        hollow=False, usable=index != 3, state="Down" if index == 3 else "Ready", switch="s1", cxl_memory=1 << 40, gpu_type="GH200",
+        gpu_memory=96 << 30, unified=True, fingerprint="f1", watts=2500, home="hpc",
+    )
+    for index in range(4)
+}  # fmt: skip
+NEED = Need(
+    cpus=8, memory=1 << 30, gpus=1, features=frozenset({"gpu"}), groups=frozenset({"g1", "g2"}), only=0b1111, without=1 << 100,
+    gpu_type="gh200", gpu_memory=1 << 30, unified=True, allow_cxl=True,
+)  # fmt: skip
+STARTS, WAITS = (
+    Candidate(
+        key=f"physics/{name}", uid=f"uid-{name}", tenant="physics", vcluster="hpc", preemption_class=5, submitted=1_799_999_000.5,
+        minimum=nodes, maximum=nodes, need=NEED, user="alice", walltime=3600.0, topology="Tight", conformance="Required",
+        name="run", blocked=None if name == "starts" else ("Unserved", "a sentence"),
+    )
+    for name, nodes in (("starts", 1), ("waits", 2))
+)  # fmt: skip
+HELD = Holder(
+    uid="uid-runs", key="physics/runs", tenant="physics", user="alice", vcluster="ml", preemption_class=3, nodes=(0, 1), since=1.25,
+    started=2.5, end=1_800_000_600.125, walltime=600.0, borrowed=(1,), preemptions=1, name="run", checkpointed=3.0,
+)  # fmt: skip
+BUCKET = Key(Hardware(72, 512 << 30, 4, frozenset({"gpu"}), hollow=False, gpu_type="GH200"), "g1", "s1", "f1", "hpc", frozenset({0b1111}))
+CYCLE = Moment(
+    cycle=4711, vcluster="hpc", now=1_800_000_000.0625, candidates=(STARTS, WAITS), nodes=ALL_NODES,
+    taken={0: 1_800_000_600.125, 3: float("inf")}, holders={"uid-runs": HELD}, claims=frozenset({"uid-runs"}),
+    accounts={"physics": TenantAccount(max_nodes=8, used_nodes=2)},
+    policies={"hpc": Policy("hpc", home=True, borrowing=Borrowing(lend=True, max_borrowed=3), limits=Limits(max_nodes=9))},
+    windows=(Window("maint", 1_800_100_000.0, 1_800_103_600.0, 0b11, frozenset({"olga"}), maintenance=True),),
+    lists={"hpc": frozenset({0b1111, 1 << 100})},
+    promises={"hpc": {"uid-waits": Promise("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
+    power=50_000,
+    scored=Scored(
+        ("hpc",), 1800.0, 0.25, 12.5, (Backlog("hpc", 7.1, 1_799_999_999.0),),
+        {"physics": Standing(0.3, 0.1 + 0.2, 0.7, 0.85, 0.99)}, {("physics", "alice"): 1 / 3},
+    ),
+)  # fmt: skip
+SCORES = [Score(0.1 + 0.2, tuple(number / 7 for number in range(9)), 0.99), Score(0.25, (0.5,) * 9)]
+DECISION: list[Outcome] = [
+    Placed(STARTS, (2,), SCORES[0], backfilled=True),
+    Waiting(
+        WAITS, "Unserved", "a sentence", 1_800_000_001.0, SCORES[1], 1_800_000_608.0, (Reclaim("uid-runs", "ml", (1,), 30.0),)
+    ),
+]  # fmt: skip
+LATER = replace(CYCLE, cycle=4712, now=1_800_000_001.0, candidates=(WAITS,), holders={}, claims=frozenset(), taken={3: float("inf")})
+"""What has changed a second later."""
+
+
+def cycle_payloads() -> list[bytes]:
+    """Two cycles as they are written: a whole moment, and what changed."""
+    chronicler = Chronicler("0.1.0")
+    return [chronicler.payload(CYCLE, DECISION, whole=True), chronicler.payload(LATER, DECISION[1:], whole=False)]
+
+
 def golden(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8").rstrip("\n")
 
@@ -45,3 +114,14 @@ def test_a_plan_of_format_1_is_written_and_read_as_it_always_was() -> None:
 def test_a_report_of_format_1_is_written_and_read_as_it_always_was() -> None:
     assert format_report(REPORT) == golden("report-1")
     assert set(parse_report(golden("report-1")).rows) == set(REPORT.rows)
+
+
+def test_a_cycle_log_of_format_1_is_written_and_read_as_it_always_was() -> None:
+    data = (HERE / "cycle-log-1").read_bytes()
+    frames = scan(data).frames
+    assert [payload(data, one) for one in frames] == cycle_payloads()
+    reader = Reader()
+    turns = [reader.turn(payload(data, one), whole=one.kind == WHOLE) for one in frames]
+    assert [turn.moment for turn in turns] == [CYCLE, LATER]
+    assert [encoded(turn.outcomes) for turn in turns] == [encoded(DECISION), encoded(DECISION[1:])]
+    assert turns[0].program == "0.1.0"
