@@ -15,7 +15,7 @@ import msgspec
 
 from lattice.errors import Rejected
 from lattice.scheduling.formulation import Formulation
-from lattice.scheduling.solver import Effort, upper_bound
+from lattice.scheduling.solver import Bucket, Effort, Job, upper_bound
 
 EFFORT: Final = Effort(seconds=2.0)
 CPU_SECONDS: Final = 15
@@ -24,11 +24,35 @@ NO_ANSWER: Final = 3
 """The exit code when the effort was too small."""
 
 
+class Question(msgspec.Struct, array_like=True):
+    """A formulation on its way: the sets of buckets once, jobs as (value, nodes, number of the set, alike)."""
+
+    sets: list[list[int]]
+    jobs: list[tuple[float, int, int, bool]]
+    buckets: list[tuple[str, str, int]]
+
+
+def packed(asked: Formulation) -> bytes:
+    """The question as the program reads it."""
+    sets: dict[frozenset[int], int] = {}
+    jobs = [(job.value, job.nodes, sets.setdefault(job.eligible, len(sets)), job.alike) for job in asked.jobs]
+    buckets = [(bucket.fingerprint, bucket.group, bucket.free) for bucket in asked.buckets]
+    return msgspec.json.encode(Question([sorted(each) for each in sets], jobs, buckets))
+
+
+def unpacked(data: bytes) -> Formulation:
+    """What `packed` was given."""
+    question = msgspec.json.decode(data, type=Question)
+    sets = [frozenset(each) for each in question.sets]
+    jobs = tuple(Job(value, nodes, sets[number], alike=alike) for value, nodes, number, alike in question.jobs)
+    return Formulation(jobs, tuple(Bucket(*each) for each in question.buckets))
+
+
 def main() -> int:
     """The program."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Formulation)
+    question = unpacked(sys.stdin.buffer.read())
     try:
         bound = upper_bound(question.jobs, question.buckets, EFFORT)
     except Rejected as error:

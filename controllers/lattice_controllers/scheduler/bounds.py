@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
@@ -20,6 +18,7 @@ from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import ABOUT_NODES
 from lattice.scheduling.solver import installed
+from lattice_controllers.scheduler.bounding import packed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
@@ -27,8 +26,9 @@ log = logging.getLogger(__name__)
 BOUND_SECONDS: Final = 60.0
 """At least so long between two measurements."""
 ANSWER_SECONDS: Final = 60.0
-MOST_JOBS: Final = 5_000
-"""A cycle of more is not measured: its question alone would hold the loop."""
+MOST_JOBS: Final = 2_000
+MOST_BUCKETS: Final = 2_000
+"""A cycle of more is not measured: its question alone would hold the loop for more than some 15 milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ class Bounds:
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
         """A cycle has decided, and its places are claimed in the scene."""
-        if not self._measures or len(outcomes) > MOST_JOBS or not any(isinstance(outcome, Placed) for outcome in outcomes):
+        if not self._measures or len(outcomes) > MOST_JOBS or len(self._scene.machine.buckets) > MOST_BUCKETS:
+            return
+        if not any(isinstance(outcome, Placed) for outcome in outcomes):
             return  # where nothing was placed, what is left of nodes is kept for work that comes first, or too little
         now = self._clock.monotonic()
         if now < self._next:
@@ -105,7 +107,7 @@ async def in_a_process(question: Formulation) -> float:
     )  # fmt: skip
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            said, wrong = await program.communicate(msgspec.json.encode(question))
+            said, wrong = await program.communicate(packed(question))
     except TimeoutError:
         raise Retry(f"the upper bound of a cycle took longer than {ANSWER_SECONDS:g} s", reason="NoBound") from None
     finally:

@@ -12,6 +12,7 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.formulation import Formulation, formulate, value_of
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.solver import Bucket, Job, best_plan, upper_bound
+from lattice_controllers.scheduler.bounding import packed, unpacked
 from lattice_controllers.scheduler.bounds import BOUND_SECONDS, Bounds, in_a_process
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from tests.unit.scheduling.moments import NOW, moment, pending
@@ -95,6 +96,13 @@ async def test_a_question_without_an_answer_changes_no_figure_and_stops_nothing(
     bounds.judged("hpc", outcomes)
     await measured(bounds)
     assert ratio(metrics) == pytest.approx(0.5)
+
+
+def test_a_question_arrives_as_it_was_packed() -> None:
+    every, one = frozenset({0, 1}), frozenset({1})
+    jobs = (Job(3.0, 2, every), Job(2.0, 2, one, alike=True), Job(1.0, 1, every))
+    question = Formulation(jobs, (Bucket("a", "g", 2), Bucket("", "h", 1)))
+    assert unpacked(packed(question)) == question
 
 
 async def test_the_process_answers_as_the_solver_does() -> None:
