@@ -15,6 +15,7 @@ from lattice.scheduling.gates import WIDE, Room, admission, boundless, hard_quot
 from lattice.scheduling.lanes import Kind, Lane, Lanes
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.placement import Counts, nodes_of
+from lattice.scheduling.policy import Limits
 from lattice.scheduling.profile import Promise
 from lattice.scheduling.reasons import Explainer
 from lattice.scheduling.scene import Scene, Totalled
@@ -29,7 +30,7 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
-    kind_of, explained = cycle.lanes.kind, cycle.explainer.waiting
+    kind_of, explained, promises = cycle.lanes.kind, cycle.explainer.waiting, cycle.profile.promises
     for candidate, score in cycle.queue():
         # 1. What keeps it from nodes whatever is free: itself, hard quota, limits of the vcluster. The quota tree follows here.
         waiting = cycle.gate(candidate)
@@ -42,8 +43,8 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
             yield cycle.behind(candidate, kind, score)
             continue
         # 3. A place now that delays no promise.
-        promise = cycle.take_back(candidate.uid)
-        counts = cycle.now(candidate, kind, retry=promise is not None)
+        promise = cycle.take_back(candidate.uid) if promises else None
+        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, retry=promise is not None)
         # 4. Newer work of a higher score overtakes the promises of those behind it.
         if counts is None and promise is None and cycle.inherited and cycle.drop_lower_promises(candidate, kind.lane):
             counts = cycle.now(candidate, kind, retry=True)
@@ -78,6 +79,7 @@ class _Cycle:
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         self._rooms: dict[tuple[str, str], Room] = {}
+        self._limitless = self.policy.limits == Limits()
         self._bounded: list[tuple[str, str]] = []
         """Those of them that change with what is placed."""
         self._reserved = 0
@@ -112,7 +114,7 @@ class _Cycle:
         key = (candidate.tenant, candidate.user)
         left = self._rooms.get(key)
         if left is None:
-            if boundless(self.scene, self.policy, candidate.tenant):
+            if self._limitless and boundless(self.scene, candidate.tenant):
                 left = WIDE
             else:
                 left = room(self.scene, self.policy, *key)
@@ -132,8 +134,6 @@ class _Cycle:
 
     def now(self, candidate: Candidate, kind: Kind, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now."""
-        if kind.failed and not retry:
-            return None
         lane = kind.lane
         counts = lane.start(candidate, kind.duration, self.room(candidate).nodes, retry=retry)
         kind.failed = counts is None and not lane.power_short

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from lattice.ledger.commit import over_quota
 from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.policy import Limits, Policy
+from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
 from lattice.scheduling.work import Candidate
 
@@ -28,10 +28,10 @@ class Room(NamedTuple):
 WIDE: Final = Room(NO_LIMIT, NO_LIMIT)
 
 
-def boundless(scene: Scene, policy: Policy, tenant: str) -> bool:
-    """Whether nothing limits what a tenant's users get there."""
+def boundless(scene: Scene, tenant: str) -> bool:
+    """Whether no hard quota limits a tenant."""
     account = scene.accounts.get(tenant)
-    return account is not None and account.max_nodes is None and account.max_allocations is None and policy.limits == Limits()
+    return account is not None and account.max_nodes is None and account.max_allocations is None
 
 
 def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:

@@ -15,58 +15,62 @@ _RANK: Final = (1 << _BITS) - 1
 
 
 class Part:
-    """Nodes of one fingerprint, or of several: how many in each group (by rank), and the groups in order of that number."""
+    """Nodes of one fingerprint, or of several: how many in each group (by rank), and the groups in order of that number.
 
-    __slots__ = ("_sizes", "groups", "total")
+    Changes are noted, and counted in when a group is asked about: the next change often takes them back.
+    """
 
-    groups: dict[int, int]
+    __slots__ = ("_groups", "_noted", "_sizes", "total")
+
     total: int
+    _groups: dict[int, int]
     _sizes: list[int]
+    _noted: dict[int, int]
 
     def __init__(self, groups: Mapping[int, int]) -> None:
-        self.groups = {rank: count for rank, count in groups.items() if count > 0}
-        self._sizes = sorted([count << _BITS | rank for rank, count in self.groups.items()])
-        self.total = sum(self.groups.values())
+        self._groups = {rank: count for rank, count in groups.items() if count > 0}
+        self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
+        self._noted = {}
+        self.total = sum(self._groups.values())
 
     def copy(self) -> Part:
         """One that may be changed apart."""
         part = Part.__new__(Part)
-        part.groups, part._sizes, part.total = self.groups.copy(), self._sizes.copy(), self.total
+        part._groups, part._sizes, part._noted, part.total = self._groups.copy(), self._sizes.copy(), self._noted.copy(), self.total
         return part
 
     def note(self, rank: int, by: int) -> None:
         """A group has more nodes, or fewer."""
-        groups, sizes = self.groups, self._sizes
-        before = groups.get(rank, 0)
-        after = before + by
+        noted = self._noted
+        noted[rank] = noted.get(rank, 0) + by
         self.total += by
-        if before:
-            del sizes[bisect_left(sizes, before << _BITS | rank)]
-        if after:
-            groups[rank] = after
-            insort(sizes, after << _BITS | rank)
-        else:
-            del groups[rank]
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """How many nodes each group has, if any."""
+        if self._noted:
+            self._settle()
+        return self._groups
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
         """(nodes, group), ascending."""
-        return [(size >> _BITS, size & _RANK) for size in self._sizes]
+        return [(size >> _BITS, size & _RANK) for size in self._by_size()]
 
     def holding(self, nodes: int) -> int | None:
         """The smallest group that holds so many; None if none does."""
-        sizes = self._sizes
+        sizes = self._by_size()
         at = bisect_left(sizes, nodes << _BITS)
         return sizes[at] & _RANK if at < len(sizes) else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
         """(nodes, group) of every group of so many, ascending."""
-        sizes = self._sizes
+        sizes = self._by_size()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
         """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
-        sizes = self._sizes
+        sizes = self._by_size()
         if sizes and sizes[-1] >> _BITS >= nodes:
             return 1
         reached = 0
@@ -78,7 +82,28 @@ class Part:
 
     def largest(self, groups: int) -> int:
         """How many nodes so many groups hold at most."""
-        return sum(size >> _BITS for size in self._sizes[-groups:]) if groups > 0 else 0
+        return sum([size >> _BITS for size in self._by_size()[-groups:]]) if groups > 0 else 0
+
+    def _by_size(self) -> list[int]:
+        if self._noted:
+            self._settle()
+        return self._sizes
+
+    def _settle(self) -> None:
+        groups, sizes = self._groups, self._sizes
+        for rank, by in self._noted.items():
+            if not by:
+                continue
+            before = groups.get(rank, 0)
+            after = before + by
+            if before:
+                del sizes[bisect_left(sizes, before << _BITS | rank)]
+            if after:
+                groups[rank] = after
+                insort(sizes, after << _BITS | rank)
+            else:
+                del groups[rank]
+        self._noted.clear()
 
 
 def tight(part: Part, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:

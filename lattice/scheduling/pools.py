@@ -17,14 +17,16 @@ _MOST = 2_000
 class Pool:
     """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
 
-    __slots__ = ("_at", "_machine", "_shape", "_sizes", "_tally", "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts",
-                 "version", "whole")  # fmt: skip
+    __slots__ = (
+        "_at", "_cells", "_machine", "_shape", "_sizes", "_tally",
+        "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole",
+    )  # fmt: skip
 
     whole: Part
     parts: dict[str, Part]
     """By fingerprint."""
-    version: int
-    """Grows when a count changes."""
+    _cells: dict[Bucket, tuple[int, Part]]
+    """Where each bucket is counted, beside the whole: its group and the part of its fingerprint."""
     _at: int
     _shape: int
 
@@ -40,7 +42,6 @@ class Pool:
         self.kinds = frozenset(bucket.key.hardware for bucket in buckets)
         self.mixed = len({bucket.key.home for bucket in buckets}) > 1
         """Whether nodes of several homes are among them."""
-        self.version = 0
         self._tally, self._sizes = -1, (0, 0)
         self._count()
 
@@ -53,10 +54,14 @@ class Pool:
     def reduced(self, caps: Mapping[Bucket, int]) -> Pool:
         """The same with so many nodes of these buckets, and those that are free now of the others; until the machine changes."""
         pool = self._like(caps)
-        pool._at, pool._shape, pool.whole = self._at, self._shape, self.whole.copy()
-        alone = len(self.parts) == 1
-        pool.parts = {name: pool.whole if alone else part.copy() for name, part in self.parts.items()}
-        pool._note({bucket: count - len(bucket.free) for bucket, count in caps.items()})
+        pool._at, pool._shape = self._at, self._shape
+        whole = pool.whole = self.whole.copy()
+        pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
+        for bucket, count in caps.items():
+            by, rank, part = count - len(bucket.free), self.members[bucket], pool.parts[bucket.key.fingerprint]
+            part.note(rank, by)
+            if part is not whole:
+                whole.note(rank, by)
         return pool
 
     def sync(self) -> None:
@@ -69,14 +74,15 @@ class Pool:
         if self._shape != machine.shape or len(log) - at > 4 * len(self.buckets):
             self._count()
             return
-        members = self.members
-        changes: dict[Bucket, int] = {}
+        cells, whole = self._cells, self.whole
         for bucket, by in log[at:]:
-            if bucket in members:
-                changes[bucket] = changes.get(bucket, 0) + by
+            cell = cells.get(bucket)
+            if cell is not None:
+                rank, part = cell
+                part.note(rank, by)
+                if part is not whole:
+                    whole.note(rank, by)
         self._at = len(log)
-        if changes:
-            self._note(changes)
 
     def cap(self, bucket: Bucket) -> int:
         """How many nodes of a bucket it may give."""
@@ -99,36 +105,12 @@ class Pool:
     def _like(self, caps: Mapping[Bucket, int]) -> Pool:
         pool = Pool.__new__(Pool)
         pool._machine, pool.buckets, pool.members, pool.by_group = self._machine, self.buckets, self.members, self.by_group
-        pool.kinds, pool.mixed, pool.caps, pool.version = self.kinds, self.mixed, caps, 0
+        pool.kinds, pool.mixed, pool.caps = self.kinds, self.mixed, caps
         pool._tally, pool._sizes = self._tally, self._sizes
         return pool
 
-    def _note(self, changes: Mapping[Bucket, int]) -> None:
-        """Count so many nodes of each bucket more, or fewer: each group and fingerprint once."""
-        members, parts = self.members, self.parts
-        groups: dict[int, int] = {}
-        for bucket, by in changes.items():
-            rank = members[bucket]
-            groups[rank] = groups.get(rank, 0) + by
-        changed = False
-        for rank, by in groups.items():
-            if by:
-                self.whole.note(rank, by)
-                changed = True
-        if len(parts) > 1:
-            cells: dict[tuple[str, int], int] = {}
-            for bucket, by in changes.items():
-                cell = bucket.key.fingerprint, members[bucket]
-                cells[cell] = cells.get(cell, 0) + by
-            for (name, rank), by in cells.items():
-                if by:
-                    parts[name].note(rank, by)
-                    changed = True
-        self.version += changed
-
     def _count(self) -> None:
         self._at, self._shape = len(self._machine.log), self._machine.shape
-        self.version += 1
         caps = self.caps
         parts: dict[str, dict[int, int]] = {}
         for bucket, rank in self.members.items():
@@ -141,6 +123,7 @@ class Pool:
         if len(parts) <= 1:
             self.whole = Part(next(iter(parts.values()), {}))
             self.parts = dict.fromkeys(parts, self.whole)
+            self._cells = {} if caps is not None else {bucket: (rank, self.whole) for bucket, rank in self.members.items()}
             return
         whole: dict[int, int] = {}
         for groups in parts.values():
@@ -148,6 +131,8 @@ class Pool:
                 whole[rank] = whole.get(rank, 0) + count
         self.whole = Part(whole)
         self.parts = {name: Part(groups) for name, groups in parts.items()}
+        if caps is None:
+            self._cells = {bucket: (rank, self.parts[bucket.key.fingerprint]) for bucket, rank in self.members.items()}
 
 
 class Pools:

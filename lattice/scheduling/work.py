@@ -56,7 +56,7 @@ class Candidate:
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each place
 class Holder:
     """One allocation that holds nodes (indices, ascending), from its ledger row and its object.
 
