@@ -233,7 +233,7 @@ def _table(said: dict[str, Any], name: str, before: dict[Any, Any], after: Mappi
     gone = [key for key in before if key not in after]
     put = [(key, value) for key, value in after.items() if (known := before.get(key, _ABSENT)) is not value and known != value]
     _change(before, gone, put)
-    said[name] = [gone, [(key, row(value)) for key, value in put]]
+    said[name] = [gone, [msgspec.Raw(_ENCODE((key, row(value)))) for key, value in put]]  # one by one: no long hold of the interpreter
 
 
 def _apply(said: Mapping[str, Any], name: str, table: dict[Any, Any], value: Callable[[Any], Any]) -> None:
