@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.forecast import Expected, Forecaster
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.preemption import PreemptionLimits
+from lattice.scheduling.scene import Window, mask_of
+from lattice.scheduling.work import Holder
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
@@ -28,10 +30,14 @@ from tests.unit.scheduling.moments import ALICE, NOW, holding, moment, pending
 HPC = VCluster(metadata=Metadata(name="hpc"))
 
 
-def desk(nodes: int = 4, *, running: int = 3, waiting: int = 4) -> tuple[LoopDesk, Loop]:
+def desk(
+    nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
+    bursting: Collection[str] = (), limits: PreemptionLimits | None = None,
+) -> tuple[LoopDesk, Loop]:  # fmt: skip
     """A loop with work on some nodes, and one that waits for more than are free."""
-    queue = (pending(2, nodes=waiting),)
-    situation = moment(nodes, (holding(1, tuple(range(running)), 1),) if running else (), queue)
+    queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
+    held = holders or ((holding(1, tuple(range(running)), 1),) if running else ())
+    situation = moment(nodes, tuple(held), queue)
     clock = ManualClock(NOW)
 
     def nothing(*_: Any) -> Any:
@@ -58,7 +64,7 @@ def desk(nodes: int = 4, *, running: int = 3, waiting: int = 4) -> tuple[LoopDes
     made = LoopDesk(
         clock, loop, candidate=candidate_from, holders=lambda: situation.scene.holders, expected=dict, suppose=suppose,
         number=lambda _uid: 7, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
-        bursts=lambda _tenant: False, limits=PreemptionLimits,
+        bursts=lambda tenant: tenant in bursting, limits=lambda: limits or PreemptionLimits(),
     )  # fmt: skip
     return made, loop
 
@@ -81,6 +87,42 @@ async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
     assert bool(found.victims) != bool(found.reason)
+
+
+def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> Holder:
+    """Work of class 2 that has just begun."""
+    return holding(number, nodes, owner, preemption_class=2, started=NOW - 60, walltime=7200.0, end=NOW + 7140, **fields)
+
+
+async def test_work_of_a_tenant_above_its_share_goes_first() -> None:
+    holders = [low(3, (0,)), low(4, (1,), 2)]
+    for bursting, whose in (((), "your tenant"), (("FOREIGN-lab",), "other tenants"), (("physics", "FOREIGN-lab"), "your tenant")):
+        made, loop = desk(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
+        found = (await made.why(uid(2), ALICE)).preemption
+        assert found is not None
+        assert [victim.whose for victim in found.victims] == [whose]
+        loop.scene.validate()
+
+
+async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_its_end() -> None:
+    holders = [low(3, (0,)), low(4, (1,))]
+
+    async def reason(limits: PreemptionLimits) -> str:
+        made, _ = desk(4, waiting=4, holders=holders, preemption_class=8, limits=limits)
+        found = (await made.why(uid(2), ALICE)).preemption
+        return "" if found is None else found.reason
+
+    assert await reason(PreemptionLimits()) == ""
+    assert await reason(PreemptionLimits(most_victims=1)) == "TooFewFreed"
+    assert await reason(PreemptionLimits(near_completion=7200.0)) == "NoneToPreempt"
+
+
+async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> None:
+    made, loop = desk(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
+    loop.scene.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
+    found = (await made.why(uid(2), ALICE)).preemption
+    assert found is not None
+    assert (found.victims, found.reason) == ([], "TooFewNodes")
 
 
 async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
