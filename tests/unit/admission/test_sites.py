@@ -78,6 +78,15 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         pytest.param("Tenant", "bio", {"budget": {"fairShareTarget": "x"}}, "QuantityInvalid", "fairShareTarget", id="share's text"),
         pytest.param("LatticeConfig", "lattice", {"scheduling": {"victims": 0}}, "OptionInvalid", "limits: 1 to 16", id="victims"),
         pytest.param("LatticeConfig", "lattice", {"scheduling": {"energyPrice": 2}}, "OptionInvalid", "energyPrice is 2", id="price"),
+        pytest.param(
+            "LatticeConfig", "lattice", {"scheduling": {"recording": {"maxSize": "1Ki"}}}, "OptionInvalid", "at least: 1048576", id="size"
+        ),
+        pytest.param(
+            "LatticeConfig", "lattice", {"scheduling": {"recording": {"maxSize": "big"}}}, "QuantityInvalid", "maxSize", id="no size"
+        ),
+        pytest.param(
+            "LatticeConfig", "lattice", {"scheduling": {"recording": {"maxAge": "1s"}}}, "OptionInvalid", "maxAge is 1s", id="age"
+        ),
         pytest.param("LatticeConfig", "lattice", {"scheduling": {"energyPriceUntil": "x"}}, "TimeInvalid", "energyPriceUntil", id="until"),
         pytest.param(
             "LatticeConfig", "lattice", {"scheduling": {"referenceWait": "0s"}}, "OptionInvalid", "referenceWait is 0s", id="wait"
@@ -118,6 +127,7 @@ def test_a_bad_object_is_refused(kind: str, name: str, spec: dict[str, Any], rea
         ("VCluster", "new", {"profile": "Service", "borrowing": {"borrow": True, "maxBorrowed": 4, "maxDuration": "2h"}}),
         ("Tenant", "bio", {"budget": {"gpuHours": 100, "fairShareTarget": "150m", "burstAllowance": "1500m"}}),
         ("LatticeConfig", "lattice", {"scheduling": {"energyPrice": "300m", "energyPriceUntil": "2026-12-01T08:00:00Z"}}),
+        ("LatticeConfig", "lattice", {"scheduling": {"recording": {"enabled": True, "maxSize": "1Gi", "maxAge": "3d"}}}),
         ("LatticeConfig", "lattice", {}),
         ("LatticeNode", "n1", {"drain": {"reason": "dimm"}}),
         ("Ledger", "lattice", {"anything": 1}),

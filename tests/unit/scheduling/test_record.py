@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -13,6 +16,7 @@ from lattice.errors import Corrupt
 from lattice.scheduling import record_rows
 from lattice.scheduling.chronicle import Chronicler, Reader, Turn, encoded
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.cycle_log import OPENING, WHOLE, frame
 from lattice.scheduling.machine import Machine
 from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, PROFILES, SENSITIVE_RESERVATION, Borrowing, Policy
@@ -134,6 +138,38 @@ def test_every_recorded_cycle_decides_again_what_it_decided_byte_for_byte(seed: 
         rebuild(turn.moment).validate()
         assert encoded(reproduce(turn.moment)) == encoded(outcomes)
         assert again(turn).differences == ()
+
+
+REPRODUCING = """
+import sys
+from lattice.scheduling.cycle_log import scan
+from lattice.scheduling.reproduction import again, turns
+log = sys.stdin.buffer.read()
+for cycle in sorted({frame.cycle for frame in scan(log).frames}):
+    for one in map(again, turns(log, cycle)):
+        print(cycle, one.turn.moment.vcluster, one.same, one.differences)
+"""
+
+
+@pytest.mark.parametrize("hashes", ["1", "2"])
+def test_another_process_whose_sets_are_in_another_order_decides_the_same(hashes: str) -> None:
+    log, expected = OPENING, []
+    cycle = 0
+    for seed in range(12):
+        for moment, outcomes, _ in recorded(seed, cycles=3):
+            cycle += 1
+            payload = Chronicler("1.0").payload(replace(moment, cycle=cycle), outcomes, whole=True)
+            log += frame(WHOLE, cycle, moment.now, payload)
+            expected.append(f"{cycle} {moment.vcluster} True ()")
+    done = subprocess.run(
+        [sys.executable, "-c", REPRODUCING],
+        input=log,
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONHASHSEED": hashes},
+    )
+    assert done.stdout.decode().splitlines() == expected
 
 
 def a_busy_turn() -> Turn:
