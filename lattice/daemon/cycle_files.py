@@ -55,15 +55,14 @@ class CycleFolder:
 
     def _excerpt(self, cycle: int) -> bytes:
         files = self.files()
-        chosen = files[-1:] if cycle == LATEST else [file for file in files if (_first(file) or 0) <= cycle][-1:]
+        if cycle == LATEST:
+            begun = [file for file in files if any(one.last or one.damage for one in _stretches(file))]
+            return _excerpt_of((begun or files)[-1], cycle)
+        chosen = [file for file in files if (_first(file) or 0) <= cycle]
         if not chosen:
             oldest = _first(files[0])
             raise NotFound(f"cycle {cycle} is not kept any more: the oldest that is kept is {oldest}", reason="CycleNotRecorded")
-        try:
-            with _contents(chosen[0]) as data:
-                return excerpt(data, cycle)
-        except (NotFound, Corrupt, Rejected) as error:
-            raise type(error)(f"{chosen[0].name}: {error.message}", reason=error.reason) from error
+        return _excerpt_of(chosen[-1], cycle)
 
     def last(self) -> int:
         """The number of the last cycle that is recorded; 0: none."""
@@ -98,8 +97,7 @@ class CycleWriter:
         try:
             _write_all(self._file, frames)
         except OSError:
-            os.ftruncate(self._file, self._size)
-            self.close()
+            self._take_back(new=new)
             raise
         self._size += len(frames)
 
@@ -123,14 +121,27 @@ class CycleWriter:
             os.close(self._file)
         self._file, self._name = None, ""
 
+    def _take_back(self, *, new: bool) -> None:
+        """Leave no half frame, and no file without one."""
+        assert self._file is not None, "something was written"  # noqa: S101
+        os.ftruncate(self._file, self._size)
+        file = self._path / self._name
+        self.close()
+        if new:
+            file.unlink(missing_ok=True)
+
     def _begin(self, first: int, now: float) -> None:
         self.close()
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{_PREFIX}{first:012d}{_SUFFIX}"
         self._file = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._name, self._size, self._began = name, 0, now
-        _write_all(self._file, OPENING)
-        self._size = len(OPENING)
+        try:
+            _write_all(self._file, OPENING)
+        except OSError:
+            self.close()
+            (self._path / name).unlink(missing_ok=True)
+            raise
+        self._name, self._size, self._began = name, len(OPENING), now
 
 
 def _first(file: Path) -> int | None:
@@ -138,6 +149,14 @@ def _first(file: Path) -> int | None:
     number = file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and number.isascii() and number.isdigit()
     return int(number) if ours else None
+
+
+def _excerpt_of(file: Path, cycle: int) -> bytes:
+    try:
+        with _contents(file) as data:
+            return excerpt(data, cycle)
+    except (NotFound, Corrupt, Rejected) as error:
+        raise type(error)(f"{file.name}: {error.message}", reason=error.reason) from error
 
 
 def _stretches(file: Path) -> Iterator[Stretch]:

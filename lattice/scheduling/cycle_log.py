@@ -95,6 +95,8 @@ def check_format(data: bytes) -> int:
 
 def scan(data: bytes, *, check: bool = True) -> Scan:
     """The frames of a file; without `check` their contents are not looked at, and only lengths tell of damage."""
+    if len(data) < len(OPENING) and OPENING.startswith(bytes(data[:])):
+        return Scan((), torn=len(data))  # whoever made the file was killed before it was begun
     at = check_format(data)
     frames: list[Frame] = []
     damage = ""

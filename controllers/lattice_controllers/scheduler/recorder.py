@@ -164,6 +164,9 @@ class Recorder:
             await self._some.wait()
             self._some.clear()
             turns, self._waiting = self._waiting, []
+            if self._clock.monotonic() < self._failed_until:
+                self._metrics.recorded.labels("failed").inc(_cycles(turns))
+                continue
             failure = await self._guard.attempt_async("write", partial(self._written, turns))
             if failure is not None:
                 self._fail(failure.reason)

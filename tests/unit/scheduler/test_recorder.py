@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -220,11 +221,33 @@ def test_one_cycle_that_is_larger_than_all_that_is_allowed_is_refused(tmp_path: 
     assert refused.value.errno == errno.EFBIG
 
 
+def test_a_file_that_the_system_lets_grow_no_further_keeps_only_whole_frames(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = CycleWriter(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        written = 0
+        with pytest.raises(OSError, match="too large"):
+            for cycle in range(1, 20):
+                new = cycle == 1
+                writer.write(a_frame(WHOLE if new else CHANGES, cycle, 150_000), cycle, 1.0, new=new, most=1 << 30)
+                written = cycle
+        with pytest.raises(OSError, match="too large"):
+            writer.write(a_frame(WHOLE, 20, 1_100_000), 20, 1.0, new=True, most=1 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [(one.first, one.last, one.torn) for one in CycleFolder(tmp_path).cycles().stretches] == [(1, written, 0)]
+    assert CycleFolder(tmp_path).cycle().cycle == written == 6
+
+
 def test_numbers_go_on_behind_a_file_that_holds_nothing_whole(tmp_path: Path) -> None:
     filled(tmp_path, 5).close()
-    for content in (b"", OPENING, OPENING + a_frame(WHOLE, 6)[:-1]):
+    for content in (b"", OPENING[:5], OPENING, OPENING + a_frame(WHOLE, 6)[:-1]):
         (tmp_path / "cycles-000000000006.log").write_bytes(content)
         assert CycleFolder(tmp_path).last() == 5
+        assert CycleFolder(tmp_path).cycle().cycle == 5
+        with pytest.raises(NotFound, match="the log holds no cycle"):
+            CycleFolder(tmp_path).cycle(6)
 
 
 def test_what_a_killed_process_left_of_its_last_cycle_is_left_out_and_said(tmp_path: Path) -> None:
@@ -268,7 +291,7 @@ def test_another_format_is_refused_with_both_numbers(tmp_path: Path, text: bytes
         CycleFolder(file).cycle()
 
 
-@pytest.mark.parametrize("text", [b"", b"hello", b"1 something else\n", b"\x00" * 100])
+@pytest.mark.parametrize("text", [b"hello", b"1 something else\n", b"\x00" * 100])
 def test_what_is_no_cycle_log_is_refused(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "some.log"
     file.write_bytes(text)
