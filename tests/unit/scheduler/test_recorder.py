@@ -226,18 +226,17 @@ def test_a_file_that_the_system_lets_grow_no_further_keeps_only_whole_frames(tmp
     writer = CycleWriter(tmp_path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
     try:
-        written = 0
+        for cycle in range(1, 7):
+            new = cycle == 1
+            writer.write(a_frame(WHOLE if new else CHANGES, cycle, 150_000), cycle, 1.0, new=new, most=1 << 30)
         with pytest.raises(OSError, match="too large"):
-            for cycle in range(1, 20):
-                new = cycle == 1
-                writer.write(a_frame(WHOLE if new else CHANGES, cycle, 150_000), cycle, 1.0, new=new, most=1 << 30)
-                written = cycle
+            writer.write(a_frame(CHANGES, 7, 150_000), 7, 1.0, new=False, most=1 << 30)
         with pytest.raises(OSError, match="too large"):
             writer.write(a_frame(WHOLE, 20, 1_100_000), 20, 1.0, new=True, most=1 << 30)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [(one.first, one.last, one.torn) for one in CycleFolder(tmp_path).cycles().stretches] == [(1, written, 0)]
-    assert CycleFolder(tmp_path).cycle().cycle == written == 6
+    assert [(one.first, one.last, one.torn) for one in CycleFolder(tmp_path).cycles().stretches] == [(1, 6, 0)]
+    assert CycleFolder(tmp_path).cycle().cycle == 6
 
 
 def test_numbers_go_on_behind_a_file_that_holds_nothing_whole(tmp_path: Path) -> None:
