@@ -110,6 +110,8 @@ def site(purpose: str, *, nodes: int, fsync: bool = True, nodes_config: dict[str
         with made.admin() as cluster:
             install.grant(cluster, TENANT, "alice", admin=False)
             until(Seen(lambda: cluster.get(TENANTS, TENANT), _is_ready), within=20, what="the tenant")
+        with made.alice() as cluster:
+            until(lambda: _may_list(cluster), within=20, what="alice's rights")
         if nodes_config:
             made.configure({"nodes": nodes_config})
         yield made
@@ -127,6 +129,14 @@ def _keep(instance: Instance) -> None:
             shutil.copytree(instance.where.logs, goal / "logs", dirs_exist_ok=True)
             shutil.copy(instance.where.audit_log, goal / "audit.log")
             print(f"logs are kept in {goal}", file=sys.stderr)
+
+
+def _may_list(cluster: BlockingCluster) -> bool:
+    """Whether the API server has read the bindings that the operator made."""
+    with contextlib.suppress(errors.Denied):
+        cluster.list(ALLOCATIONS, TENANT)
+        return True
+    return False
 
 
 def _is_ready(item: dict[str, Any]) -> bool:

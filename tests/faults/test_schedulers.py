@@ -30,8 +30,9 @@ def another(scene: Scene) -> Iterator[ProcessId]:
     """A second scheduler of the same cluster."""
     first = next(component for component in scene.instance.components() if component.name == "scheduler")
     argv = list(first.argv)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        argv[argv.index("--metrics-address") + 1] = f"127.0.0.1:{free.getsockname()[1]}"
+    for flag in ("--metrics-address", "--answers-listen"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            argv[argv.index(flag) + 1] = f"127.0.0.1:{free.getsockname()[1]}"
     environment = processes.environment_for(os.environ, scene.instance.where.mark, "scheduler-2")
     with (
         scene.instance.where.log("scheduler-2").open("ab") as log,
