@@ -86,11 +86,11 @@ class CycleWriter:
         """Whether the next frame begins a file, and so must be whole; sizes in bytes, ages in seconds."""
         return self._file is None or self._size >= most // _PARTS or now - self._began >= age / _PARTS
 
-    def write(self, frames: bytes, first: int, now: float, *, new: bool, most: int) -> None:
-        """Append frames, to a new file if `new`; the oldest files go first where they would not fit."""
+    def write(self, frames: bytes, first: int, now: float, *, new: bool, most: int) -> int:
+        """Append frames, to a new file if `new`; the oldest files go first where they would not fit. The bytes of all files then."""
         if len(frames) > most:
             raise OSError(errno.EFBIG, f"one cycle takes {len(frames)} bytes, and {most} are allowed (scheduling.recording.maxSize)")
-        self.trim(most - len(frames) - len(OPENING), now, None)
+        left = self.trim(most - len(frames) - len(OPENING), now, None)
         if new:
             self._begin(first, now)
         assert self._file is not None, "the first frames begin a file"  # noqa: S101
@@ -100,6 +100,7 @@ class CycleWriter:
             self._take_back(new=new)
             raise
         self._size += len(frames)
+        return left + len(frames) + (len(OPENING) if new else 0)
 
     def trim(self, most: int, now: float, age: float | None) -> int:
         """Remove the oldest files until at most so many bytes are left, and those written before that age; what is left."""

@@ -46,7 +46,7 @@ def test_what_the_scheduler_decided_is_decided_again_byte_for_byte_by_an_adminis
     alice.apply("runs", nodes=nodes - 1, entrypoint="sleep 600", walltime="20m")
     alice.phase("runs", "Running")
     alice.apply("waits", nodes=nodes, entrypoint="true")
-    seen = Seen(lambda: last(admin_there), lambda cycle: decided(admin_there, cycle, "waits"))
+    seen = Seen(lambda: last(admin_there), lambda cycle: bool(decided(admin_there, cycle, "waits")))
     cycle = until(seen, within=20, every=0.5, what="a recorded cycle with the work that waits")
     jsonschema.validate(cycle, json.loads((SCHEMAS / "cycle-v1.json").read_text()))
     assert cycle["reproduced"], cycle
@@ -71,7 +71,7 @@ def test_a_log_is_read_without_a_cluster_and_a_cycle_that_is_not_there_names_wha
 ) -> None:
     alice = person(control_plane, "alice", tenant.namespace)
     alice.apply("waits", nodes=len(control_plane.site().nodes) + 1, entrypoint="true")
-    seen = Seen(lambda: last(admin_there), lambda cycle: decided(admin_there, cycle, "waits"))
+    seen = Seen(lambda: last(admin_there), lambda cycle: bool(decided(admin_there, cycle, "waits")))
     cycle = until(seen, within=20, every=0.5, what="a recorded cycle")
     folder = control_plane.site().where.directory / "cycles"
     admin_there.environ["KUBECONFIG"] = "/nowhere"

@@ -174,12 +174,13 @@ class Recorder:
 
     async def _written(self, turns: Turns) -> None:
         try:
-            await asyncio.to_thread(self._writing.write, turns, self._allowed, self._clock.now())
+            total = await asyncio.to_thread(self._writing.write, turns, self._allowed, self._clock.now())
         except OSError as error:
             self._fail(error.strerror or str(error))
             self._metrics.recorded.labels("failed").inc(_cycles(turns))
         else:
             self._metrics.recording.set(int(self._allowed.enabled))
+            self._metrics.recording_bytes.set(total)
             self._metrics.recorded.labels("written").inc(_cycles(turns))
 
     async def _trim(self) -> None:
@@ -210,17 +211,19 @@ class _Writing:
         """Turns since the last whole moment."""
         self._turn = threading.Lock()
 
-    def write(self, turns: Turns, allowed: Allowed, now: float) -> None:
-        """Append these cycles."""
+    def write(self, turns: Turns, allowed: Allowed, now: float) -> int:
+        """Append these cycles; the bytes of all that is kept then."""
+        total = 0
         with self._turn:
             try:
                 for number, cycle in groupby(turns, key=lambda turn: turn[0].cycle):
                     new = self._files.due(allowed.size, now, allowed.age)
                     frames = self._frames(list(cycle), whole=new or self._since >= WHOLE_EVERY)
-                    self._files.write(frames, number, now, new=new, most=allowed.size)
+                    total = self._files.write(frames, number, now, new=new, most=allowed.size)
             except BaseException:
                 self._files.close()  # the chronicler is ahead of the file: the next one begins anew
                 raise
+        return total
 
     def trim(self, allowed: Allowed, now: float) -> int:
         """Remove what is too much or too old."""

@@ -101,6 +101,8 @@ async def test_each_cycle_is_read_back_with_all_its_vclusters_and_decides_again(
             assert [list(turn.outcomes) for turn in found] == outcomes
             assert all(again(turn).differences == () for turn in found)
         assert turns((await here.recorder.cycle(0)).log)[0].moment.cycle == max(decided)
+        kept = sum(file.stat().st_size for file in here.folder.iterdir())
+        assert here.metrics.registry.get_sample_value("lattice_scheduler_recording_bytes") == kept
 
 
 def _one_is_written(here: Recording) -> bool:
