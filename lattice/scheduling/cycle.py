@@ -8,7 +8,7 @@ score; other vclusters see them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from lattice.scheduling.gates import WIDE, Room, admission, boundless, hard_quota, own_wishes, room, vcluster_limits
@@ -18,7 +18,7 @@ from lattice.scheduling.placement import Counts, nodes_of
 from lattice.scheduling.policy import Limits
 from lattice.scheduling.profile import Promise
 from lattice.scheduling.reasons import Explainer
-from lattice.scheduling.scene import Scene, Totalled
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES
 from lattice.scheduling.work import Candidate
 
@@ -92,7 +92,7 @@ class _Cycle:
     def queue(self) -> Iterator[tuple[Candidate, Score | None]]:
         """The candidates in order, with their scores if they are asked for."""
         known, scores = self._known, self._scores
-        totals = scores.totals if isinstance(scores, Totalled) else [score.total for score in scores]
+        totals: Sequence[float] = getattr(scores, "totals", None) or [score.total for score in scores]
         for place in self.strategy.order(known, totals):
             yield known[place], scores[place] if self._explain else None
 

@@ -108,8 +108,7 @@ class Lane:
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
             pool = self.pool
-            caps = profile.capacities(pool.members, now, now + duration, self.reservation)
-            pool = pool.reduced({bucket: count for bucket, count in caps.items() if count != len(bucket.free)})
+            pool = pool.reduced(profile.reductions(pool.members, now + duration, self.reservation))
             known = self._now_pools[duration] = (stamp, pool)
         return known[1]
 

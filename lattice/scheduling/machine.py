@@ -154,6 +154,13 @@ class Key:
     fingerprint: str
     home: str
     marks: frozenset[int] = frozenset()
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.hardware, self.group, self.switch, self.fingerprint, self.home, self.marks)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def plain(self) -> Key:

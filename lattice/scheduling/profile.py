@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from lattice.scheduling.machine import NEVER, Bucket, Key, Machine
 
@@ -56,6 +57,9 @@ class Closing:
     mask: int
 
 
+_NEVER_HELD: Final[tuple[Promise | None, list[tuple[Bucket, int]]]] = (None, [])
+
+
 class Profile:
     """What is free when, for one cycle; follows the machine as the cycle places work."""
 
@@ -69,11 +73,11 @@ class Profile:
         self._overrun = overrun
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
+        self._taken_back: dict[str, tuple[Promise | None, list[tuple[Bucket, int]]]] = {}
+        """Promises that were removed, with their slots: most are given again as they were."""
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
         self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
         self._rounded: dict[float, float] = {}
-        self._reductions: dict[tuple[float, float], Mapping[Bucket, int]] = {}
-        self._reductions_at = (-1, -1, -1)
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
         for promise in promises:
             self.add(promise)
@@ -81,13 +85,21 @@ class Profile:
     def add(self, promise: Promise) -> None:
         """These nodes are kept for it."""
         self.version += 1
-        self.promises[promise.uid] = promise
-        slots: dict[Bucket, int] = {}
-        for bucket, count in self._buckets(promise):  # buckets of the promise may have become one
-            slots[bucket] = slots.get(bucket, 0) + count
-        self._slots[promise.uid] = list(slots.items())
-        for bucket, count in slots.items():
-            self._reserved.setdefault(bucket, {})[promise.uid] = (promise.start, promise.end, count)
+        uid, start, end = promise.uid, promise.start, promise.end
+        self.promises[uid] = promise
+        before, slots = self._taken_back.get(uid, _NEVER_HELD)
+        if before is not promise:
+            whole: dict[Bucket, int] = {}
+            for bucket, count in self._buckets(promise):  # buckets of the promise may have become one
+                whole[bucket] = whole.get(bucket, 0) + count
+            slots = list(whole.items())
+        self._slots[uid] = slots
+        for bucket, count in slots:
+            known = self._reserved.get(bucket)
+            if known is None:
+                self._reserved[bucket] = {uid: (start, end, count)}
+            else:
+                known[uid] = (start, end, count)
             self._leasts.pop(bucket, None)
 
     def remove(self, uid: str) -> Promise | None:
@@ -96,7 +108,9 @@ class Profile:
         if promise is None:
             return None
         self.version += 1
-        for bucket, _ in self._slots.pop(uid):
+        slots = self._slots.pop(uid)
+        self._taken_back[uid] = promise, slots
+        for bucket, _ in slots:
             self._leasts.pop(bucket, None)
             del self._reserved[bucket][uid]
             if not self._reserved[bucket]:
@@ -109,7 +123,7 @@ class Profile:
 
     def crosses(self, start: float, end: float) -> bool:
         """Whether any window lies in [start, end)."""
-        return any(closing.start < end and start < closing.end for closing in self.closings)
+        return bool(self.closings) and any(closing.start < end and start < closing.end for closing in self.closings)
 
     def closed(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> Closing | None:
         """The first window that keeps work of this reservation (or none) off a bucket in [start, end)."""
@@ -129,7 +143,11 @@ class Profile:
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
         """How many nodes of a bucket are free from start to end: nothing promised to others, no window in the way."""
-        return self.capacities((bucket,), start, end, reservation)[bucket]
+        slots = self._reserved.get(bucket)
+        left = self._at(bucket, start) if slots is None else self._remembered(bucket, slots, start, end)
+        if not left or not (reservation or self.crosses(start, end)):
+            return left
+        return left if self._open(bucket, start, end, reservation) else 0
 
     def capacities(self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "") -> dict[Bucket, int]:
         """`capacity` of each bucket."""
@@ -137,14 +155,20 @@ class Profile:
             caps = {bucket: len(bucket.free) for bucket in buckets}
         else:
             caps = {bucket: self._at(bucket, start) for bucket in buckets}
-        for bucket, count in self._reduced(start, end).items():
-            if bucket in caps:
-                caps[bucket] = count
+        caps.update(self._reduced(caps, start, end))
         if reservation or self.crosses(start, end):
             for bucket in buckets:
-                if self.closed(bucket, start, end, reservation) or (reservation and not self.inside(bucket, start, end, reservation)):
+                if not self._open(bucket, start, end, reservation):
                     caps[bucket] = 0
         return caps
+
+    def reductions(self, buckets: Mapping[Bucket, object], end: float, reservation: str = "") -> dict[Bucket, int]:
+        """`capacity` from now to an end of those buckets of which not every free node may be used."""
+        if reservation or self.crosses(self.now, end):
+            caps = self.capacities(buckets, self.now, end, reservation)
+        else:
+            caps = self._reduced(buckets, self.now, end)
+        return {bucket: count for bucket, count in caps.items() if count != len(bucket.free)}
 
     def starts(self, members: Mapping[Bucket, int], nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
         """The times after now and before another, ascending, from which so many may be free for so long: totals say so, buckets may
@@ -156,18 +180,25 @@ class Profile:
         since = max(times[enough], self.now)
         kept = self._kept(members)
         points = {time for time in times[enough:] if self.now < time < before}
-        points.update(stop for _, stop, _ in kept if self.now < stop and since <= stop < before)
+        points.update([stop for _, stop, _ in kept if self.now < stop and since <= stop < before])
         for closing in self.closings:
             if any(closing.mask in bucket.key.marks for bucket in members):
                 points.update(time for time in (closing.start, closing.end) if self.now < time and since <= time < before)
 
         def left(time: float) -> int:
-            return reached[bisect_right(times, time) - 1] - sum(count for begin, stop, count in kept if begin <= time < stop)
+            count = reached[bisect_right(times, time) - 1]
+            for begin, stop, part in kept:
+                if begin <= time < stop:
+                    count -= part
+            return count
 
         for time in sorted(points):
             if left(time) >= nodes:
                 end = time + duration
-                if all(left(begin) >= nodes for begin, _, _ in kept if time < begin < end):
+                for begin, _, _ in kept:
+                    if time < begin < end and left(begin) < nodes:
+                        break
+                else:
                     yield time
 
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
@@ -194,23 +225,25 @@ class Profile:
     def _kept(self, members: Mapping[Bucket, int]) -> list[tuple[float, float, int]]:
         """What is promised of these buckets: from, until, nodes."""
         kept = []
+        slots = self._slots
         for uid, promise in self.promises.items():
-            count = sum(part for bucket, part in self._slots[uid] if bucket in members)
+            count = 0
+            for bucket, part in slots[uid]:
+                if bucket in members:
+                    count += part
             if count:
                 kept.append((promise.start, promise.end, count))
         return kept
 
-    def _reduced(self, start: float, end: float) -> Mapping[Bucket, int]:
-        """`capacity` of the buckets of which anything is promised."""
-        stamp = (self.version, len(self._machine.log), self._machine.shape)
-        if self._reductions_at != stamp:
-            self._reductions.clear()
-            self._reductions_at = stamp
-        known = self._reductions.get((start, end))
-        if known is None:
-            known = {bucket: self._remembered(bucket, slots, start, end) for bucket, slots in self._reserved.items()}
-            self._reductions[start, end] = known
-        return known
+    def _reduced(self, buckets: Mapping[Bucket, object], start: float, end: float) -> dict[Bucket, int]:
+        """`capacity` of those of the buckets of which anything is promised, whatever windows there are."""
+        return {bucket: self._remembered(bucket, slots, start, end) for bucket, slots in self._reserved.items() if bucket in buckets}
+
+    def _open(self, bucket: Bucket, start: float, end: float, reservation: str) -> bool:
+        """Whether no window keeps work of this reservation (or none) off a bucket; a reservation's is on its own nodes only."""
+        if self.closed(bucket, start, end, reservation):
+            return False
+        return not reservation or self.inside(bucket, start, end, reservation)
 
     def _remembered(self, bucket: Bucket, slots: dict[str, tuple[float, float, int]], start: float, end: float) -> int:
         known = self._leasts.get(bucket)
@@ -222,17 +255,18 @@ class Profile:
         return least
 
     def _least(self, bucket: Bucket, slots: Collection[tuple[float, float, int]], start: float, end: float) -> int:
-        least = self._at(bucket, start)
-        for begin, stop, count in slots:
-            if begin <= start < stop:
-                least -= count
-        for point, _, _ in slots:
-            if start < point < end:
-                free = self._at(bucket, point)
-                for begin, stop, count in slots:
-                    if begin <= point < stop:
-                        free -= count
-                least = min(least, free)
+        _, times, totals = self._released(bucket)
+        free, now = len(bucket.free), self.now
+        least = free
+        for point in [start, *[begin for begin, _, _ in slots if start < begin < end]]:
+            left = free
+            if point > now and (place := bisect_right(times, point)):
+                left += totals[place - 1]
+            for begin, stop, count in slots:
+                if begin <= point < stop:
+                    left -= count
+            if left < least or point == start:
+                least = left
         return max(0, least)
 
     def _at(self, bucket: Bucket, time: float) -> int:

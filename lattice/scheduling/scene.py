@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar
 
 from lattice.errors import Corrupt
 from lattice.scheduling.machine import NEVER, Machine, indices_of
@@ -65,15 +65,8 @@ class Scoring(Protocol):
     """The cost function of one vcluster."""
 
     def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
-        """A score for each candidate, in their order."""
+        """A score for each candidate, in their order; where the sequence has `totals`, scores are made only when they are asked for."""
         ...
-
-
-@runtime_checkable
-class Totalled(Protocol):
-    """Scores that know their totals without being made."""
-
-    totals: Sequence[float]
 
 
 class ClassThenWaiting:

@@ -72,7 +72,7 @@ class _Columns:
     @property
     def crowded(self) -> bool:
         """Whether most of what is kept belongs to candidates that are gone."""
-        return len(self._known) > 2 * len(self.candidates) + 64
+        return len(self._known) > 2 * len(self.candidates) + 8
 
     def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
         """f4 and f9 of each shape, from the capacity of each need; those of the last cycle where none has changed."""
