@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 WHOLE_EVERY: Final = 256
 """Turns between two whole moments: so many are read to find one."""
-MOST_WAITING: Final = 128
+MOST_WAITING: Final = 32
 """Turns that wait to be written; while there are more, cycles are left out."""
 AGAIN_SECONDS: Final = 300.0
 """After a failure to write."""

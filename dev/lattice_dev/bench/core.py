@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
+from lattice import __version__
+from lattice.scheduling.chronicle import Chronicler
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.cycle_log import CHANGES, frame
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.record import completed, look
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
@@ -35,6 +39,8 @@ SCAN_MILLISECONDS: Final = {(100, 1_000): 2.9, (500, 5_000): 36.0, (1_000, 10_00
 """The scan in the design's figures."""
 AIMS: Final = {(1_000, 10_000): 5.0, (10_000, 100_000): 60.0}
 SMALL_CHANGE: Final = Aim(10.0)
+RECORDED: Final = Aim(10.0)
+"""Nothing holds the loop for longer."""
 SPEED_UP: Final = Aim(40.0, at_least=True)
 HARDWARE: Final = (("GH200", 4, 96, 72), ("A100", 8, 80, 64), ("", 0, 0, 128))
 NEEDS: Final = (Need(), Need(gpu_type="GH200", gpus=4), Need(gpu_type="A100", gpus=1), Need(gpus=1), Need(cpus=100))
@@ -142,6 +148,8 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
         made.scene.policies["hpc"] = replace(made.scene.policies["hpc"], depth=10)
         reserved, placed = _cycles(made, repeats)
         figures.append(Figure(f"cycle with 10 reservations, {label}", reserved, "ms", detail=f"places {placed}"))
+        looked, written = _recorded(made)
+        figures.append(Figure(f"recording a cycle, {label}", looked, "ms", RECORDED, detail=f"on the loop; in a thread {written:.1f} ms"))
         if nodes > 10_000:
             figures.append(Figure(f"cycle after a small change, {label}", _after_a_change(made), "ms", SMALL_CHANGE))
         return figures
@@ -177,6 +185,28 @@ def _after_a_change(made: Instance) -> float:
         list(decide(made.scene, "hpc", [newcomer], NOW))
         times.append((time.process_time() - began) * 1e3)
     return median(times)
+
+
+def _recorded(made: Instance) -> tuple[float, float]:
+    """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
+    looks: list[float] = []
+    writes: list[float] = []
+    chronicler = Chronicler(__version__)
+    for cycle in range(10):
+        began = time.process_time()
+        seen = look(made.scene, "hpc", made.candidates, NOW, cycle)
+        looks.append((time.process_time() - began) * 1e3)
+        outcomes = list(decide(made.scene, "hpc", made.candidates, NOW))
+        began = time.process_time()
+        seen = completed(seen, made.scene)
+        looks[-1] += (time.process_time() - began) * 1e3
+        began = time.process_time()
+        frame(CHANGES, cycle, NOW, chronicler.payload(seen, outcomes, whole=not cycle))
+        writes.append((time.process_time() - began) * 1e3)
+        for outcome in outcomes:
+            if isinstance(outcome, Placed):
+                made.scene.drop_holder(outcome.candidate.uid)
+    return median(looks), median(writes[1:])
 
 
 def _candidate(roll: random.Random, number: int) -> Candidate:
