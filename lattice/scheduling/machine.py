@@ -226,6 +226,8 @@ class Machine:
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
     by_name: dict[str, int] = field(default_factory=dict)
+    news: int = 0
+    """Grows with every change of `nodes`."""
     taken: dict[int, float] = field(default_factory=dict)
     """Held nodes (also unknown ones): when they come free at the latest."""
     watts: int = 0
@@ -254,6 +256,7 @@ class Machine:
         if before is not None and before.name != facts.name:
             self.by_name.pop(before.name, None)
         self.nodes[facts.index] = facts
+        self.news += 1
         self.by_name[facts.name] = facts.index
         if facts.index in self.taken:
             self.watts += facts.watts - (before.watts if before is not None else 0)
@@ -265,6 +268,7 @@ class Machine:
         facts = self.nodes.pop(index, None)
         if facts is None:
             return
+        self.news += 1
         self.by_name.pop(facts.name, None)
         if index in self.taken:
             self.watts -= facts.watts
@@ -272,7 +276,9 @@ class Machine:
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
         """`take` for the lowest free nodes of these buckets."""
-        self.taken.update(dict.fromkeys(indices, until))
+        taken = self.taken
+        for index in indices:
+            taken[index] = until
         for bucket, count in counts:
             del bucket.free[:count]
             self.watts += bucket.key.hardware.watts * count

@@ -62,14 +62,32 @@ class Moment:
     scored: Scored = Scored()
 
 
-def look(scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
-    """What a cycle that begins now will read."""
+class Looker:
+    """Looks again and again, and copies the nodes only where they have changed."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._nodes: dict[int, NodeFacts] = {}
+        self._news = -1
+
+    def look(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
+        """What a cycle that begins now will read."""
+        machine = self._scene.machine
+        if machine.news != self._news:
+            self._nodes, self._news = dict(machine.nodes), machine.news
+        return look(self._scene, vcluster, candidates, now, cycle, self._nodes)
+
+
+def look(
+    scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int, nodes: Mapping[int, NodeFacts] | None = None
+) -> Moment:
+    """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
     return Moment(
         cycle=cycle,
         vcluster=vcluster,
         now=now,
         candidates=tuple(candidates),
-        nodes=dict(scene.machine.nodes),
+        nodes=dict(scene.machine.nodes) if nodes is None else nodes,
         taken=dict(scene.machine.taken),
         holders=dict(scene.holders),
         claims=scene.claims(),

@@ -27,7 +27,7 @@ from lattice.scheduling.chronicle import Chronicler
 from lattice.scheduling.cycle_log import CHANGES, WHOLE, frame
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policies import seconds
-from lattice.scheduling.record import Moment, completed, look
+from lattice.scheduling.record import Looker, Moment, completed
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.units import quantity_bytes
@@ -68,6 +68,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self._clock = clock
         self._scene = scene
+        self._looker = Looker(scene)
         self._metrics = metrics
         self._folder = folder
         self._options = options
@@ -95,7 +96,7 @@ class Recorder:
             return _forget
         found: list[Moment] = []
         if self._guard.waits("look") or self._guard.attempt(
-            "look", lambda: found.append(look(self._scene, vcluster, candidates, now, number))
+            "look", lambda: found.append(self._looker.look(vcluster, candidates, now, number))
         ):
             return _forget
         return lambda outcomes: self._remember(found[0], outcomes)

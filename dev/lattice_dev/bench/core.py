@@ -22,7 +22,7 @@ from lattice.scheduling.cycle_log import CHANGES, frame
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.policy import Policy
-from lattice.scheduling.record import completed, look
+from lattice.scheduling.record import Looker, completed
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
@@ -191,10 +191,10 @@ def _recorded(made: Instance) -> tuple[float, float]:
     """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []
-    chronicler = Chronicler(__version__)
+    chronicler, looker = Chronicler(__version__), Looker(made.scene)
     for cycle in range(10):
         began = time.process_time()
-        seen = look(made.scene, "hpc", made.candidates, NOW, cycle)
+        seen = looker.look("hpc", made.candidates, NOW, cycle)
         looks.append((time.process_time() - began) * 1e3)
         outcomes = list(decide(made.scene, "hpc", made.candidates, NOW))
         began = time.process_time()

@@ -20,7 +20,7 @@ from lattice.scheduling.cycle_log import OPENING, WHOLE, frame
 from lattice.scheduling.machine import Machine
 from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, PROFILES, SENSITIVE_RESERVATION, Borrowing, Policy
-from lattice.scheduling.record import Moment, completed, look, rebuild, reproduce
+from lattice.scheduling.record import Looker, Moment, completed, look, rebuild, reproduce
 from lattice.scheduling.reproduction import again, differences
 from lattice.scheduling.scene import PowerBudget, Scene, mask_of
 from lattice.scheduling.scoring import Scoring
@@ -54,6 +54,7 @@ class Site:
         self.scene.set_windows(self.windows)
         self.queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
         self.now, self.cycle, self.born = NOW, 0, 0
+        self.looker = Looker(self.scene)
 
     def some_policy(self, name: str) -> Policy:
         roll = self.roll
@@ -104,7 +105,8 @@ class Site:
         found = []
         for name in self.roll.sample(VCLUSTERS, self.roll.randint(1, 2)):
             queue = list(self.queues[name].values())
-            moment = look(self.scene, name, queue, self.now, self.cycle)
+            moment = self.looker.look(name, queue, self.now, self.cycle)
+            assert moment == look(self.scene, name, queue, self.now, self.cycle)
             outcomes = list(decide(self.scene, name, queue, self.now))
             found.append((completed(moment, self.scene), outcomes))
             for outcome in outcomes:
