@@ -121,6 +121,10 @@ class Profile:
         """Whether any of these buckets has nodes that are kept for somebody."""
         return any(bucket in members for bucket in self._reserved)
 
+    def sharers(self, members: Mapping[Bucket, int], besides: str) -> int:
+        """How many are promised nodes of these buckets, besides one."""
+        return sum(uid != besides and any(bucket in members for bucket, _ in slots) for uid, slots in self._slots.items())
+
     def crosses(self, start: float, end: float) -> bool:
         """Whether any window lies in [start, end)."""
         return bool(self.closings) and any(closing.start < end and start < closing.end for closing in self.closings)

@@ -152,7 +152,7 @@ class Explainer:
                 if not lane.fits(lane.pool.capped(open_now), wanted):
                     return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
-            others = self._promised(candidate, lane)
+            others = self._profile.sharers(lane.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
             return "BehindHigherPriority", message
         before = lane.free_before
@@ -160,12 +160,6 @@ class Explainer:
             message = f"needs {_nodes(wanted)}; {before} were free, and {before - free} of them went to work that comes first"
             return "BehindHigherPriority", message
         return None
-
-    def _promised(self, candidate: Candidate, lane: Lane) -> int:
-        """How many others are promised nodes of this lane."""
-        mine = {bucket.key for bucket in lane.pool.buckets}
-        promises = self._profile.promises.values()
-        return sum(promise.uid != candidate.uid and any(key in mine for key, _ in promise.counts) for promise in promises)
 
     def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
         """The free nodes that no window takes before it would end."""

@@ -139,7 +139,8 @@ class Scene:
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
     pools: Pools = field(init=False)
     _claims: set[str] = field(default_factory=set)
-    _on: dict[int, str] = field(default_factory=dict)
+    _lost: dict[str, set[int]] = field(default_factory=dict)
+    """By uid: nodes of a holder that another holder has taken since."""
 
     def __post_init__(self) -> None:
         self.pools = Pools(self.machine)
@@ -179,10 +180,8 @@ class Scene:
             return
         self.uses.count(holder, -1, claimed=uid in self._claims)
         self._claims.discard(uid)
-        mine = [node for node in holder.nodes if self._on.get(node) == uid]
-        for node in mine:
-            del self._on[node]
-        self.machine.give(mine)
+        lost = self._lost.pop(uid, None)
+        self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
     def drop_claims(self, uids: Iterable[str]) -> None:
         """Of these, what was claimed and neither confirmed nor refused is given back: their cycle came to no end."""
@@ -228,16 +227,25 @@ class Scene:
                 return
             self.drop_holder(holder.uid)
             counts = None
+        until = NEVER if holder.end is None else holder.end
+        if counts is None:
+            if not self.machine.taken.keys().isdisjoint(holder.nodes):
+                self._lose(holder)
+            self.machine.take(holder.nodes, until)
+        else:
+            self.machine.take_free(holder.nodes, until, counts)
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
-        self._on.update(dict.fromkeys(holder.nodes, holder.uid))
-        until = NEVER if holder.end is None else holder.end
-        if counts is None:
-            self.machine.take(holder.nodes, until)
-        else:
-            self.machine.take_free(holder.nodes, until, counts)
+
+    def _lose(self, taker: Holder) -> None:
+        """Whoever holds nodes of this one has them no more."""
+        nodes = set(taker.nodes)
+        for uid, holder in self.holders.items():
+            shared = nodes.intersection(holder.nodes)
+            if shared:
+                self._lost.setdefault(uid, set()).update(shared)
 
     def _split(self) -> None:
         masks = {window.nodes for window in self.windows}

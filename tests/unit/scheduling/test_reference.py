@@ -106,7 +106,8 @@ def compare(seed: int) -> None:
         extra = [replace(one, uid=f"{one.uid}x", key=f"{one.key}x") for one in some_queue(roll, lists, windows)[:2]]
         queue = [*queue, *extra]
         now += roll.choice((0.0, 200.0, 700.0))
-        machine.give([index for index, end in held.items() if end <= now and index in machine.taken and index not in scene._on])
+        placed_on = {index for holder in scene.holders.values() for index in holder.nodes}
+        machine.give([index for index, end in held.items() if end <= now and index in machine.taken and index not in placed_on])
 
 
 @pytest.mark.parametrize("batch", range(16))
