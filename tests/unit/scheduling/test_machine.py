@@ -13,7 +13,8 @@ from lattice.scheduling.machine import Machine, Need, NodeFacts, indices_of, nat
 from lattice.scheduling.parts import Part, fewest_first, spread, tight
 from lattice.scheduling.pools import Pool, Pools
 from lattice.scheduling.profile import round_up
-from lattice.scheduling.scene import mask_of
+from lattice.scheduling.scene import Scene, mask_of
+from lattice.scheduling.work import Holder
 
 NEEDS = (Need(), Need(gpus=1), Need(cpus=16))
 
@@ -68,6 +69,54 @@ def test_a_pool_made_before_the_log_began_anew_still_follows() -> None:
     machine.take((1,))
     pool.sync()
     assert pool.whole.total == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed: int) -> None:
+    roll = random.Random(seed)
+    machine = Machine()
+    for index in range(16):
+        machine.put(facts(roll, index))
+    pool = Pools(machine).of(Need(), "")
+    machine.take(roll.sample(range(16), 4))
+    pool.sync()
+    caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in pool.buckets if roll.random() < 0.5}
+    whole = pool.capped({bucket: pool.cap(bucket) for bucket in pool.buckets} | caps)
+    some = pool.reduced(caps)
+    assert counted(some) == counted(whole)
+    assert some.whole.ordered == whole.whole.ordered
+    assert [some.cap(bucket) for bucket in some.buckets] == [whole.cap(bucket) for bucket in whole.buckets]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 4)), max_size=30))
+def test_a_part_counts_what_was_noted_whenever_it_is_asked(changes: list[tuple[int, int]]) -> None:
+    sizes = dict.fromkeys(range(4), 5)
+    part = Part(sizes)
+    for rank, by in changes:
+        by = max(by, -sizes[rank])
+        sizes[rank] += by
+        part.note(rank, by)
+        if by > 2:
+            assert part.ordered == Part(sizes).ordered
+    again = Part(sizes)
+    assert (part.groups, part.ordered, part.total) == (again.groups, again.ordered, again.total)
+
+
+def test_a_node_that_another_holder_took_stays_with_it_when_the_first_one_goes() -> None:
+    machine = Machine()
+    for index in range(3):
+        machine.put(replace(facts(random.Random(1), index), usable=True))
+    scene = Scene(machine)
+    for uid, nodes in (("first", (0, 1)), ("second", (1, 2))):
+        scene.put_holder(Holder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
+    scene.drop_holder("first")
+    assert set(machine.taken) == {1, 2}
+    scene.put_holder(Holder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
+    scene.drop_holder("second")
+    assert set(machine.taken) == {0, 2}
+    scene.drop_holder("third")
+    scene.validate()
+    assert not machine.taken
 
 
 def test_node_lists_are_counted_without_a_split_as_with_one() -> None:
