@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import sub
 from typing import Final
 
 _BITS: Final = 24
@@ -151,29 +152,24 @@ def spread(part: Part, nodes: int) -> list[tuple[int, int]]:
 def _neighbours(part: Part, nodes: int, groups: int) -> list[tuple[int, int]]:
     """(group, nodes) of the shortest stretch in which so many groups hold so many nodes, the first of equal ones.
 
-    A group that does not reach `nodes` together with the largest others is of no use: it only lies between.
+    Where groups as close as any hold it, no stretch is shorter. Else a group that does not reach `nodes` together with the largest
+    others is of no use: it only lies between.
     """
+    counts = part.groups
+    ranks = sorted(counts)
+    lasts = ranks[groups - 1 :]
+    shortest = min(map(sub, lasts, ranks))
+    total = sum([counts[rank] for rank in ranks[: groups - 1]])
+    for place, last in enumerate(lasts):
+        first = ranks[place]
+        total += counts[last]
+        if total >= nodes and last - first == shortest:
+            return [(rank, counts[rank]) for rank in ranks[place : place + groups]]
+        total -= counts[first]
     least = nodes - part.largest(groups - 1)
     line = sorted((rank, count) for count, rank in part.at_least(least))
-    first, last = _pair(line, nodes) if groups == 2 else _stretch(line, nodes, groups)
+    first, last = _stretch(line, nodes, groups)
     return [entry for entry in line if first <= entry[0] <= last]
-
-
-def _pair(line: Sequence[tuple[int, int]], nodes: int) -> tuple[int, int]:
-    """The closest two groups that hold so many."""
-    best: tuple[int, int, int] | None = None
-    for place, (rank, count) in enumerate(line):
-        for at in range(place + 1, len(line)):
-            other, size = line[at]
-            if best is not None and other - rank >= best[0]:
-                break
-            if count + size >= nodes:
-                if other - rank == 1:
-                    return rank, other
-                best = (other - rank, rank, other)
-                break
-    assert best is not None, "two groups hold it"  # noqa: S101
-    return best[1], best[2]
 
 
 def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
@@ -191,8 +187,6 @@ def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[
         last = line[end - 1][0]
         if best is None or (last - rank, rank) < best[:2]:
             best = (last - rank, rank, last)
-            if last - rank == groups - 1:
-                break  # no stretch is shorter, and later ones come after it
         del inside[bisect_left(inside, count)]
         total -= count
     assert best is not None, "all groups together hold it"  # noqa: S101
