@@ -165,7 +165,7 @@ def test_jobs_that_never_start_are_a_warning_and_an_exit_code_of_its_own(bench: 
         (["{}/slurm.txt", "--nodes=8", "-o", "{}/now.yaml"], "is a file: name a folder for report.json"),
         (["{}/slurm.txt", "--nodes=8", "--baseline={}/now.yaml"], "now.yaml is no JSON"),
         (["{}/slurm.txt", "{}/log.swf", "--nodes=8"], "name one trace"),
-        ([], "name a trace, or an action: capture, generate, suite"),
+        ([], "name a trace, or an action: capture, cycles, generate, suite"),
         (["generate"], "generate takes one kind of trace (steady-state: "),
         (["generate", "calm"], "no trace 'calm' can be generated; kinds: steady-state, burst"),
         (["generate", "burst", "--nodes=33"], "a generated trace needs a multiple of 16 from 32 on"),
