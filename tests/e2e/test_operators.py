@@ -12,6 +12,7 @@ import pytest
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CONFIGS, LEDGERS, NODE_INDEXES, NODES
 from lattice.ledger.verify import verify
+from lattice.units import expand_nodes
 from lattice.views.ledger import Ledger, NodeIndex
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
@@ -142,9 +143,10 @@ def test_a_disabled_nodes_work_is_requeued_on_other_nodes(me: Person, olga: Pers
     reaches(olga, node, "Ready")
 
 
-def held_nodes(who: Person) -> str:
-    """What the allocations of everybody name as their nodes."""
-    return who.lattice("status", "-A", "--state=running", "-o", "json").stdout
+def held_nodes(who: Person) -> set[str]:
+    """The nodes of everybody's present attempts; earlier attempts and messages name others."""
+    items = json.loads(who.lattice("status", "-A", "--state=running", "-o", "json").stdout)["items"]
+    return {node for item in items for node in expand_nodes(item["status"]["nodes"])}
 
 
 def test_a_dead_node_that_somebody_vouches_for_is_released_and_can_be_forgotten(
