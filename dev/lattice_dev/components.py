@@ -77,7 +77,7 @@ def _apiserver(site: Site) -> Component:
         f"--requestheader-client-ca-file={site.authority('front-proxy-ca')}", "--requestheader-allowed-names=front-proxy-client",
         "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        "--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--profiling=true",
+        "--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--profiling=false",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={site.service_accounts.certificate}",
         f"--service-account-signing-key-file={site.service_accounts.key}",

@@ -14,13 +14,12 @@ from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import SCHEDULED
 from lattice.scheduling.machine import HOLLOW, Need
+from lattice.scheduling.scene import START_ALLOWANCE
 from lattice.scheduling.work import ANY, PREFERRED, Candidate, Holder
 from lattice.units import expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
 from lattice.views.allocation import Allocation, AllocationSpec, Resources
 from lattice.views.cluster import VCluster
 
-START_ALLOWANCE: Final = 60.0
-"""Seconds between the ledger's commit and the first process that are counted on where nothing has started yet."""
 DEFAULT_GRACE: Final = 30.0
 
 _seconds = lru_cache(maxsize=4096)(parse_duration)

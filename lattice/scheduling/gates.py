@@ -6,7 +6,6 @@ the reason; `blocking` gives them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lattice.ledger.commit import over_quota
@@ -129,19 +128,6 @@ def admission(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
         return None
     who = f'user "{candidate.user}" of tenant "{candidate.tenant}" in vCluster "{candidate.vcluster}"'
     return Waiting(candidate, "ReservedNodes", f'reservation "{name}" does not admit {who}; submit without it, or use another one')
-
-
-Gate = Callable[[Scene, Candidate, float], Waiting | None]
-GATES: tuple[Gate, ...] = (own_wishes, hard_quota, vcluster_limits, admission)
-"""All gates before nodes are looked for, in order."""
-
-
-def blocking(scene: Scene, candidate: Candidate, now: float) -> Iterator[Waiting]:
-    """Every gate that blocks a candidate now, the first one first."""
-    for gate in GATES:
-        waiting = gate(scene, candidate, now)
-        if waiting is not None:
-            yield waiting
 
 
 def _left(limit: int | None, used: int) -> int:

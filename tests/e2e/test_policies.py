@@ -369,7 +369,6 @@ def test_who_would_have_to_go_is_named_to_who_may_know_and_counted_for_a_strange
 
 
 def test_cycles_are_held_against_the_bound_of_a_linear_program(site: Instance, me: Person) -> None:
-    pytest.importorskip("ortools")
     submit(me, "any", "batch", 1)
     runs(me, "any")
     url = f"http://127.0.0.1:{site.site().ports['scheduler-metrics']}/metrics"

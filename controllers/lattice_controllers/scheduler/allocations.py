@@ -32,7 +32,6 @@ from lattice.ledger.steps import (
     next_step,
 )
 from lattice.ledger.stored import Stored
-from lattice.models import conditions as kinds
 from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.scoring import shown
 from lattice.scheduling.work import Candidate
@@ -269,8 +268,3 @@ class Numbering(Protocol):
 
 def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:
     return {"resourceVersion": allocation.metadata.resource_version, "finalizers": finalizers}
-
-
-def pending_phase(allocation: Allocation) -> bool:
-    """Whether it has not been placed in its present attempt."""
-    return allocation.status.phase in ("", kinds.PENDING)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from statistics import median
-
-import pytest
 
 from lattice.scheduling.preemption import NoVictims, PreemptionLimits, loss
 from lattice_dev.bench import optimum
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="the extra `solver` is not installed")
 def test_a_cycle_places_nine_tenths_of_the_value_that_the_bound_allows() -> None:
     reached = list(optimum.shares(range(12), 100, 1000))
     assert median(reached) >= 0.90

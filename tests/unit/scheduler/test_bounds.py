@@ -106,13 +106,11 @@ def test_a_question_arrives_as_it_was_packed() -> None:
 
 
 async def test_the_process_answers_as_the_solver_does() -> None:
-    pytest.importorskip("ortools")
     question = Formulation((Job(3.0, 2, frozenset({0, 1})), Job(2.0, 2, frozenset({1}))), (Bucket("a", "g", 2), Bucket("a", "h", 1)))
     assert await in_a_process(question) == upper_bound(question.jobs, question.buckets)
 
 
 def test_lent_nodes_and_those_that_the_cycle_gave_count_in_the_question() -> None:
-    pytest.importorskip("ortools")
     situation = moment(8, (), ())
     outcomes = list(decide(situation.scene, "hpc", [pending(1, nodes=3)], NOW))
     machine = situation.scene.machine

@@ -158,7 +158,6 @@ async def test_the_loop_goes_on_while_changes_are_sought() -> None:
 
 
 async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
-    pytest.importorskip("ortools")
     made, _ = desk(8, running=3, waiting=7)
     plan = await made.plan([document(2), document(3)], ALICE, optimal=True)
     assert plan.optimal is not None

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.candidates import START_ALLOWANCE, candidate_of, holder_of, need_of
+from lattice.scheduling.candidates import candidate_of, holder_of, need_of
 from lattice.scheduling.facts import facts_of, home_groups
 from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.scene import START_ALLOWANCE
 from lattice.units import format_duration, format_time
 from lattice.views.allocation import Resources
 from lattice.views.cluster import Node, VCluster

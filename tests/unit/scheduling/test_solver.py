@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections import Counter
 from dataclasses import replace
@@ -22,8 +21,6 @@ from lattice.scheduling.solver import Bucket, Effort, Evictable, Job, best_plan,
 from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.test_preemption import HOUR, LIMITS, NOW, Case, holder, least_groups, node, pending, pools, random_case
-
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="the extra `solver` is not installed")
 
 
 def everywhere(buckets: list[Bucket]) -> frozenset[int]:
