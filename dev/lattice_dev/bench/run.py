@@ -31,11 +31,10 @@ class Size:
     admissions: int
     seconds: float
     together: int
-    heartbeat_seconds: int
 
 
-FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 10)
-QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 10)
+FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12)
+QUICK = Size(12, 100, 130, 400, 300, 10.0, 1)
 
 Say = Callable[[str], None]
 
@@ -88,7 +87,6 @@ async def _latency(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _rates(at: Driver, size: Size) -> list[Figure]:
-    await at.heartbeats(size.heartbeat_seconds)
     found = await rates.admissions(at, size.admissions)
     return [*found, await rates.lives(at, seconds=size.seconds, outstanding=100)]
 
@@ -98,7 +96,6 @@ async def _bindings(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _admissions(at: Driver, size: Size) -> list[Figure]:
-    """With the heartbeats that the instance has: 300 Leases a second of 3,000 nodes would measure the API server."""
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in await rates.admissions(at, size.admissions)]
 
 
