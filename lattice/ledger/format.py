@@ -22,7 +22,9 @@ NODE_LOST = "l"
 DISABLED = "o"
 UNNAMED = "n"
 WITHDRAWN = "w"
-CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN
+RECLAIMED = "q"
+"""The quota tree takes its share back: it ends, and waits again."""
+CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN + RECLAIMED
 KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
 Key = tuple[str, int]

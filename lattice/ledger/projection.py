@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lattice.ledger.format import Row
-from lattice.ledger.steps import SCHEDULER, End, Retry
+from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
@@ -148,7 +148,8 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     kept = [msgspec.to_builtins(entry) for entry in status.attempts if entry.attempt != attempt]
     base = without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, kinds.RECONCILING, kinds.STALLED))
     conditions = with_condition(
-        base, kinds.SCHEDULED, FALSE, "NotYetEvaluated", f"attempt {attempt} ended: {retry.message}",
+        base, kinds.SCHEDULED, FALSE, retry.reason if retry.reason == QUOTA_RECLAIMED else "NotYetEvaluated",
+        f"attempt {attempt} ended: {retry.message}",
         generation=allocation.metadata.generation, now=format_time(now),
     )  # fmt: skip
     settled = _settle(allocation, conditions, now)

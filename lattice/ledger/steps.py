@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, Row
+from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLAIMED, Row
 from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
 from lattice.ledger.reports import ENDED, NO_PROCESS_LEFT, UNKNOWN_EXIT
 from lattice.lifecycle.conditions import condition, is_true
@@ -27,6 +27,7 @@ SCHEDULER = "lattice:scheduler"
 REPORTER_SILENCE_SECONDS = 20.0
 DOWN = "Down"
 DEGRADED = "Degraded"
+QUOTA_RECLAIMED = "QuotaReclaimed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +297,10 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
     if lost:
         _, _, ended = _end_of([standing for standing in standings if not standing.down])
         message = f"{len(lost)} of {len(standings)} nodes were lost: {fold_nodes(lost)}"
-        return _decide_end(allocation, "NodeLost", message, ended)
+        return _reclaimed(row, message, ended) or _decide_end(allocation, "NodeLost", message, ended)
     reason, message, ended = _end_of(standings)
-    return _decide_end(allocation, reason, message, ended)
+    retry = _reclaimed(row, message, ended) if reason != "Completed" else None
+    return retry or _decide_end(allocation, reason, message, ended)
 
 
 def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step:
@@ -340,11 +342,20 @@ def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> 
     """The reporter wrote an end that is not final: requeue, or say that nothing follows."""
     finished = condition(allocation.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished else ("Lost", "")
+    if reason == "Stopped" and row is not None and (retry := _reclaimed(row, message, allocation.status.exit)) is not None:
+        return retry
     if reason == "Stopped" and row is not None and row.state in (NODE_LOST, DISABLED):
         reason, message = "NodeLost", f"a node was lost or disabled while it worked; {message}"
     elif reason == "Stopped":
         reason, message = "NodeLost", message or "the node ended it as ordered"
     return _decide_end(allocation, reason, message, allocation.status.exit)
+
+
+def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
+    """The next attempt of work whose nodes the quota tree took back, whatever its policy of requeue says: that is for failures."""
+    if row.state != RECLAIMED:
+        return None
+    return Retry(QUOTA_RECLAIMED, f"the quota tree took back what was lent to it; {message}", ended, counted=False)
 
 
 def _decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Step:

@@ -17,6 +17,7 @@ from lattice.ledger import projection
 from lattice.ledger.proposals import Proposal, Refused, Verdict
 from lattice.ledger.steps import (
     FINALIZER,
+    QUOTA_RECLAIMED,
     AddFinalizer,
     End,
     Facts,
@@ -236,7 +237,7 @@ class Allocations:
         """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""
         failed = 0
         for entry in reversed(allocation.status.attempts):
-            if entry.start_time is not None:
+            if entry.start_time is not None or entry.reason == QUOTA_RECLAIMED:
                 break
             failed += 1
         if not failed or allocation.status.attempts[-1].end_time is None:

@@ -82,6 +82,16 @@ def test_the_next_attempt_keeps_the_submission_time_and_the_history() -> None:
 SCORE = {"total": "0.731", "terms": {"f1": "0.500", "f9": "1.000"}}
 
 
+def test_what_the_quota_tree_took_back_waits_with_that_reason_and_spends_no_requeue() -> None:
+    running = allocation(1, condition("Scheduled"), condition("Started"), status_attempt=1, status_requeues=1, status_nodes="nid001")
+    retry = Retry("QuotaReclaimed", "the quota tree took back what was lent to it", None, counted=False)
+    after = patched(running, projection.retried(running, retry, number=7, seq=9, now=NOW))
+    assert kinds(after)["Scheduled"] == ("False", "QuotaReclaimed")
+    assert (after.status.phase, after.status.attempt, after.status.requeues) == ("Pending", 2, 1)
+    assert after.status.attempts[-1].reason == "QuotaReclaimed"
+    assert after.status.submit_time == running.status.submit_time
+
+
 def test_the_score_is_written_with_the_reason_and_never_alone() -> None:
     fresh = allocation()
     patch = projection.pending(fresh, "WaitingForNodes", "needs 4", number=7, seq=3, now=NOW, score=SCORE)

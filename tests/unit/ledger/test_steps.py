@@ -55,6 +55,7 @@ def facts(subject: Allocation | None, *rows: Row, **standings: Standing) -> Fact
 HELD = row(1, (0, 1))
 RELEASING = row(1, (0, 1), state="c")
 LOST = row(1, (0, 1), state="l")
+RECLAIMED = row(1, (0, 1), state="q")
 BY_A = Report(attempt=1, by="a")
 DOWN = Standing("b", down=True, silent=True, state="r")
 GONE = Standing("a", state="g", vouched_seconds=1)
@@ -86,6 +87,18 @@ CASES: list[tuple[str, Facts, Step]] = [
      facts(running(finished("Completed"), condition("Ready"), status_report=BY_A, deletionTimestamp="2026-01-01T00:00:00Z")), RemoveFinalizer()),
     ("a lost node stops it", facts(running(), HELD, b=DOWN), Propose(Stop(KEY, "l"))),
     ("the nodes that are left end it first", facts(running(), LOST, b=DOWN), Rest()),
+    ("what the quota tree takes back rests while its nodes end it", facts(running(), RECLAIMED), Rest()),
+    ("then it waits again, whatever its policy of requeue, and spends nothing of it",
+     facts(running(finished("Stopped"), status_report=BY_A, spec={"lifecycle": {"requeue": {"policy": "Never"}}}), RECLAIMED),
+     Retry("QuotaReclaimed", "the quota tree took back what was lent to it; ", None, counted=False)),
+    ("what it took back and a lost node held waits again, too", facts(running(), RECLAIMED, a=GONE, b=DOWN),
+     Retry("QuotaReclaimed", "the quota tree took back what was lent to it; 1 of 2 nodes were lost: b", None, counted=False)),
+    ("what completes before it is ended stays completed",
+     facts(running(finished("Completed"), condition("Ready"), status_report=BY_A), RECLAIMED), Propose(Release(KEY))),
+    ("what fails by itself before it is ended is decided by its policy",
+     facts(running(finished("TaskFailed"), status_report=BY_A), RECLAIMED), End("TaskFailed", "")),
+    ("what its owner cancels while it is ended is cancelled",
+     facts(running(finished("Stopped"), spec={"cancel": {}}, status_report=BY_A), RECLAIMED), End("Cancelled", "cancelled")),
     ("then it is requeued without waiting for the lost node", facts(running(), LOST, a=GONE, b=DOWN),
      Retry("NodeLost", "1 of 2 nodes were lost: b", None, counted=True)),
     ("a lost node fails it where no requeue is left",
