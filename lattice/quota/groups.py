@@ -34,12 +34,16 @@ class Group:
     """Its power in competing for what is idle; absent, or zero throughout: `max`."""
     lends: bool = True
     """Whether others may use the idle part of `min`."""
+    lend_limit: Resources = field(default_factory=dict)
+    """How much of `min` it lends at most; of a resource that is absent, all."""
     scales: bool | None = None
     """Whether `min` is scaled down when the siblings' sum is above what there is; None: as the tree's options say."""
     request: Resources = field(default_factory=dict)
     """All of its own work, pending and running."""
     used: Resources = field(default_factory=dict)
     """Its own work that holds nodes."""
+    non_preemptible_used: Resources = field(default_factory=dict)
+    """The part of `used` whose work may not be stopped for others."""
     floor: Resources = field(default_factory=dict)
     """What is not taken back whatever `min` says."""
     keeps_unmanaged: bool = False
@@ -48,6 +52,11 @@ class Group:
     def booked(self, amounts: Resources) -> dict[str, int]:
         """The amounts of the resources that the group manages."""
         return {key: amount for key, amount in amounts.items() if amount and (self.keeps_unmanaged or key in self.max)}
+
+    def kept(self, resource: str) -> int:
+        """The part of `min` that it does not lend: it asks for at least so much, whatever its work asks for."""
+        least = self.min.get(resource, 0)
+        return max(0, least - self.lend_limit.get(resource, least)) if self.lends else least
 
     def weight(self, *, literal: bool) -> dict[str, int]:
         """The weight of each resource of `max`; `literal` takes zeros throughout as zeros."""

@@ -55,8 +55,10 @@ class _Node:
         """Compute what rises from here: own demand and the children's, raised to min where min is not lent, cut at max."""
         group, most = self.group, self.group.max
         self.request = _sum(self.below_request, group.booked(group.request))
-        if options.guarantee_used or not group.lends:
+        if options.guarantee_used:
             self.request = _highest(self.request, group.min)
+        elif group.lend_limit or not group.lends:
+            self.request = _highest(self.request, {key: group.kept(key) for key in group.min})
         self.limit = {key: min(amount, most.get(key, amount)) for key, amount in self.request.items()}
         used = group.booked(group.used)
         self.used = _sum(self.below_used, used)
@@ -140,6 +142,15 @@ class QuotaTree:
     def request(self, name: str) -> dict[str, int]:
         """What a group and all below it ask for, each level below cut at its max."""
         return dict(self._node(name).request)
+
+    def child_request(self, name: str) -> dict[str, int]:
+        """The same before it is raised to the part of min that a group does not lend."""
+        node = self._node(name)
+        return _sum(node.below_request, node.group.booked(node.group.request))
+
+    def children(self, name: str) -> list[str]:
+        """The groups right below one, in the order they came."""
+        return list(self._node(name).children)
 
     def used(self, name: str) -> dict[str, int]:
         """What the work of a group and of all below it holds."""

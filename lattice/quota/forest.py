@@ -1,0 +1,455 @@
+"""Several quota trees over one machine, with the built-in groups: one object with one owner, changed by named events.
+
+Each tree has nodes of its own and divides their capacity. Work whose group is in no tree belongs to the default group,
+which has a ceiling of its own and no share; what it and the system group use is taken from the default tree's capacity
+once. A question divides only what has changed on the way to what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from lattice.errors import NotFound, Rejected
+from lattice.quota.gates import MAX, MIN, RUNTIME, Blocked, Borrower, Gate
+from lattice.quota.groups import ROOT, Group, Options, Resources
+from lattice.quota.tree import QuotaTree
+
+DEFAULT_TREE: Final = ""
+"""The tree of all nodes that no other tree claims."""
+DEFAULT: Final = "default"
+"""The group of work that belongs to no other."""
+SYSTEM: Final = "system"
+"""The group of what the system itself runs: nothing bounds it."""
+ALIASES: Final = {"koordinator-default-quota": DEFAULT, "koordinator-system-quota": SYSTEM}
+"""Koordinator's names of the built-in groups."""
+UNBOUNDED: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSpec:
+    """One tree as it is declared; the demand that its groups may carry is left out, `Forest` keeps it.
+
+    A group of the default tree that has a built-in group's name sets that group's max.
+    """
+
+    name: str = DEFAULT_TREE
+    groups: tuple[Group, ...] = ()
+    options: Options = field(default_factory=lambda: Options(scale_min=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the work that is bound to one group asks for and holds."""
+
+    request: Resources = field(default_factory=dict)
+    """Pending and running."""
+    used: Resources = field(default_factory=dict)
+    non_preemptible_used: Resources = field(default_factory=dict)
+
+    def plus(self, request: Resources, used: Resources, non_preemptible_used: Resources) -> Demand:
+        """The sums; never below 0."""
+        return Demand(_sum(self.request, request), _sum(self.used, used), _sum(self.non_preemptible_used, non_preemptible_used))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a group stands now; of each resource that it manages, all in whole units."""
+
+    name: str
+    tree: str
+    parent: str
+    """Empty on the first level."""
+    depth: int
+    is_parent: bool
+    lends: bool
+    min: Resources
+    max: Resources
+    weight: Resources
+    effective_min: Resources
+    child_request: Resources
+    """What its work and its children ask for, each child cut at its max."""
+    request: Resources
+    """The same, raised to the part of min that it does not lend."""
+    used: Resources
+    non_preemptible_used: Resources
+    runtime: Resources
+
+    @property
+    def borrowed(self) -> dict[str, int]:
+        """What is used above the guarantee in effect."""
+        return {key: more for key in self.max if (more := self.used.get(key, 0) - self.effective_min.get(key, 0)) > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Overuse:
+    """A group that uses more than it may, of the resources named; `allowed` is never below its min."""
+
+    name: str
+    tree: str
+    used: Resources
+    allowed: Resources
+    by_demand: bool
+    """Whether others want it back; False: only the capacity has shrunk."""
+
+
+class Forest:
+    """All trees, their capacity, and the demand of all work."""
+
+    def __init__(self, trees: Iterable[TreeSpec] = ()) -> None:
+        self._specs: dict[str, TreeSpec] = {}
+        self._trees: dict[str, QuotaTree] = {}
+        self._tree_of: dict[str, str] = {}
+        self._capacity: dict[str, dict[str, int]] = {}
+        self._before: dict[str, dict[str, int]] = {}
+        self._demand: dict[str, Demand] = {}
+        self._default_max: dict[str, int] = {}
+        self.declare(trees)
+
+    # Events
+
+    def declare(self, trees: Iterable[TreeSpec]) -> None:
+        """These are the trees now, and no others; demand and capacity stay. A name stands once in all trees."""
+        specs = {spec.name: spec for spec in trees}
+        specs.setdefault(DEFAULT_TREE, TreeSpec())
+        tree_of: dict[str, str] = {}
+        for spec in specs.values():
+            for group in spec.groups:
+                if tree_of.setdefault(group.name, spec.name) != spec.name:
+                    raise Rejected(f'quota "{group.name}" stands in two trees', reason="DuplicateName")
+        built = {name: self._planted(spec) for name, spec in specs.items()}
+        default = [group for group in specs[DEFAULT_TREE].groups if ALIASES.get(group.name, group.name) == DEFAULT]
+        self._specs, self._trees, self._default_max = specs, built, dict(default[0].max) if default else {}
+        self._tree_of = {name: tree for name, tree in tree_of.items() if not _built_in(name)}
+        for name in specs:
+            self._capacity_of(name)
+        self._built_in_used()
+
+    def capacity(self, tree: str, amounts: Resources) -> None:
+        """The nodes that count for a tree have so much, in sum."""
+        self._known(tree)
+        before = self._before.setdefault(tree, dict(amounts))
+        for key in amounts.keys() | before.keys():
+            before[key] = max(before.get(key, 0), amounts.get(key, 0))
+        self._capacity[tree] = dict(amounts)
+        self._trees[tree].total_changed(amounts)
+
+    def demand(
+        self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
+    ) -> None:
+        """Work bound to a group asks for, or holds, so much more (or less: negative); a name in no tree counts as the default group."""
+        leaf = ALIASES.get(leaf, leaf)
+        demand = self._demand.get(leaf, Demand()).plus(request or {}, used or {}, non_preemptible_used or {})
+        self._demand[leaf] = demand
+        tree = self._tree_of.get(leaf)
+        if tree is None:
+            self._built_in_used()
+        else:
+            self._trees[tree].demand_changed(leaf, demand.request, demand.used)
+        if not (demand.request or demand.used or demand.non_preemptible_used):
+            del self._demand[leaf]
+
+    def settled(self) -> None:
+        """Where nobody uses more than he may, the capacity as it is becomes the one that overuse is judged by."""
+        for tree in self._trees:
+            if self._shrunk(tree) and not any(True for _ in self._over(tree, {})):
+                self._before[tree] = dict(self._capacity[tree])
+
+    # Questions
+
+    def trees(self) -> tuple[str, ...]:
+        """The names of all trees."""
+        return tuple(self._trees)
+
+    def names(self, tree: str = DEFAULT_TREE) -> list[str]:
+        """All groups of a tree, parents first."""
+        self._known(tree)
+        return self._trees[tree].names()
+
+    def tree_of(self, name: str) -> str:
+        """The tree that a group stands in; the default tree for the built-in ones and for names in none."""
+        return self._tree_of.get(name, DEFAULT_TREE)
+
+    def is_leaf(self, name: str) -> bool:
+        """Whether work may be bound to it: a group without children that is no parent, or the default group."""
+        if ALIASES.get(name, name) in (DEFAULT, SYSTEM):
+            return True
+        tree = self._tree_of.get(name)
+        return tree is not None and not self._trees[tree].group(name).is_parent
+
+    def path(self, leaf: str) -> tuple[str, ...]:
+        """The group and all above it, itself first."""
+        tree = self._tree_of.get(leaf)
+        if tree is None:
+            return (DEFAULT,)
+        way = [leaf]
+        while (parent := self._trees[tree].group(way[-1]).parent) != ROOT:
+            way.append(parent)
+        return tuple(way)
+
+    def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
+        """What a tree divides: its capacity without what the built-in groups use."""
+        self._known(tree)
+        return self._trees[tree].runtime(ROOT)
+
+    def booked(self, leaf: str) -> Demand:
+        """What the work bound to a group asks for and holds."""
+        return self._demand.get(ALIASES.get(leaf, leaf), Demand())
+
+    def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
+        """Whether so much more may be used at a leaf now; else the first level and resource that does not allow it."""
+        for gate in self._gates(leaf, amounts, non_preemptible=non_preemptible):
+            if not gate.passes:
+                return Blocked(gate, self._borrowers(gate))
+        return None
+
+    def gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> tuple[Gate, ...]:
+        """Every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
+        return tuple(self._gates(leaf, amounts, non_preemptible=non_preemptible))
+
+    def standing(self, name: str) -> Standing:
+        """Where a group stands; raises NotFound."""
+        name = ALIASES.get(name, name)
+        if name in (DEFAULT, SYSTEM):
+            return self._built_in_standing(name)
+        tree = self._tree_of.get(name)
+        if tree is None:
+            raise NotFound(f'quota "{name}" is in no tree', reason="QuotaUnknown")
+        return self._standing(tree, name)
+
+    def standings(self, tree: str = DEFAULT_TREE) -> Iterator[Standing]:
+        """Every group of a tree, parents first."""
+        for name in self.names(tree):
+            yield self._standing(tree, name)
+
+    def overused(self, *, on_shrink: bool = False, leaving: Iterable[tuple[str, Resources]] = ()) -> tuple[Overuse, ...]:
+        """Every group that uses more than it may; only where others want it back, unless `on_shrink`.
+
+        While capacity has shrunk since nobody was over, what a group may use is judged by the capacity as it was.
+        `leaving` is work that ends already, as leaf and amounts: it is still booked as used, and does not count.
+        """
+        gone: dict[str, dict[str, int]] = {}
+        for leaf, amounts in leaving:
+            for name in self.path(leaf):
+                gone[name] = _sum(gone.get(name, {}), amounts)
+        return tuple(over for tree in self._trees for over in self._over(tree, gone) if over.by_demand or on_shrink)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data from which `restored` makes an equal forest."""
+        return {
+            "trees": [_spec_data(spec) for spec in self._specs.values()],
+            "capacity": {tree: dict(amounts) for tree, amounts in self._capacity.items()},
+            "before": {tree: dict(amounts) for tree, amounts in self._before.items()},
+            "demand": {
+                name: [dict(demand.request), dict(demand.used), dict(demand.non_preemptible_used)] for name, demand in self._demand.items()
+            },
+        }
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any]) -> Forest:
+        """The forest of a snapshot."""
+        forest = cls(_spec_of(entry) for entry in data["trees"])
+        for tree, amounts in data["before"].items():
+            forest.capacity(tree, amounts)
+        for tree, amounts in data["capacity"].items():
+            forest.capacity(tree, amounts)
+        for name, (request, used, non_preemptible) in data["demand"].items():
+            forest.demand(name, request, used, non_preemptible)
+        return forest
+
+    def validate(self) -> None:
+        """Compare every tree with one that is built from scratch; raises Corrupt on a difference."""
+        for tree in self._trees.values():
+            tree.validate()
+
+    # Parts of events
+
+    def _planted(self, spec: TreeSpec) -> QuotaTree:
+        groups = [_with(group, self._demand.get(group.name, Demand())) for group in spec.groups if not _built_in(group.name)]
+        return QuotaTree(self._capacity.get(spec.name, {}), spec.options, groups)
+
+    def _capacity_of(self, tree: str) -> None:
+        self._capacity.setdefault(tree, {})
+        self._before.setdefault(tree, dict(self._capacity[tree]))
+
+    def _built_in_used(self) -> None:
+        """What the default and the system group hold leaves the default tree."""
+        default: dict[str, int] = {}
+        for name, demand in self._demand.items():
+            if name not in self._tree_of and name != SYSTEM:
+                default = _sum(default, demand.used)
+        system = dict(self._demand.get(SYSTEM, Demand()).used)
+        self._trees[DEFAULT_TREE].built_in_used_changed(system, default)
+
+    def _known(self, tree: str) -> None:
+        if tree not in self._trees:
+            raise NotFound(f'there is no quota tree "{tree}"', reason="QuotaUnknown")
+
+    # Parts of questions
+
+    def _gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool) -> Iterator[Gate]:
+        asked = sorted((key, amount) for key, amount in amounts.items() if amount > 0)
+        tree = self._tree_of.get(leaf)
+        if tree is None:
+            yield from self._default_gates(asked) if ALIASES.get(leaf, leaf) != SYSTEM else ()
+            return
+        for at, name in enumerate(self.path(leaf)):
+            seen = self._standing(tree, name)
+            for key, amount in asked:
+                if key not in seen.max:
+                    continue  # a resource that a group does not manage is not bounded there
+                if at == 0 and non_preemptible:
+                    yield _gate(seen, key, amount, MIN, seen.non_preemptible_used.get(key, 0), seen.min.get(key, 0))
+                runtime, most, used = seen.runtime.get(key, 0), seen.max[key], seen.used.get(key, 0)
+                by, limit = (MAX, most) if most <= runtime else (RUNTIME, runtime)
+                yield _gate(seen, key, amount, by, used, limit)
+
+    def _default_gates(self, asked: list[tuple[str, int]]) -> Iterator[Gate]:
+        seen = self._built_in_standing(DEFAULT)
+        for key, amount in asked:
+            if key in seen.max:
+                yield _gate(seen, key, amount, MAX, seen.used.get(key, 0), seen.max[key])
+
+    def _borrowers(self, gate: Gate) -> tuple[Borrower, ...]:
+        """The siblings of the level that blocks which use more than their guarantee of that resource."""
+        tree = self._tree_of.get(gate.quota)
+        if tree is None or gate.by != RUNTIME:
+            return ()
+        grown = self._trees[tree]
+        parent = grown.group(gate.quota).parent
+        found = []
+        for name in grown.children(parent):
+            more = grown.used(name).get(gate.resource, 0) - grown.effective_min(name).get(gate.resource, 0)
+            if more > 0 and name != gate.quota:
+                found.append(Borrower(name, more))
+        return tuple(sorted(found, key=lambda borrower: (-borrower.amount, borrower.quota)))
+
+    def _standing(self, tree: str, name: str) -> Standing:
+        grown = self._trees[tree]
+        group = grown.group(name)
+        return Standing(
+            name=name,
+            tree=tree,
+            parent="" if group.parent == ROOT else group.parent,
+            depth=grown.depth(name),
+            is_parent=group.is_parent,
+            lends=group.lends,
+            min=group.min,
+            max=group.max,
+            weight=group.weight(literal=grown.options.raw_weight),
+            effective_min=grown.effective_min(name),
+            child_request=grown.child_request(name),
+            request=grown.request(name),
+            used=grown.used(name),
+            non_preemptible_used=self._non_preemptible(tree, name),
+            runtime=grown.runtime(name),
+        )
+
+    def _built_in_standing(self, name: str) -> Standing:
+        most = self._default_max if name == DEFAULT else {}
+        own = [demand for key, demand in self._demand.items() if key not in self._tree_of and (key == SYSTEM) == (name == SYSTEM)]
+        request, used, fixed = {}, {}, {}  # type: dict[str, int], dict[str, int], dict[str, int]
+        for demand in own:
+            request, used, fixed = _sum(request, demand.request), _sum(used, demand.used), _sum(fixed, demand.non_preemptible_used)
+        return Standing(name, DEFAULT_TREE, "", 0, False, False, {}, most, {}, {}, request, request, used, fixed, most)
+
+    def _non_preemptible(self, tree: str, name: str) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        waiting = [name]
+        while waiting:
+            at = waiting.pop()
+            waiting += self._trees[tree].children(at)
+            sums = _sum(sums, self._demand.get(at, Demand()).non_preemptible_used)
+        return sums
+
+    def _shrunk(self, tree: str) -> bool:
+        now, before = self._capacity[tree], self._before[tree]
+        return any(amount > now.get(key, 0) for key, amount in before.items())
+
+    def _over(self, tree: str, gone: Mapping[str, Resources]) -> Iterator[Overuse]:
+        grown = self._trees[tree]
+        runtimes = {name: grown.runtime(name) for name in grown.names()}
+        before = runtimes
+        if self._shrunk(tree):
+            grown.total_changed(self._before[tree])
+            before = {name: grown.runtime(name) for name in runtimes}
+            grown.total_changed(self._capacity[tree])
+        for name, runtime in runtimes.items():
+            group, used = grown.group(name), _without(grown.used(name), gone.get(name, {}))
+            over = _above(used, runtime, group)
+            demanded = _above(used, before[name], group)
+            if over:
+                limits = before[name] if demanded else runtime
+                keys = demanded or over
+                allowed = {key: max(limits.get(key, 0), group.min.get(key, 0)) for key in keys}
+                yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(demanded))
+
+
+def _above(used: Resources, runtime: Resources, group: Group) -> list[str]:
+    """The resources of which more is used than runtime and min, in the order of their names."""
+    return sorted(key for key in group.max if used.get(key, 0) > max(runtime.get(key, 0), group.min.get(key, 0)))
+
+
+def _gate(seen: Standing, key: str, asked: int, by: Any, used: int, limit: int) -> Gate:
+    return Gate(
+        quota=seen.name,
+        resource=key,
+        by=by,
+        asked=asked,
+        used=used,
+        limit=limit,
+        request=seen.request.get(key, 0),
+        runtime=seen.runtime.get(key, 0),
+        min=seen.min.get(key, 0),
+        effective_min=seen.effective_min.get(key, 0),
+        max=seen.max[key],
+    )
+
+
+def _without(some: Resources, less: Resources) -> dict[str, int]:
+    return _sum(some, {key: -amount for key, amount in less.items()})
+
+
+def _built_in(name: str) -> bool:
+    return ALIASES.get(name, name) in (DEFAULT, SYSTEM)
+
+
+def _with(group: Group, demand: Demand) -> Group:
+    return replace(group, request=demand.request, used=demand.used, non_preemptible_used=demand.non_preemptible_used)
+
+
+def _sum(some: Resources, more: Resources) -> dict[str, int]:
+    """The sums by resource that are above 0."""
+    added = dict(some)
+    for key, amount in more.items():
+        added[key] = added.get(key, 0) + amount
+    return {key: amount for key, amount in added.items() if amount > 0}
+
+
+_OPTION_FIELDS: Final = ("scale_min", "guarantee_used", "raw_weight")
+_GROUP_FIELDS: Final = (
+    "name",
+    "parent",
+    "is_parent",
+    "min",
+    "max",
+    "shared_weight",
+    "lends",
+    "lend_limit",
+    "scales",
+    "floor",
+    "keeps_unmanaged",
+)
+
+
+def _spec_data(spec: TreeSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "options": {field: getattr(spec.options, field) for field in _OPTION_FIELDS},
+        "groups": [{field: getattr(group, field) for field in _GROUP_FIELDS} for group in spec.groups],
+    }
+
+
+def _spec_of(data: Mapping[str, Any]) -> TreeSpec:
+    return TreeSpec(data["name"], tuple(Group(**entry) for entry in data["groups"]), Options(**data["options"]))

@@ -1,0 +1,105 @@
+"""What the quota tree says to one amount at one leaf: a gate for each level and resource, with its numbers.
+
+A gate is passed while used + asked stays within its limit. Only resources that are asked for are looked at, and only
+where a level manages them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from lattice.quota.amounts import quantity
+
+RUNTIME: Final = "Runtime"
+MAX: Final = "Max"
+MIN: Final = "Min"
+Limited = Literal["Runtime", "Max", "Min"]
+"""What a gate compares with: what the group may use now, its ceiling, or (for non-preemptible work) its guarantee."""
+
+WAITING: Final = "WaitingForQuotaShare"
+"""The reason of everything that a gate stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrower:
+    """A sibling that uses more than its guarantee in effect."""
+
+    quota: str
+    amount: int
+    """How much more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One comparison: used + asked with the limit of one resource at one level."""
+
+    quota: str
+    resource: str
+    by: Limited
+    asked: int
+    used: int
+    """What counts against the limit: all use, or that of non-preemptible work where `by` is Min."""
+    limit: int
+    request: int
+    """What the group asks for, pending and running, before the cut at its max."""
+    runtime: int
+    min: int
+    effective_min: int
+    max: int
+
+    @property
+    def passes(self) -> bool:
+        """Whether the amount fits."""
+        return self.used + self.asked <= self.limit
+
+    @property
+    def room(self) -> int:
+        """What would fit now; at least 0."""
+        return max(0, self.limit - self.used)
+
+    def sentence(self) -> str:
+        """Why it does not fit, with the numbers and what to do; names nobody else."""
+        asked, used, limit = (quantity(self.resource, amount) for amount in (self.asked, self.used, self.limit))
+        least, most = quantity(self.resource, self.min), quantity(self.resource, self.max)
+        start = f'quota "{self.quota}": {self.resource}: {asked} asked for and {used} used'
+        match self.by:
+            case "Min":
+                return (
+                    f"{start} by work that may not be preempted are above its min, which is {limit}: wait for such work to end, "
+                    "let this be preempted (preemptible: ByClass), or ask for a larger min"
+                )
+            case "Max":
+                return f"{start} are above its max, which is {limit}: wait for work of the group to end, or ask for a larger max"
+            case "Runtime":
+                return f"{start} are above its runtime, which is {limit} now (min {least}, max {most}): wait for work of the tree to end"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The first gate that does not let an amount pass, and who uses what is missing."""
+
+    gate: Gate
+    borrowers: tuple[Borrower, ...] = ()
+    """Siblings of that level that use more than their guarantee, most first; for readers who may know."""
+
+    @property
+    def reason(self) -> str:
+        """The word for it."""
+        return WAITING
+
+    @property
+    def message(self) -> str:
+        """The sentence for everybody: the names of others are left out."""
+        borrowed = sum(borrower.amount for borrower in self.borrowers)
+        if not borrowed:
+            return self.gate.sentence()
+        return f"{self.gate.sentence()}; other groups borrow {quantity(self.gate.resource, borrowed)}"
+
+    def message_with_names(self, most: int = 5) -> str:
+        """The sentence for those who may list other groups."""
+        if not self.borrowers:
+            return self.gate.sentence()
+        named = [f"{borrower.quota} {quantity(self.gate.resource, borrower.amount)}" for borrower in self.borrowers[:most]]
+        more = f" and {len(self.borrowers) - most} more" if len(self.borrowers) > most else ""
+        return f"{self.gate.sentence()}; borrowed by {', '.join(named)}{more}"

@@ -1,0 +1,249 @@
+"""Taking back what was lent: the clock that runs while a group uses more than it may, and the choice of whole allocations.
+
+A group that is over for strictly longer than the delay is due; any sample that finds it not over stops its clock, and
+being due starts it again, so that another round needs another full delay. Victims are taken least important first:
+lower class, then the least work lost, then the later start, then the name. Whoever still fits afterwards stays, the
+most important first. Full vectors of resources are compared; nothing is taken from a group that is within its min, nor
+work that may not be preempted. A parent's overuse is charged to those below it that are over themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.quota.forest import Forest, Overuse
+from lattice.quota.gates import Gate
+from lattice.quota.groups import Resources
+
+DELAY_SECONDS: Final = 120.0
+MOST_A_ROUND: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One allocation that holds nodes."""
+
+    key: str
+    leaf: str
+    amounts: Resources
+    """What it holds, as it is booked."""
+    preemption_class: int
+    started: float
+    """Seconds of any one clock."""
+    lost_node_hours: float = 0.0
+    """Work that ending it now would lose: node-hours since its start or its last checkpoint."""
+    preemptible: bool = True
+    leaving: bool = False
+    """Whether it ends already; it still counts as used."""
+
+    def order(self) -> tuple[int, float, float, str]:
+        """Its place among those that may have to go; the least important is the least."""
+        return (self.preemption_class, self.lost_node_hours, -self.started, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A group is over: its owner is told that work will be stopped at `due`, should it stay so."""
+
+    over: Overuse
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A group is not over any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A group was over for longer than the delay; its clock starts again at `since`."""
+
+    over: Overuse
+    since: float
+
+
+Sampled = Began | Ended | Due
+
+
+class OveruseClock:
+    """Since when each group is over; the caller gives the time, in seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def sample(self, over: Iterable[Overuse], now: float, delay: Mapping[str, float] | float = DELAY_SECONDS) -> tuple[Sampled, ...]:
+        """What changed with this sample; `delay` in seconds, one for all or by tree (absent: the default)."""
+        found = {each.name: each for each in over}
+        outcomes: list[Sampled] = [Ended(name) for name in self._since if name not in found]
+        self._since = {name: since for name, since in self._since.items() if name in found}
+        for name, each in found.items():
+            wait = delay if isinstance(delay, (int, float)) else delay.get(each.tree, DELAY_SECONDS)
+            if name not in self._since:
+                self._since[name] = now
+                outcomes.append(Began(each, now + wait))
+            elif now - self._since[name] > wait:
+                self._since[name] = now
+                outcomes.append(Due(each, now))
+        return tuple(outcomes)
+
+    def since(self, name: str) -> float | None:
+        """Since when a group is over, or since its last round; None when it is not."""
+        return self._since.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """One allocation that is to be stopped, and the overuse that it is charged for."""
+
+    holding: Holding
+    over: Overuse
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round takes back."""
+
+    revoked: tuple[Revoked, ...]
+    """Least important first."""
+    left: tuple[Overuse, ...]
+    """Groups that are still over once these are gone: too many for one round, or the rest may not be taken."""
+
+
+def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], most: int = MOST_A_ROUND) -> Round:
+    """The allocations that one round stops so that every due group is within what it may use; at most so many."""
+    balance = _Balance(forest, due)
+    candidates: list[Holding] = []
+    for holding in holdings:
+        if holding.leaving:
+            balance.take(holding)
+        elif holding.preemptible:
+            candidates.append(holding)
+    taken: list[tuple[Holding, Overuse, str]] = []
+    for holding in sorted(candidates, key=Holding.order):
+        charge = balance.charge(holding)
+        if charge is not None:
+            balance.take(holding)
+            taken.append((holding, *charge))
+    stopped = []
+    for holding, over, key in reversed(taken):
+        if balance.fits(holding):
+            balance.give(holding)
+        else:
+            stopped.append(Revoked(holding, over, key))
+    stopped.reverse()
+    for spared in stopped[most:]:
+        balance.give(spared.holding)
+    return Round(tuple(stopped[:most]), tuple(over for over in due if balance.over(over)))
+
+
+def make_room(
+    forest: Forest, leaf: str, amounts: Resources, preemption_class: int, holdings: Iterable[Holding], *, non_preemptible: bool = False
+) -> tuple[Holding, ...] | None:
+    """Work of a lower class at the same leaf that has to go so that an amount fits at every level; None where no such work helps.
+
+    Empty where it fits already. Guarantees of the leaf are not looked at: the work stays within its own group.
+    """
+    gates = [gate for gate in forest.gates(leaf, amounts, non_preemptible=non_preemptible) if not gate.passes]
+    if any(gate.by == "Min" for gate in gates):
+        return None  # nothing that may be preempted counts there
+    missing: dict[str, int] = {}
+    for gate in gates:
+        missing[gate.resource] = max(missing.get(gate.resource, 0), _missing(gate))
+    own = [holding for holding in holdings if holding.leaf == leaf]
+    for holding in own:
+        if holding.leaving:
+            _lower(missing, holding.amounts)
+    taken: list[Holding] = []
+    able = [each for each in own if each.preemptible and not each.leaving and each.preemption_class < preemption_class]
+    for holding in sorted(able, key=Holding.order):
+        if any(missing[key] > 0 and holding.amounts.get(key, 0) for key in missing):
+            _lower(missing, holding.amounts)
+            taken.append(holding)
+    if any(amount > 0 for amount in missing.values()):
+        return None
+    kept = []
+    for holding in reversed(taken):
+        if all(missing[key] + holding.amounts.get(key, 0) <= 0 for key in missing):
+            _lower(missing, {key: -amount for key, amount in holding.amounts.items()})
+        else:
+            kept.append(holding)
+    return tuple(reversed(kept))
+
+
+class _Balance:
+    """What the groups on the way to the due ones use, while allocations are taken and given back."""
+
+    def __init__(self, forest: Forest, due: Sequence[Overuse]) -> None:
+        self._forest = forest
+        self._due = {over.name: over for over in due}
+        self._allowed = {over.name: dict(over.allowed) for over in forest.overused(on_shrink=True)}
+        self._paths: dict[str, tuple[str, ...]] = {}
+        self._used: dict[str, dict[str, int]] = {}
+
+    def _path(self, leaf: str) -> tuple[str, ...]:
+        """The way up as far as the highest due group; empty where none is due on it."""
+        if leaf not in self._paths:
+            way = self._forest.path(leaf)
+            end = max((at + 1 for at, name in enumerate(way) if name in self._due), default=0)
+            self._paths[leaf] = way[:end]
+            for name in way[:end]:
+                if name not in self._used:
+                    self._used[name] = dict(self._forest.standing(name).used)
+        return self._paths[leaf]
+
+    def charge(self, holding: Holding) -> tuple[Overuse, str] | None:
+        """The due group and resource that the holding is to be taken for: every group from it up to there is over in it."""
+        for key in sorted(holding.amounts):
+            if not holding.amounts[key]:
+                continue
+            for name in self._path(holding.leaf):
+                if not self._above(name, key):
+                    break
+                if name in self._due and key in self._due[name].allowed:
+                    return self._due[name], key
+        return None
+
+    def _above(self, name: str, key: str) -> bool:
+        allowed = self._allowed.get(name, {}).get(key)
+        return allowed is not None and self._used[name].get(key, 0) > allowed
+
+    def over(self, due: Overuse) -> bool:
+        """Whether a due group is over with what is left."""
+        used = self._used.get(due.name, due.used)
+        return any(used.get(key, 0) > amount for key, amount in due.allowed.items())
+
+    def fits(self, holding: Holding) -> bool:
+        """Whether no due group on its way would be over with it in a resource that it holds."""
+        for name in self._path(holding.leaf):
+            if name in self._due:
+                for key, allowed in self._due[name].allowed.items():
+                    amount = holding.amounts.get(key, 0)
+                    if amount and self._used[name].get(key, 0) + amount > allowed:
+                        return False
+        return True
+
+    def take(self, holding: Holding) -> None:
+        self._book(holding, -1)
+
+    def give(self, holding: Holding) -> None:
+        self._book(holding, 1)
+
+    def _book(self, holding: Holding, sign: int) -> None:
+        for name in self._path(holding.leaf):
+            used = self._used[name]
+            for key, amount in holding.amounts.items():
+                used[key] = used.get(key, 0) + sign * amount
+
+
+def _missing(gate: Gate) -> int:
+    return gate.used + gate.asked - gate.limit
+
+
+def _lower(missing: dict[str, int], amounts: Resources) -> None:
+    for key in missing:
+        missing[key] -= amounts.get(key, 0)
