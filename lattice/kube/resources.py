@@ -40,6 +40,7 @@ _ADMISSION = ("admissionregistration.k8s.io", "v1")
 ALLOCATIONS = Resource(*_LATTICE, "allocations", "Allocation", namespaced=True, status=True)
 TENANTS = Resource(*_LATTICE, "tenants", "Tenant", namespaced=False, status=True)
 VCLUSTERS = Resource(*_LATTICE, "vclusters", "VCluster", namespaced=False, status=True)
+ELASTIC_QUOTAS = Resource(*_LATTICE, "elasticquotas", "ElasticQuota", namespaced=False, status=True)
 CONFIGS = Resource(*_LATTICE, "latticeconfigs", "LatticeConfig", namespaced=False, status=True)
 RESERVATIONS = Resource(*_LATTICE, "reservations", "Reservation", namespaced=False, status=True)
 LEDGERS = Resource(*_LATTICE, "ledgers", "Ledger", namespaced=False, status=True)
@@ -47,6 +48,8 @@ NODES = Resource(*_LATTICE, "latticenodes", "LatticeNode", namespaced=False, sta
 NODE_INDEXES = Resource(*_LATTICE, "nodeindexes", "NodeIndex", namespaced=False)
 PLANS = Resource(*_LATTICE, "nodegroupplans", "NodeGroupPlan", namespaced=False)
 
+KOORDINATOR_QUOTAS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota", namespaced=True)
+KOORDINATOR_PROFILES = Resource("quota.koordinator.sh", "v1alpha1", "elasticquotaprofiles", "ElasticQuotaProfile", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, status=True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
@@ -70,4 +73,4 @@ VALIDATING_WEBHOOKS = Resource(*_ADMISSION, "validatingwebhookconfigurations", "
 ADMISSION_POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True)
 ADMISSION_POLICY_BINDINGS = Resource(*_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False)
 
-LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS)
+LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, ELASTIC_QUOTAS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS)

@@ -7,6 +7,8 @@ Structs are `gc=False`: they hold no cycles, and the collector must not walk fif
 
 from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Attempt, Condition, Exit, Lifecycle, Requeue
 from lattice.views.cluster import Config, Lease, LeaseSpec, Node, NodeSpec, NodeStatus, Tenant, VCluster
+from lattice.views.elastic_quota import ElasticQuota
+from lattice.views.koordinator import KoordinatorProfile, KoordinatorQuota
 from lattice.views.ledger import Ledger, LedgerStatus, NodeIndex, Plan, PlanSpec, TenantAccount
 from lattice.views.meta import Metadata, Owner, View
 from lattice.views.reservation import Recurrence, Reservation, ReservationSpec, ReservationStatus
@@ -18,7 +20,10 @@ __all__ = [
     "Attempt",
     "Condition",
     "Config",
+    "ElasticQuota",
     "Exit",
+    "KoordinatorProfile",
+    "KoordinatorQuota",
     "Lease",
     "LeaseSpec",
     "Ledger",

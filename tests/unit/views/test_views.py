@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from lattice import views
-from lattice.models import allocation, config, ledger, node, reservation, tenant, vcluster
-from lattice.views import cluster, meta, work
+from lattice.models import allocation, config, elastic_quota, ledger, node, reservation, tenant, vcluster
+from lattice.views import cluster, koordinator, meta, work
 
 PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Allocation": (views.Allocation, allocation.Allocation),
@@ -23,6 +23,7 @@ PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Tenant": (views.Tenant, tenant.Tenant),
     "VCluster": (views.VCluster, vcluster.VCluster),
     "Reservation": (views.Reservation, reservation.Reservation),
+    "ElasticQuota": (views.ElasticQuota, elastic_quota.ElasticQuota),
     "LatticeConfig": (views.Config, config.LatticeConfig),
     "Ledger": (views.Ledger, ledger.Ledger),
     "NodeIndex": (views.NodeIndex, ledger.NodeIndex),
@@ -109,7 +110,8 @@ def test_every_view_is_compared() -> None:
 
     compared = set().union(*(below(view) for view, _ in PAIRS.values()))
     every = {view for view in descendants(meta.View) if view.__module__.startswith("lattice.views")}
-    assert every - compared == {cluster.Lease, cluster.LeaseSpec}
+    koordinators = {view for view in every if view.__module__ == koordinator.__name__}
+    assert every - compared == {cluster.Lease, cluster.LeaseSpec} | koordinators
 
 
 def descendants(view: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:

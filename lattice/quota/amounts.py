@@ -1,0 +1,118 @@
+"""Amounts of a resource: quantities as people write them in, whole numbers out; and back, for status and tables.
+
+The names of resources: `nodes`, `cpu` (millicores inside), `memory` (bytes inside), `gpu` (any model) and `gpu/MODEL`.
+What Kubernetes calls `nvidia.com/gpu`, or `gpu` of any other vendor, means `gpu`. Every other name stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.units import format_bytes
+
+LARGEST: Final = 2**63 - 1
+"""No amount is larger, so that every program that reads one can hold it."""
+NODES: Final = "nodes"
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+GPU: Final = "gpu"
+KNOWN: Final = (NODES, CPU, MEMORY, GPU)
+"""What every tree counts, besides `gpu/MODEL`."""
+
+_QUANTITY: Final = re.compile(r"([+-]?)([0-9]{0,30})(?:\.([0-9]{0,30}))?(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?", re.ASCII)
+_SCALES: Final = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)},
+    **{unit + "i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def resource_of(name: str) -> str:
+    """The one name of a resource, whatever vendor or spelling people use for it."""
+    if name.startswith("gpu/"):
+        return gpu_of(name.removeprefix("gpu/"))
+    return GPU if name.endswith("/gpu") else name
+
+
+def gpu_of(model: str) -> str:
+    """The name of the GPUs of one model: `gpu/GH200`; upper and lower case are equal."""
+    return f"gpu/{model.upper()}"
+
+
+def is_whole(resource: str) -> bool:
+    """Whether only whole units of a resource exist."""
+    return resource in (NODES, GPU) or resource.startswith("gpu/")
+
+
+def amount_of(resource: str, value: int | str, *, field: str) -> int:
+    """An amount in the unit of its resource (`resource_of` already taken); raises Rejected naming the field, the value and the limit.
+
+    cpu and memory, and what has no unit of its own, are rounded up as Kubernetes rounds them.
+    """
+    number = _number(value, field)
+    if number < 0:
+        raise _wrong("NegativeAmount", field, f"{field} is {value}, and the least is 0")
+    if is_whole(resource) and number.denominator != 1:
+        raise _wrong("NotAWholeNumber", field, f"{field} is {value}, and there are only whole {resource}: write {number.__ceil__()}")
+    amount = (number * 1000 if resource == CPU else number).__ceil__()
+    if amount > LARGEST:
+        raise _wrong("AmountTooLarge", field, f"{field} is {value}, above the largest amount, which is {LARGEST}")
+    return amount
+
+
+def amounts_of(given: Mapping[str, int | str], *, field: str) -> dict[str, int]:
+    """Amounts by resource; names that mean one resource are added up."""
+    made: dict[str, int] = {}
+    for name, value in given.items():
+        resource = resource_of(name)
+        made[resource] = made.get(resource, 0) + amount_of(resource, value, field=f"{field}.{name}")
+        if made[resource] > LARGEST:
+            raise _wrong("AmountTooLarge", field, f"{field}: {resource} is {made[resource]} in sum, above {LARGEST}")
+    return made
+
+
+def quantity(resource: str, amount: int) -> str:
+    """An amount as a Kubernetes quantity: `4500m` of cpu, `64Gi` of memory, `12` of all else."""
+    if resource == CPU:
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+    return format_bytes(amount) if resource == MEMORY else str(amount)
+
+
+def quantities(amounts: Mapping[str, int]) -> dict[str, int | str]:
+    """Amounts as they stand in a status, in the order of their names."""
+    return {resource: quantity(resource, amount) for resource, amount in sorted(amounts.items(), key=_rank)}
+
+
+def shown(amounts: Mapping[str, int]) -> str:
+    """Amounts as one short text for people: `8 nodes, 32 gpu, 1Ti memory`; `-` of nothing."""
+    return ", ".join(f"{quantity(resource, amount)} {resource}" for resource, amount in sorted(amounts.items(), key=_rank)) or "-"
+
+
+def _rank(entry: tuple[str, int]) -> tuple[int, str]:
+    """Nodes and GPUs first, which people look for first."""
+    order = (NODES, GPU, CPU, MEMORY)
+    name = entry[0]
+    return (order.index(name) if name in order else 1 if name.startswith("gpu/") else len(order), name)
+
+
+def _number(value: int | str, field: str) -> Fraction:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Fraction(value)
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not (match[2] or match[3]):
+        raise _wrong("QuantityInvalid", field, f"{field} is {str(value)[:40]!r}, which is no quantity: write for example 24, 1500m or 64Gi")
+    sign, whole, fraction, unit, power = match[1], match[2] or "0", match[3] or "", match[4] or "", match[5]
+    digits = Fraction(Decimal(f"{sign}{whole}.{fraction or 0}"))
+    return digits * (Fraction(10) ** int(power) if power else _SCALES[unit])
+
+
+def _wrong(reason: str, field: str, sentence: str) -> Rejected:
+    return Rejected(sentence, reason=reason, fields=(field,))
