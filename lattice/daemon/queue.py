@@ -24,54 +24,68 @@ class KeyedQueue:
     `reconcile(key)` reads the level and acts; the seconds it returns are when to look again (None: when added).
     A key added while it is being reconciled is reconciled once more. An error backs off that key alone
     (Stale at once for the first time; Retry not before its `after_seconds`), only Corrupt ends the queue.
+    What was added `late` is taken when nothing else is ready, and by `late_workers` of the workers at most.
     """
 
-    def __init__(self, reconcile: Callable[[str], Awaitable[float | None]], clock: Clock, *, workers: int = 4, name: str = "queue") -> None:
+    def __init__(
+        self, reconcile: Callable[[str], Awaitable[float | None]], clock: Clock, *,
+        workers: int = 4, late_workers: int | None = None, name: str = "queue",
+    ) -> None:  # fmt: skip
         self.name = name
         self.done = 0
         self.failed = 0
         self._reconcile = reconcile
         self._clock = clock
         self._workers = workers
+        self._late_workers = workers if late_workers is None else late_workers
+        self._late_busy = 0
         self._ready: deque[str] = deque()
-        self._waiting: set[str] = set()  # stands in _ready
+        self._late: deque[str] = deque()
+        self._waiting: dict[str, bool] = {}  # stands in _ready (False) or in _late (True)
         self._busy: set[str] = set()
         self._again: dict[str, float] = {}  # added while busy: the earliest moment asked for
         self._due: dict[str, float] = {}
+        self._due_late: set[str] = set()
         self._heap: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
-        self._work = asyncio.Event()
+        self._work = asyncio.Semaphore(0)  # a worker wakes for each; one that finds nothing waits again
         self._rearm = asyncio.Event()
 
     def __len__(self) -> int:
         """Keys that are ready and not yet taken."""
-        return len(self._ready)
+        return len(self._waiting)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is ready and nothing is being reconciled (delayed keys do not count)."""
-        return not self._ready and not self._busy
+        return not self._waiting and not self._busy
 
     def failures(self, key: str) -> int:
         """How often in a row the key has failed."""
         return self._failures.get(key, 0)
 
-    def add(self, key: str, after: float = 0.0) -> None:
-        """Have the key reconciled, `after` seconds from now; of several requests the earliest counts."""
+    def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
+        """Have the key reconciled, `after` seconds from now; of several requests the earliest counts, and one that is not late."""
         due = self._clock.monotonic() + max(0.0, after)
         if key in self._busy:
             self._again[key] = min(due, self._again.get(key, due))
-        elif key not in self._waiting:
+        elif self._waiting.get(key, True) and not (late and key in self._waiting):
             if after <= 0:
-                self._put(key)
-            elif due < self._due.get(key, float("inf")):
+                self._put(key, late=late)
+                return
+            if due < self._due.get(key, float("inf")):
+                self._due_late.discard(key)
+                if late:
+                    self._due_late.add(key)
                 self._due[key] = due
                 heapq.heappush(self._heap, (due, key))
-                self._rearm.set()
+                if self._heap[0] == (due, key):
+                    self._rearm.set()
 
     def forget(self, key: str) -> None:
         """Drop a delayed key and its count of failures, as when its object is gone."""
         self._due.pop(key, None)
+        self._due_late.discard(key)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
@@ -81,11 +95,22 @@ class KeyedQueue:
                 group.create_task(self._serve())
             await self._wake_delayed(group)
 
-    def _put(self, key: str) -> None:
+    def _put(self, key: str, *, late: bool = False) -> None:
         self._due.pop(key, None)
-        self._waiting.add(key)
-        self._ready.append(key)
-        self._work.set()
+        self._due_late.discard(key)
+        self._waiting[key] = late
+        (self._late if late else self._ready).append(key)
+        self._work.release()
+
+    def _take(self) -> tuple[str, bool] | None:
+        """The next key and whether it is late; None when there is none for another worker."""
+        if self._ready:
+            return self._ready.popleft(), False
+        while self._late and self._late_busy < self._late_workers:
+            key = self._late.popleft()
+            if self._waiting.get(key):  # else it was added again, and not late
+                return key, True
+        return None
 
     async def _wake_delayed(self, group: asyncio.TaskGroup) -> None:
         """Move keys from the heap to the ready ones when they are due; one sleeper at a time."""
@@ -95,7 +120,7 @@ class KeyedQueue:
             while self._heap and self._heap[0][0] <= now:
                 due, key = heapq.heappop(self._heap)
                 if self._due.get(key) == due:
-                    self._put(key)
+                    self._put(key, late=key in self._due_late)
             sleeper = group.create_task(self._sleep_until(self._heap[0][0])) if self._heap else None
             await self._rearm.wait()
             if sleeper:
@@ -107,16 +132,21 @@ class KeyedQueue:
 
     async def _serve(self) -> None:
         while True:
-            while not self._ready:
-                self._work.clear()
-                await self._work.wait()
-            key = self._ready.popleft()
-            self._waiting.discard(key)
+            await self._work.acquire()
+            taken = self._take()
+            if taken is None:
+                continue
+            key, late = taken
+            del self._waiting[key]
             self._busy.add(key)
+            self._late_busy += late
             try:
                 after = await self._one(key)
             finally:
                 self._busy.discard(key)
+                self._late_busy -= late
+            if late and self._late:
+                self._work.release()
             wanted = self._again.pop(key, None)
             if wanted is not None:
                 self.add(key, wanted - self._clock.monotonic())

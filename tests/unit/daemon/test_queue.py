@@ -86,6 +86,61 @@ async def test_a_delayed_key_waits_and_an_earlier_wish_wins() -> None:
         task.cancel()
 
 
+async def test_what_is_late_yields_to_the_rest_and_never_takes_more_than_its_workers() -> None:
+    clock = ManualClock()
+    began: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        began.append(key)
+        await clock.sleep(1)
+
+    queue = KeyedQueue(reconcile, clock, workers=3, late_workers=1)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        for key in ("late-1", "late-2", "late-3"):
+            queue.add(key, late=True)
+        queue.add("delayed", 0.5, late=True)
+        await clock.settle()
+        assert began == ["late-1"], "two workers stay free for what is not late"
+        for key in ("a", "b", "late-3"):
+            queue.add(key)
+        await clock.settle()
+        assert began == ["late-1", "a", "b"]
+        await clock.run_for(1.0)
+        assert began == ["late-1", "a", "b", "late-3", "late-2"], "what was added again, and not late, goes first"
+        await clock.run_for(5.0)
+        assert began == ["late-1", "a", "b", "late-3", "late-2", "delayed"], "each once, and none is forgotten"
+        assert queue.idle
+        task.cancel()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.sampled_from([0.0, 0.5, 2.0])), max_size=40), st.integers(1, 3))
+def test_whatever_is_added_is_reconciled_after_it_was_added(wishes: list[tuple[str, bool, float]], late_workers: int) -> None:
+    async def check() -> None:
+        clock = ManualClock()
+        last: dict[str, float] = {}
+
+        async def reconcile(key: str) -> None:
+            last[key] = clock.monotonic()
+            await clock.sleep(0.3)
+
+        queue = KeyedQueue(reconcile, clock, workers=3, late_workers=late_workers)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(queue.run())
+            added: dict[str, float] = {}
+            for key, late, after in wishes:
+                queue.add(key, after, late=late)
+                added[key] = clock.monotonic()
+                await clock.run_for(0.1)
+            await clock.run_for(60)
+            assert queue.idle
+            assert all(last[key] >= when for key, when in added.items())
+            task.cancel()
+
+    asyncio.run(check())
+
+
 async def test_the_seconds_that_reconcile_returns_are_when_it_looks_again() -> None:
     count = 0
 
