@@ -76,7 +76,6 @@ class Lane:
         self.power_short = 0
         most = min(candidate.maximum, room)
         pool, chosen = self.pool, None
-        pool.sync()
         if pool.whole.total >= nodes or self.borrows:
             pool = self.now_pool(duration)
             chosen = self._choose(pool, nodes, most)
@@ -104,7 +103,7 @@ class Lane:
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
         machine = self._lanes.scene.machine
-        stamp = (profile.version, len(machine.log), machine.shape)
+        stamp = (profile.version, machine.changes, machine.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
             pool = self.pool
@@ -248,7 +247,6 @@ class Lane:
             self._plain = [pools.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
         caps = pool.caps
         for plain in self._plain:
-            plain.sync()
             if caps is None:
                 yield plain
             elif len(caps) == len(pool.members):

@@ -14,6 +14,7 @@ from typing import Final
 
 from lattice.errors import Corrupt
 from lattice.scheduling.hardware import Hardware, Key, Need, NodeFacts, natural
+from lattice.scheduling.parts import Part
 
 __all__ = ["HOLLOW", "NEVER", "UNHEARD", "Bucket", "Census", "Hardware", "Key", "Machine", "Need", "NodeFacts", "indices_of", "natural"]
 
@@ -22,8 +23,6 @@ UNHEARD = "not seen alive yet"
 """State of a node whose heartbeat this process has not seen since it began to listen."""
 
 NEVER: Final = float("inf")
-_LOG: Final = 65_536
-"""So many changes are kept for the pools that have not heard of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +40,8 @@ class Bucket:
     """Usable nodes that are held, by when they come free at the latest (`NEVER`: nobody knows)."""
     version: int = 0
     """Grows with every change of `free` or `ends`."""
+    counters: list[tuple[Part, int]] = field(default_factory=list)
+    """What counts its free nodes, and at which group (by rank)."""
 
     @property
     def group(self) -> str:
@@ -87,10 +88,10 @@ class Machine:
     buckets: dict[Key, Bucket] = field(default_factory=dict)
     masks: frozenset[int] = frozenset()
     """The node sets that every bucket lies wholly inside or outside of."""
-    log: list[tuple[Bucket, int]] = field(default_factory=list)
-    """Changes of free counts, oldest first."""
+    changes: int = 0
+    """Grows with every change of a free count."""
     shape: int = 0
-    """Grows when a bucket appears or goes, or when `log` begins anew: what was made from buckets is to be made again."""
+    """Grows when a bucket appears or goes: what was made from buckets is to be made again."""
     tally: int = 0
     """Grows when a node comes, goes, or becomes usable or not."""
     _of: dict[int, Bucket] = field(default_factory=dict)
@@ -274,10 +275,9 @@ class Machine:
 
     def _changed(self, bucket: Bucket, by: int) -> None:
         bucket.version += 1
-        self.log.append((bucket, by))
-        if len(self.log) > _LOG:
-            self.log.clear()
-            self.shape += 1
+        self.changes += 1
+        for part, rank in bucket.counters:
+            part.note(rank, by)
 
     def _enter(self, facts: NodeFacts) -> None:
         index = facts.index
@@ -331,7 +331,6 @@ class Machine:
         self.shape += 1
         self._admitted.clear()
         self._ranks.clear()
-        self.log.clear()
 
 
 def indices_of(mask: int) -> Iterator[int]:

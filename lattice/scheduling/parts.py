@@ -13,6 +13,8 @@ from typing import Final
 _BITS: Final = 24
 _RANK: Final = (1 << _BITS) - 1
 """Count and rank in one number that orders as the pair does: numbers are compared much faster than pairs."""
+_MOST: Final = 1 << 62
+"""More than any count and rank."""
 
 
 class Part:
@@ -56,36 +58,29 @@ class Part:
     @property
     def ordered(self) -> list[tuple[int, int]]:
         """(nodes, group), ascending."""
-        return [(size >> _BITS, size & _RANK) for size in self._by_size()]
+        return [(size >> _BITS, size & _RANK) for size in self.sizes()]
 
     def holding(self, nodes: int) -> int | None:
         """The smallest group that holds so many; None if none does."""
-        sizes = self._by_size()
+        sizes = self.sizes()
         at = bisect_left(sizes, nodes << _BITS)
         return sizes[at] & _RANK if at < len(sizes) else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
         """(nodes, group) of every group of so many, ascending."""
-        sizes = self._by_size()
+        sizes = self.sizes()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
         """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
-        sizes = self._by_size()
-        if sizes and sizes[-1] >> _BITS >= nodes:
-            return 1
-        reached = 0
-        for groups, size in enumerate(reversed(sizes), start=1):
-            reached += size >> _BITS
-            if reached >= nodes:
-                return groups
-        return len(sizes) + 1
+        return _fewest(self.sizes(), nodes)
 
     def largest(self, groups: int) -> int:
         """How many nodes so many groups hold at most."""
-        return sum([size >> _BITS for size in self._by_size()[-groups:]]) if groups > 0 else 0
+        return sum([size >> _BITS for size in self.sizes()[-groups:]]) if groups > 0 else 0
 
-    def _by_size(self) -> list[int]:
+    def sizes(self) -> list[int]:
+        """Count and rank of each group in one number, ascending."""
         if self._noted:
             self._settle()
         return self._sizes
@@ -107,7 +102,93 @@ class Part:
         self._noted.clear()
 
 
-def tight(part: Part, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
+class Joined:
+    """Parts that have no group in common, as one: it counts nothing of its own, so that many may share a part."""
+
+    __slots__ = ("_home", "parts")
+
+    def __init__(self, parts: Sequence[Part], home: Mapping[int, int]) -> None:
+        """`home`: the place of the part that a group belongs to, by rank."""
+        self.parts = parts
+        self._home = home
+
+    @property
+    def total(self) -> int:
+        """How many nodes."""
+        return sum([part.total for part in self.parts])
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """How many nodes each group has, if any."""
+        groups: dict[int, int] = {}
+        for part in self.parts:
+            groups |= part.groups
+        return groups
+
+    @property
+    def ordered(self) -> list[tuple[int, int]]:
+        """(nodes, group), ascending."""
+        return [(size >> _BITS, size & _RANK) for size in self._sizes()]
+
+    def copy(self) -> Joined:
+        """One that may be changed apart."""
+        return Joined([part.copy() for part in self.parts], self._home)
+
+    def note(self, rank: int, by: int) -> None:
+        """A group has more nodes, or fewer."""
+        self.parts[self._home[rank]].note(rank, by)
+
+    def holding(self, nodes: int) -> int | None:
+        """The smallest group that holds so many; None if none does."""
+        least, asked = _MOST, nodes << _BITS
+        for part in self.parts:
+            sizes = part.sizes()
+            if sizes and sizes[-1] >= asked and (size := sizes[bisect_left(sizes, asked)]) < least:
+                least = size
+        return least & _RANK if least < _MOST else None
+
+    def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
+        """(nodes, group) of every group of so many, ascending."""
+        sizes = self._sizes()
+        return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
+
+    def fewest(self, nodes: int) -> int:
+        """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
+        asked = nodes << _BITS
+        for part in self.parts:
+            sizes = part.sizes()
+            if sizes and sizes[-1] >= asked:
+                return 1
+        return _fewest(self._sizes(), nodes)
+
+    def largest(self, groups: int) -> int:
+        """How many nodes so many groups hold at most."""
+        return sum([size >> _BITS for size in self._sizes()[-groups:]]) if groups > 0 else 0
+
+    def _sizes(self) -> list[int]:
+        sizes: list[int] = []
+        for part in self.parts:
+            sizes += part.sizes()
+        sizes.sort()
+        return sizes
+
+
+Groups = Part | Joined
+"""Nodes by group, and the groups in order of that number."""
+
+
+def _fewest(sizes: Sequence[int], nodes: int) -> int:
+    if sizes and sizes[-1] >> _BITS >= nodes:
+        return 1
+    reached = 0
+    for groups, size in enumerate(reversed(sizes), start=1):
+        reached += size >> _BITS
+        if reached >= nodes:
+            return groups
+    return len(sizes) + 1
+
+
+def tight(part: Groups, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
     """(group, nodes) with the fewest groups: best fit for one; else the closest neighbours, the largest first, the last best fit."""
     one = part.holding(nodes)
     if one is not None:
@@ -131,7 +212,7 @@ def fewest_first(ordered: Sequence[tuple[int, int]], nodes: int) -> list[tuple[i
     return chosen
 
 
-def spread(part: Part, nodes: int) -> list[tuple[int, int]]:
+def spread(part: Groups, nodes: int) -> list[tuple[int, int]]:
     """(group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
     given: dict[int, int] = {}
     left = nodes
@@ -149,7 +230,7 @@ def spread(part: Part, nodes: int) -> list[tuple[int, int]]:
     return [(rank, count) for rank, count in sorted(given.items()) if count]
 
 
-def _neighbours(part: Part, nodes: int, groups: int) -> list[tuple[int, int]]:
+def _neighbours(part: Groups, nodes: int, groups: int) -> list[tuple[int, int]]:
     """(group, nodes) of the shortest stretch in which so many groups hold so many nodes, the first of equal ones.
 
     Where groups as close as any hold it, no stretch is shorter. Else a group that does not reach `nodes` together with the largest

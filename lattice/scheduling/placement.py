@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lattice.scheduling.machine import Bucket, Key
-from lattice.scheduling.parts import Part, fewest_first, spread, tight
+from lattice.scheduling.parts import Groups, Part, fewest_first, spread, tight
 from lattice.scheduling.pools import Pool
 from lattice.scheduling.work import IGNORED, REQUIRED
 
@@ -26,7 +26,7 @@ Prefer = Callable[[Bucket], tuple[object, ...]]
 class Found(NamedTuple):
     """A part of a pool that holds enough: its fingerprints (None: whatever they are), how many, and the groups needed."""
 
-    part: Part
+    part: Groups
     fingerprints: frozenset[str] | None
     kinds: int
     span: int

@@ -1,14 +1,16 @@
-"""Pools: the free nodes of an eligibility set by fingerprint and group, kept up to date by the machine's log of changes.
+"""Pools: the free nodes of an eligibility set by fingerprint and group, which the machine keeps up to date as it changes.
 
-Needs that the same buckets admit share one pool, however differently they are written.
+Needs that the same buckets admit share one pool, however differently they are written. Pools share the parts that they
+count in: one of each class of hardware, and one of each class and fingerprint, where no group has nodes of two classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from lattice.errors import Corrupt
 from lattice.scheduling.machine import Bucket, Hardware, Machine, Need
-from lattice.scheduling.parts import Part
+from lattice.scheduling.parts import Groups, Joined, Part
 
 _MOST = 2_000
 """With more pools kept than this, which may be of needs long gone, all are made again when they are asked for."""
@@ -17,21 +19,14 @@ _MOST = 2_000
 class Pool:
     """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
 
-    __slots__ = (
-        "_at", "_cells", "_machine", "_shape", "_sizes", "_tally",
-        "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole",
-    )  # fmt: skip
+    __slots__ = ("_machine", "_sizes", "_tally", "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole")
 
-    whole: Part
-    parts: dict[str, Part]
+    whole: Groups
+    parts: dict[str, Groups]
     """By fingerprint."""
-    _cells: dict[Bucket, tuple[int, Part]]
-    """Where each bucket is counted, beside the whole: its group and the part of its fingerprint."""
-    _at: int
-    _shape: int
 
-    def __init__(self, machine: Machine, buckets: Sequence[Bucket]) -> None:
-        """Of the free nodes of these buckets."""
+    def __init__(self, machine: Machine, buckets: Sequence[Bucket], parts: Parts | None = None) -> None:
+        """Of the free nodes of these buckets: as they are now, or, by `parts`, at any time."""
         self._machine = machine
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
@@ -43,18 +38,24 @@ class Pool:
         self.mixed = len({bucket.key.home for bucket in buckets}) > 1
         """Whether nodes of several homes are among them."""
         self._tally, self._sizes = -1, (0, 0)
-        self._count()
+        if parts is None:
+            self._count({bucket: len(bucket.free) for bucket in buckets})
+            return
+        alike: dict[str, list[Bucket]] = {}
+        for bucket in buckets:
+            alike.setdefault(bucket.key.fingerprint, []).append(bucket)
+        self.whole = parts.of(buckets)
+        self.parts = {name: parts.of(some) for name, some in alike.items()}
 
     def capped(self, caps: Mapping[Bucket, int]) -> Pool:
         """The same buckets with so many nodes of each, whatever the machine does."""
         pool = self._like(caps)
-        pool._count()
+        pool._count(caps)
         return pool
 
     def reduced(self, caps: Mapping[Bucket, int]) -> Pool:
         """The same with so many nodes of these buckets, and those that are free now of the others; until the machine changes."""
         pool = self._like(caps)
-        pool._at, pool._shape = self._at, self._shape
         whole = pool.whole = self.whole.copy()
         pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
         for bucket, count in caps.items():
@@ -63,26 +64,6 @@ class Pool:
             if part is not whole:
                 whole.note(rank, by)
         return pool
-
-    def sync(self) -> None:
-        """Take in what has changed since."""
-        machine = self._machine
-        log = machine.log
-        at = self._at
-        if (at == len(log) and self._shape == machine.shape) or self.caps is not None:
-            return
-        if self._shape != machine.shape or len(log) - at > 4 * len(self.buckets):
-            self._count()
-            return
-        cells, whole = self._cells, self.whole
-        for bucket, by in log[at:]:
-            cell = cells.get(bucket)
-            if cell is not None:
-                rank, part = cell
-                part.note(rank, by)
-                if part is not whole:
-                    whole.note(rank, by)
-        self._at = len(log)
 
     def cap(self, bucket: Bucket) -> int:
         """How many nodes of a bucket it may give."""
@@ -109,21 +90,18 @@ class Pool:
         pool._tally, pool._sizes = self._tally, self._sizes
         return pool
 
-    def _count(self) -> None:
-        self._at, self._shape = len(self._machine.log), self._machine.shape
-        caps = self.caps
+    def _count(self, counts: Mapping[Bucket, int]) -> None:
         parts: dict[str, dict[int, int]] = {}
         for bucket, rank in self.members.items():
             part = parts.get(bucket.key.fingerprint)
             if part is None:
                 part = parts[bucket.key.fingerprint] = {}
-            count = len(bucket.free) if caps is None else caps[bucket]
+            count = counts[bucket]
             if count:
                 part[rank] = part.get(rank, 0) + count
         if len(parts) <= 1:
             self.whole = Part(next(iter(parts.values()), {}))
             self.parts = dict.fromkeys(parts, self.whole)
-            self._cells = {} if caps is not None else {bucket: (rank, self.whole) for bucket, rank in self.members.items()}
             return
         whole: dict[int, int] = {}
         for groups in parts.values():
@@ -131,8 +109,56 @@ class Pool:
                 whole[rank] = whole.get(rank, 0) + count
         self.whole = Part(whole)
         self.parts = {name: Part(groups) for name, groups in parts.items()}
-        if caps is None:
-            self._cells = {bucket: (rank, self.parts[bucket.key.fingerprint]) for bucket, rank in self.members.items()}
+
+
+class Parts:
+    """The parts that pools share: each counts the free nodes of some buckets, and is told of every change by the buckets."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._parts: dict[tuple[Bucket, ...], Part] = {}
+
+    def of(self, buckets: Sequence[Bucket]) -> Groups:
+        """The free nodes of these buckets by group: the parts of their classes joined, where no group has two of them."""
+        classes: dict[Hardware, list[Bucket]] = {}
+        home: dict[int, Hardware] = {}
+        for bucket in buckets:
+            hardware = bucket.key.hardware
+            classes.setdefault(hardware, []).append(bucket)
+            if home.setdefault(self._machine.rank(bucket.key.group), hardware) is not hardware:
+                return self._part(tuple(buckets))
+        if len(classes) <= 1:
+            return self._part(tuple(buckets))
+        places = {hardware: place for place, hardware in enumerate(classes)}
+        return Joined([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
+
+    def clear(self) -> None:
+        """Forget them all."""
+        mine = set(self._parts.values())
+        for bucket in {bucket for buckets in self._parts for bucket in buckets}:
+            bucket.counters = [entry for entry in bucket.counters if entry[0] not in mine]
+        self._parts.clear()
+
+    def validate(self) -> None:
+        """Count the free nodes again; raises Corrupt on a difference."""
+        for buckets, part in self._parts.items():
+            if part.groups != Part(self._counts(buckets)).groups:
+                raise Corrupt("the free nodes of a pool differ from its buckets", reason="PoolDiffers")
+
+    def _part(self, buckets: tuple[Bucket, ...]) -> Part:
+        part = self._parts.get(buckets)
+        if part is None:
+            part = self._parts[buckets] = Part(self._counts(buckets))
+            for bucket in buckets:
+                bucket.counters.append((part, self._machine.rank(bucket.key.group)))
+        return part
+
+    def _counts(self, buckets: Iterable[Bucket]) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for bucket in buckets:
+            rank = self._machine.rank(bucket.key.group)
+            counts[rank] = counts.get(rank, 0) + len(bucket.free)
+        return counts
 
 
 class Pools:
@@ -143,12 +169,14 @@ class Pools:
         self._shape = -1
         self._pools: dict[tuple[object, ...], Pool] = {}
         self._alike: dict[tuple[Bucket, ...], Pool] = {}
+        self._parts = Parts(machine)
 
     def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> Pool:
         """The free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
         if self._shape != self._machine.shape or len(self._pools) > _MOST:
             self._pools.clear()
             self._alike.clear()
+            self._parts.clear()
             self._shape = self._machine.shape
         key = (need, home, known, classes)
         pool = self._pools.get(key)
@@ -160,7 +188,11 @@ class Pools:
             ])  # fmt: skip
             pool = self._alike.get(buckets)
             if pool is None:
-                pool = self._alike[buckets] = Pool(self._machine, buckets)
+                pool = self._alike[buckets] = Pool(self._machine, buckets, self._parts)
             self._pools[key] = pool
-        pool.sync()
         return pool
+
+    def validate(self) -> None:
+        """Count what the pools count again; raises Corrupt on a difference."""
+        if self._shape == self._machine.shape:
+            self._parts.validate()

@@ -208,7 +208,7 @@ class Profile:
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""
         key = id(members)
-        stamp = (len(self._machine.log), self._machine.shape)
+        stamp = (self._machine.changes, self._machine.shape)
         known = self._merges.get(key)
         if known is None or known[0] != stamp:
             ends: dict[float, int] = {}

@@ -144,7 +144,6 @@ class Explainer:
     def _kept(self, candidate: Candidate, lane: Lane) -> Told | None:
         """Enough nodes are free, but windows, promises or work of this cycle have them."""
         wanted, now = candidate.minimum, self._now
-        lane.pool.sync()
         free = lane.pool.whole.total
         if lane.fits(lane.pool, wanted):
             if self._profile.crosses(now, self._end(candidate)):

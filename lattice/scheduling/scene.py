@@ -219,6 +219,7 @@ class Scene:
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.machine.validate()
+        self.pools.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
         before = self.holders.get(holder.uid)

@@ -55,20 +55,7 @@ def test_buckets_and_pools_follow_every_event(seed: int) -> None:
         census = machine.census(need)
         assert census.free == sum(one.usable and one.index not in machine.taken for one in machine.nodes.values() if need.admits_node(one))
         assert census.free == pool.whole.total
-
-
-def test_a_pool_made_before_the_log_began_anew_still_follows() -> None:
-    roll = random.Random(1)
-    machine = Machine()
-    for index in range(4):
-        machine.put(replace(facts(roll, index), usable=True))
-    pool = Pools(machine).of(Need(), "")
-    for _ in range(40_000):
-        machine.take((0,))
-        machine.give((0,))
-    machine.take((1,))
-    pool.sync()
-    assert pool.whole.total == 3
+        pools.validate()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,7 +66,6 @@ def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed
         machine.put(facts(roll, index))
     pool = Pools(machine).of(Need(), "")
     machine.take(roll.sample(range(16), 4))
-    pool.sync()
     caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in pool.buckets if roll.random() < 0.5}
     whole = pool.capped({bucket: pool.cap(bucket) for bucket in pool.buckets} | caps)
     some = pool.reduced(caps)
