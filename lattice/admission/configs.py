@@ -9,6 +9,8 @@ import msgspec
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Finding, Object, Refused, reading
+from lattice.errors import Rejected
+from lattice.quota.amounts import amounts_of
 from lattice.units import parse_duration, parse_quantity, parse_time, quantity_bytes
 from lattice.views import Config
 
@@ -39,6 +41,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _order(config, seconds)
     yield from _scheduling(config)
     yield from _work(config)
+    yield from _quota_tree(config)
 
 
 def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
@@ -51,6 +54,7 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
         ("spec.scheduling.fairShareHalfLife", scheduling.fair_share_half_life, 3600, 365 * 86400),
         ("spec.scheduling.nearCompletion", scheduling.near_completion, 0, 86400),
         ("spec.scheduling.recording.maxAge", scheduling.recording.max_age, 60, 365 * 86400),
+        ("spec.quotaTree.delay", config.spec.quota_tree.delay, 0, 86400),
         ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
         ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
         ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),
@@ -100,6 +104,20 @@ def _scheduling(config: Config) -> Iterator[Finding]:
         until = reading(parse_time, scheduling.energy_price_until, field=f"{where}.energyPriceUntil", reason="TimeInvalid")
         if isinstance(until, Refused):
             yield until
+
+
+def _quota_tree(config: Config) -> Iterator[Finding]:
+    options = config.spec.quota_tree
+    if not 1 <= options.max_per_round <= 1000:
+        sentence = f"spec.quotaTree.maxPerRound is {options.max_per_round} (limits: 1 to 1000)"
+        yield Refused("OptionInvalid", sentence, "spec.quotaTree.maxPerRound", "set spec.quotaTree.revocation to Off to revoke nothing")
+    if options.revocation not in ("Off", "Notify", "On"):
+        sentence = f"spec.quotaTree.revocation is {options.revocation}, and may be Off, Notify or On"
+        yield Refused("OptionInvalid", sentence, "spec.quotaTree.revocation", "Notify says it and ends nothing")
+    try:
+        amounts_of(options.default_max or {}, field="spec.quotaTree.defaultMax")
+    except Rejected as error:
+        yield Refused("QuotaInvalid", error.message, (*error.fields, "")[0], "write for example nodes: 4")
 
 
 def _work(config: Config) -> Iterator[Finding]:

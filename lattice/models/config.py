@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from lattice.models.elastic_quota import Amounts, Revocation
 from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time
 
 
@@ -82,6 +83,25 @@ class WorkOptions(Part):
     """Kept of each stream on each node; the oldest is dropped, and said."""
 
 
+class QuotaTreeOptions(Part):
+    """`quotaTree`: how quota trees are divided; a tree's own spec.tree comes first. Read by the scheduler at its next cycle."""
+
+    scale_min: bool = True
+    """Whether mins shrink in proportion where their sum is above what there is."""
+    guarantee_used: bool = False
+    """Whether what groups hold is never divided again, whatever their min."""
+    revocation: Revocation = "Notify"
+    """Off, Notify (say it) or On (end work) when a group holds more than its runtime."""
+    delay: Duration = "120s"
+    """How long a group may hold too much before anything is revoked."""
+    max_per_round: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Most allocations that are revoked at a time."""
+    on_shrink: bool = False
+    """Whether capacity that went, and nothing else, may start a revocation."""
+    default_max: Amounts | None = None
+    """Ceiling of the group `default`, which has the work of no other group; absent: none."""
+
+
 class LatticeConfigSpec(Part):
     """Every option that is served."""
 
@@ -93,6 +113,8 @@ class LatticeConfigSpec(Part):
     """Slurm compatibility."""
     work: WorkOptions = Field(default_factory=WorkOptions)
     """How work is started."""
+    quota_tree: QuotaTreeOptions = Field(default_factory=QuotaTreeOptions)
+    """How quota trees are divided."""
 
 
 class LatticeConfigStatus(Part):

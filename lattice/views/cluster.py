@@ -311,6 +311,18 @@ class WorkOptions(View, frozen=True):
     log_bytes: int | str = "64Mi"
 
 
+class QuotaTreeOptions(View, frozen=True):
+    """`quotaTree` of the LatticeConfig; `default_max` are quantities by resource."""
+
+    scale_min: bool = True
+    guarantee_used: bool = False
+    revocation: str = "Notify"
+    delay: str = "120s"
+    max_per_round: int = 10
+    on_shrink: bool = False
+    default_max: dict[str, int | str] | None = None
+
+
 class ConfigSpec(View, frozen=True):
     """Every option."""
 
@@ -318,6 +330,7 @@ class ConfigSpec(View, frozen=True):
     nodes: NodeOptions = NodeOptions()
     compat: CompatOptions = CompatOptions()
     work: WorkOptions = WorkOptions()
+    quota_tree: QuotaTreeOptions = QuotaTreeOptions()
 
 
 class ConfigStatus(View, frozen=True):
