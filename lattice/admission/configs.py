@@ -14,6 +14,8 @@ from lattice.quota.amounts import amounts_of
 from lattice.units import parse_duration, parse_quantity, parse_time, quantity_bytes
 from lattice.views import Config
 
+MAX_NODES = 16384
+"""Nodes that the ledger can count."""
 LEAST_RECORDING_BYTES = 1 << 20
 """A log of cycles that is smaller holds no cycle of a large machine."""
 LEAST_LOG_BYTES = 65536
@@ -83,6 +85,7 @@ def _scheduling(config: Config) -> Iterator[Finding]:
         ("backfillDepth", scheduling.backfill_depth, 0, 1000),
         ("victims", scheduling.victims, 1, 16),
         ("powerBudgetKilowatts", scheduling.power_budget_kilowatts, 0, 1_000_000),
+        ("sensitivePoolSize", scheduling.sensitive_pool_size, 0, MAX_NODES),
     ):
         if not least <= number <= most:
             sentence = f"{where}.{field} is {number} (limits: {least} to {most})"

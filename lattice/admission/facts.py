@@ -33,6 +33,15 @@ class Occupied:
 
 
 @dataclass(frozen=True)
+class Own:
+    """What one user has in a tenant: nodes and allocations that hold nodes, and allocations that wait."""
+
+    nodes: int = 0
+    running: int = 0
+    pending: int = 0
+
+
+@dataclass(frozen=True)
 class Facts:
     """The cluster as the gatherer saw it: nothing in here is asked for by a check itself.
 
@@ -41,7 +50,7 @@ class Facts:
     `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
     ended and name the object that is to be deleted; `now` is seconds since the epoch; `node_names` are the
     LatticeNodes that exist, `occupied` the work that holds nodes now; `pending` counts the user's allocations that
-    wait in the vcluster, where it limits them.
+    wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users.
     """
 
     requester: Requester
@@ -57,3 +66,4 @@ class Facts:
     node_names: frozenset[str] | None = None
     occupied: tuple[Occupied, ...] | None = None
     pending: int | None = None
+    own: Own | None = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lattice.admission.facts import Facts
+from lattice.admission.facts import Facts, Own
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
+from lattice.ledger.commit import Excess
 from lattice.units import format_duration, parse_duration, parse_node_count
-from lattice.views import Tenant
 
 NODES = "spec.resources.nodes"
 WALLTIME = "spec.lifecycle.walltime"
@@ -81,39 +81,59 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The user has fewer waiting allocations in the vcluster than it allows."""
+    """The user has fewer waiting allocations in the vcluster, and in the tenant, than these allow."""
     vcluster = asked.vcluster(facts)
     limit = vcluster.spec.limits.max_pending_per_user if vcluster is not None else None
     if limit is not None and facts.pending is not None and facts.pending >= limit:
         numbers = f"(current: {facts.pending}, requested: 1, limit: {limit})"
         sentence = f'user "{asked.spec.user}" would exceed maxPendingPerUser of vCluster "{asked.spec.vcluster}" {numbers}'
         yield Refused("TooManyPending", sentence, "spec.vcluster", "wait until some have started, cancel some, or use another vcluster")
+    tenant = asked.tenant(facts)
+    most = tenant.spec.quota.per_user.max_pending if tenant is not None else None
+    if most is not None and facts.own is not None and facts.own.pending >= most:
+        excess = Excess(_alone(asked), "max_pending", facts.own.pending, 1, most)
+        hint = "wait until some have started, or cancel some" if most else "ask your tenant's admin when submissions are open again"
+        yield Refused("TooManyPending", f"allocation rejected: {excess.sentence}", "spec.tenant", hint)
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The tenant's hard quota has room (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
+    """The hard quotas of tenant and user have room (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
     tenant = asked.tenant(facts)
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if tenant is None or isinstance(count, Refused):
         return
-    quota, use = tenant.spec.quota, tenant.status.use
-    yield from _headroom(tenant, "max_nodes", use.used_nodes if use else 0, count[0], quota.max_nodes)
-    yield from _headroom(tenant, "max_concurrent_allocations", use.used_allocations if use else 0, 1, quota.max_concurrent_allocations)
+    quota, use, own = tenant.spec.quota, tenant.status.use, facts.own or Own()
+    everybody, alone, least = f'tenant "{tenant.metadata.name}"', _alone(asked), count[0]
+    for who, name, current, requested, limit in (
+        (everybody, "max_nodes", use.used_nodes if use else 0, least, quota.max_nodes),
+        (everybody, "max_concurrent_allocations", use.used_allocations if use else 0, 1, quota.max_concurrent_allocations),
+        (alone, "max_nodes", own.nodes, least, quota.per_user.max_nodes),
+        (alone, "max_running", own.running, 1, quota.per_user.max_running),
+    ):
+        if limit is not None and current + requested > limit:
+            yield _exceeded(Excess(who, name, current, requested, limit), queue=quota.on_exceeded == "Queue")
 
 
-def _headroom(tenant: Tenant, quota: str, current: int, requested: int, limit: int | None) -> Iterator[Finding]:
-    """One quota: paused, more than the limit itself (both refused in every mode), or no room now."""
-    name = tenant.metadata.name
-    if limit is None:
-        return
-    numbers = f"(current: {current}, requested: {requested}, limit: {limit})"
-    sentence = f'allocation rejected: tenant "{name}" would exceed {quota} quota {numbers}'
-    field = NODES if quota == "max_nodes" else "spec.tenant"
-    if limit == 0:
-        yield Refused("TenantPaused", f"{sentence}; the tenant is paused", "spec.tenant", "ask the operators when it is open again")
-    elif requested > limit:
-        yield Refused("QuotaExceeded", sentence, field, f"ask for at most {limit}, or for more quota: this can never run within the limit")
-    elif current + requested > limit and tenant.spec.quota.on_exceeded == "Reject":
-        yield Refused("QuotaExceeded", sentence, field, "cancel running allocations, or ask your tenant's admin for more quota")
-    elif current + requested > limit:
-        yield Caution(f'tenant "{name}" has no room in its {quota} quota {numbers}: the allocation waits with WaitingForQuotaHeadroom')
+def _alone(asked: Submission) -> str:
+    return f'user "{asked.spec.user}" of tenant "{asked.spec.tenant}"'
+
+
+def _exceeded(excess: Excess, *, queue: bool) -> Finding:
+    """Paused or more than the limit itself, both refused in every mode; a limit lowered below what is held; no room now."""
+    sentence = f"allocation rejected: {excess.sentence}"
+    field = NODES if excess.quota == "max_nodes" else "spec.tenant"
+    if excess.limit == 0:
+        paused = "the tenant is paused" if excess.who.startswith("tenant") else "the users of the tenant are paused"
+        return Refused("TenantPaused", f"{sentence}; {paused}", "spec.tenant", "ask the operators when it is open again")
+    if excess.requested > excess.limit:
+        hint = f"ask for at most {excess.limit}, or for more quota: this can never run within the limit"
+        return Refused("QuotaExceeded", sentence, field, hint)
+    if queue:
+        numbers = excess.sentence.partition("quota ")[2]
+        return Caution(f"{excess.who} has no room in its {excess.quota} quota {numbers}: the allocation waits with WaitingForQuotaHeadroom")
+    if excess.current > excess.limit:
+        what = "nodes" if excess.quota == "max_nodes" else "allocations"
+        lowered = f"allocation rejected: {excess.who} exceeds {excess.quota} quota"
+        told = f"{lowered}\n  Current usage: {excess.current} {what}\n  New limit: {excess.limit} {what}"
+        return Refused("QuotaExceeded", told, field, "Wait for running allocations to complete, or contact your tenant admin.")
+    return Refused("QuotaExceeded", sentence, field, "cancel running allocations, or ask your tenant's admin for more quota")

@@ -31,8 +31,10 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """The sentence and the next step, as one text for people."""
-        return f"{self.sentence}. Hint: {self.hint}" if self.hint else self.sentence
+        """The sentence and the next step, as one text for people; after a sentence of several lines the next step has its own."""
+        if not self.hint:
+            return self.sentence
+        return f"{self.sentence}\n  Hint: {self.hint}" if "\n" in self.sentence else f"{self.sentence}. Hint: {self.hint}"
 
 
 @dataclass(frozen=True)

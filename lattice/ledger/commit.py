@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from lattice.ledger.proposals import (
     Refused,
     Release,
     Renew,
+    SensitivePool,
     Stop,
     Verdict,
 )
@@ -68,6 +69,8 @@ class Book:
         self.rows: dict[Key, Row] = {}
         self.attempts: dict[str, set[int]] = {}
         self.holders: dict[int, Key] = {}
+        self.users: dict[tuple[str, str], tuple[int, int]] = {}
+        """By (tenant, user): nodes and rows, releasing ones too; who has none is not there."""
         self._shard: dict[Key, int] = {}
         self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
         self._texts: list[str | None] = [None] * SHARDS
@@ -126,16 +129,26 @@ class Book:
         """The row that may run, if any."""
         return next((row for row in self.of(uid) if row.held), None)
 
+    def used_by(self, tenant: str, user: str) -> tuple[int, int]:
+        """Nodes and rows of one user of a tenant, releasing ones too."""
+        return self.users.get((tenant, user), (0, 0))
+
     def validate(self) -> None:
         """Rebuild everything from the text and compare; raises Corrupt on the first difference."""
         again = Book.load(self.render())
-        for name in ("head", "accounts", "rows", "attempts", "holders"):
+        for name in ("head", "accounts", "sensitive", "rows", "attempts", "holders", "users"):
             if getattr(self, name) != getattr(again, name):
                 raise Corrupt(f"the book's {name} differ from its own text", reason="BookDiffers")
         for tenant, account in self.accounts.items():
             rows = [row for row in self.rows.values() if row.tenant == tenant]
             if (account.used_nodes, account.used_allocations) != (sum(len(row.nodes) for row in rows), len(rows)):
                 raise Corrupt(f"the account of {tenant} differs from its rows", reason="BookDiffers")
+        for who in {*self.users, *((row.tenant, row.user) for row in self.rows.values())}:
+            rows = [row for row in self.rows.values() if (row.tenant, row.user) == who]
+            if self.users.get(who) != (sum(len(row.nodes) for row in rows), len(rows)):
+                raise Corrupt(f"the use of {who[1]} of {who[0]} differs from the rows", reason="BookDiffers")
+        if self.sensitive.used != sum(len(row.nodes) for row in self.rows.values() if row.sensitive):
+            raise Corrupt("the use of the sensitive pool differs from its rows", reason="BookDiffers")
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -148,6 +161,8 @@ class Book:
         self._shard[row.key] = position
         self._members[position][row.key] = row
         self._texts[position] = None
+        nodes, rows = self.used_by(row.tenant, row.user)
+        self.users[row.tenant, row.user] = (nodes + len(row.nodes), rows + 1)
 
     def _remove(self, row: Row) -> None:
         del self.rows[row.key]
@@ -160,11 +175,16 @@ class Book:
         position = self._shard.pop(row.key)
         del self._members[position][row.key]
         self._texts[position] = None
+        nodes, rows = self.used_by(row.tenant, row.user)
+        if rows > 1:
+            self.users[row.tenant, row.user] = (nodes - len(row.nodes), rows - 1)
+        else:
+            del self.users[row.tenant, row.user]
 
     def _swap(self, old: Row | None, new: Row | None) -> Undo:
         """Put `new` in the place of `old`, with the tenant's account; gives the way back."""
         position = self._shard[old.key] if old else shard_of(new.key if new else ("", 0))
-        accounts = {row.tenant: self.accounts.get(row.tenant) for row in (old, new) if row}
+        accounts, sensitive = {row.tenant: self.accounts.get(row.tenant) for row in (old, new) if row}, self.sensitive
         if old:
             self._remove(old)
             self._charge(old, -1)
@@ -180,6 +200,7 @@ class Book:
                 self._remove(new)
             if old:
                 self._insert(old, position)
+            self.sensitive = sensitive
             for tenant, account in accounts.items():
                 if account is None:
                     self.accounts.pop(tenant, None)
@@ -195,6 +216,8 @@ class Book:
             used_nodes=account.used_nodes + sign * len(row.nodes),
             used_allocations=account.used_allocations + sign,
         )
+        if row.sensitive:
+            self.sensitive = msgspec.structs.replace(self.sensitive, used=self.sensitive.used + sign * len(row.nodes))
 
     def _set_head(self, **changes: Any) -> Undo:
         before = self.head
@@ -222,7 +245,7 @@ def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
 def _row(claim: Claim, state: str) -> Row:
     return Row(
         claim.uid, claim.attempt, claim.generation, claim.user, claim.tenant, claim.vcluster,
-        claim.kind, state, claim.reporter, claim.nodes,
+        claim.kind, state, claim.reporter, claim.nodes, claim.sensitive,
     )  # fmt: skip
 
 
@@ -250,19 +273,42 @@ def _within_limits(book: Book, claim: Claim) -> Refused | None:
     if account is None:
         return Refused("TenantUnknown", f'tenant "{claim.tenant}" has no account in the ledger yet')
     wanted = len(claim.nodes)
-    if account.max_nodes is not None and account.used_nodes + wanted > account.max_nodes:
-        return Refused("WaitingForQuotaHeadroom", over_quota(claim.tenant, "max_nodes", account.used_nodes, wanted, account.max_nodes))
-    if account.max_allocations is not None and account.used_allocations + 1 > account.max_allocations:
-        return Refused(
-            "WaitingForQuotaHeadroom",
-            over_quota(claim.tenant, "max_concurrent_allocations", account.used_allocations, 1, account.max_allocations),
-        )
+    excess = beyond(account, book.used_by(claim.tenant, claim.user), claim.tenant, claim.user, wanted)
+    if excess is None and claim.sensitive and book.sensitive.used + wanted > book.sensitive.max:
+        excess = Excess("sensitive work", "sensitive_pool_size", book.sensitive.used, wanted, book.sensitive.max)
+    return Refused("WaitingForQuotaHeadroom", excess.sentence) if excess is not None else None
+
+
+class Excess(NamedTuple):
+    """A hard limit that a claim would exceed; `who` as the sentence begins, for example 'tenant "physics"'."""
+
+    who: str
+    quota: str
+    current: int
+    requested: int
+    limit: int
+
+    @property
+    def sentence(self) -> str:
+        """The book's sentence (chapter "Quota Enforcement")."""
+        return f"{self.who} would exceed {self.quota} quota (current: {self.current}, requested: {self.requested}, limit: {self.limit})"
+
+
+def beyond(account: TenantAccount, own: tuple[int, int], tenant: str, user: str, wanted: int) -> Excess | None:
+    """The first hard limit that one more allocation of so many nodes would exceed, or None.
+
+    `account` has the tenant's limits and use, `own` the nodes and allocations that the user holds in it.
+    """
+    everybody, alone = f'tenant "{tenant}"', f'user "{user}" of tenant "{tenant}"'
+    for who, quota, current, requested, limit in (
+        (everybody, "max_nodes", account.used_nodes, wanted, account.max_nodes),
+        (everybody, "max_concurrent_allocations", account.used_allocations, 1, account.max_allocations),
+        (alone, "max_nodes", own[0], wanted, account.user_max_nodes),
+        (alone, "max_running", own[1], 1, account.user_max_allocations),
+    ):
+        if limit is not None and current + requested > limit:
+            return Excess(who, quota, current, requested, limit)
     return None
-
-
-def over_quota(tenant: str, quota: str, current: int, requested: int, limit: int) -> str:
-    """The book's sentence for a hard quota (chapter "Quota Enforcement")."""
-    return f'tenant "{tenant}" would exceed {quota} quota (current: {current}, requested: {requested}, limit: {limit})'
 
 
 def _room_in_object(book: Book, claim: Claim) -> Refused | None:
@@ -323,10 +369,28 @@ def _gone(key: Key) -> Refused:
 
 def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
     before = book.accounts.get(limits.tenant)
-    after = msgspec.structs.replace(before or TenantAccount(), max_nodes=limits.max_nodes, max_allocations=limits.max_allocations)
+    after = msgspec.structs.replace(
+        before or TenantAccount(),
+        max_nodes=limits.max_nodes,
+        max_allocations=limits.max_allocations,
+        user_max_nodes=limits.user_max_nodes,
+        user_max_allocations=limits.user_max_allocations,
+    )
     if before == after:
         return SAME, _nothing
     return Accepted(), _set_account(book, limits.tenant, before, after)
+
+
+def _sensitive_pool(book: Book, pool: SensitivePool) -> tuple[Verdict, Undo]:
+    before = book.sensitive
+    if before.max == pool.max_nodes:
+        return SAME, _nothing
+    book.sensitive = msgspec.structs.replace(before, max=pool.max_nodes)
+
+    def undo() -> None:
+        book.sensitive = before
+
+    return Accepted(), undo
 
 
 def _forget(book: Book, forget: Forget) -> tuple[Verdict, Undo]:
@@ -392,6 +456,7 @@ _APPLY: dict[type, Callable[[Book, Any], tuple[Verdict, Undo]]] = {
     Renew: _renew,
     Appoint: _appoint,
     Limits: _limits,
+    SensitivePool: _sensitive_pool,
     Forget: _forget,
     Pool: _pool,
     Numbers: _numbers,

@@ -27,11 +27,17 @@ RECLAIMED = "q"
 CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN + RECLAIMED
 KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
+SENSITIVE = "s"
+_MARK = f" {SENSITIVE}"
+
 Key = tuple[str, int]
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds."""
+    """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds.
+
+    `sensitive`: they count against the sensitive pool.
+    """
 
     uid: str
     attempt: int
@@ -43,6 +49,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     state: str
     reporter: int
     nodes: tuple[int, ...]
+    sensitive: bool = False
 
     @property
     def key(self) -> Key:
@@ -68,13 +75,13 @@ def encode_shard(rows: Iterable[Row]) -> str:
         user, tenant, vcluster = (names.setdefault(name, len(names)) for name in (row.user, row.tenant, row.vcluster))
         lines.append(
             f"{encode_uid(row.uid)} {row.attempt} {row.generation} {user} {tenant} {vcluster}"
-            f" {row.kind} {row.state} {row.reporter} {format_ranges(row.nodes)}"
+            f" {row.kind} {row.state} {row.reporter} {format_ranges(row.nodes)}{_MARK if row.sensitive else ''}"
         )
     return f"{FORMAT}|{','.join(quote(name, safe=':@.-_~/+') for name in names)}|{';'.join(lines)}"
 
 
 def decode_shard(text: str) -> list[Row]:
-    """The rows of a shard; trailing columns are ignored.
+    """The rows of a shard; of the columns after the tenth only the mark of sensitive work is read.
 
     Raises Corrupt for another format number (naming both) or text that is no shard.
     """
@@ -92,12 +99,12 @@ def decode_shard(text: str) -> list[Row]:
 
 
 def _decode_row(line: str, names: Sequence[str]) -> Row:
-    uid, attempt, generation, user, tenant, vcluster, kind, state, reporter, nodes = line.split(" ")[:10]
+    uid, attempt, generation, user, tenant, vcluster, kind, state, reporter, nodes, *more = line.split(" ")
     if kind not in KINDS or (state != HELD and state not in CAUSES) or len(state) != 1:
         raise ValueError(f"kind {kind!r}, state {state!r} in {line[:60]!r}")
     return Row(
         decode_uid(uid), int(attempt), int(generation), names[int(user)], names[int(tenant)], names[int(vcluster)],
-        kind, state, int(reporter), tuple(parse_ranges(nodes)),
+        kind, state, int(reporter), tuple(parse_ranges(nodes)), more[:1] == [SENSITIVE],
     )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     kind: str
     reporter: int
     nodes: tuple[int, ...]
+    sensitive: bool = False
+    """Counts against the sensitive pool too."""
 
     @property
     def key(self) -> Key:
@@ -55,11 +57,19 @@ class Appoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Copy a tenant's limits in; None is unlimited."""
+    """Copy a tenant's limits in, and those of each of its users; None is unlimited."""
 
     tenant: str
     max_nodes: int | None
     max_allocations: int | None
+    user_max_nodes: int | None = None
+    user_max_allocations: int | None = None
+
+
+class SensitivePool(msgspec.Struct, frozen=True, gc=False):
+    """How many nodes sensitive work may hold together."""
+
+    max_nodes: int
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +105,7 @@ class Adopt(msgspec.Struct, frozen=True, gc=False):
     state: str
 
 
-Proposal = Claim | Stop | Release | Renew | Appoint | Limits | Forget | Pool | Numbers | Recover | Adopt
+Proposal = Claim | Stop | Release | Renew | Appoint | Limits | SensitivePool | Forget | Pool | Numbers | Recover | Adopt
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):

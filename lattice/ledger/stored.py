@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lattice.ledger.commit import Book, Head
 from lattice.ledger.format import Key, Row
-from lattice.views.ledger import TenantAccount
+from lattice.views.ledger import SensitiveUse, TenantAccount
 
 
 class Stored:
@@ -21,13 +21,17 @@ class Stored:
         self.head: Head = book.head
         self.accounts: dict[str, TenantAccount] = dict(book.accounts)
         """Limits and use by tenant: always this one object."""
+        self.sensitive: SensitiveUse = book.sensitive
         self.rows: dict[Key, Row] = dict(book.rows)
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
 
-    def take(self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount]) -> None:
+    def take(
+        self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount], sensitive: SensitiveUse
+    ) -> None:
         """A commit stands: its rows before and after, in order, and the counters that were stored with them."""
         self.accounts.clear()
         self.accounts.update(accounts)
+        self.sensitive = sensitive
         for old, new in changes:
             if old is not None:
                 del self.rows[old.key]

@@ -1,13 +1,15 @@
 """An independent check of a stored ledger, with a parser of its own: it shares no line with the committer.
 
 CEL in the API server cannot afford these checks; `lattice admin ledger verify` and the scheduler's
-verifier run them over what etcd really holds.
+verifier run `verify` over what etcd really holds. `verify_step` compares two versions that follow each other: a limit
+may be lowered below what is used, so one version alone cannot tell whether a limit was kept.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from lattice.views.ledger import LedgerStatus
@@ -22,13 +24,13 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
     owner: dict[int, str] = {}
     held: dict[str, str] = {}
     seen: set[str] = set()
-    nodes_used: dict[str, int] = {}
-    rows_used: dict[str, int] = {}
+    used = _Used()
     for position, shard in enumerate(status.shards):
         for columns, interned in _rows(position, shard, faults):
             try:
                 uid = _uid(columns[0])
-                tenant, indices = unquote(interned[int(columns[4])]), _indices(columns[9])
+                user, tenant = unquote(interned[int(columns[3])]), unquote(interned[int(columns[4])])
+                indices = _indices(columns[9])
             except (ValueError, IndexError) as error:
                 faults.append(f"shard {position}: unreadable row {' '.join(columns)[:60]!r}: {error}")
                 continue
@@ -44,12 +46,65 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
                 owner[index] = holder
                 if not names.get(index):
                     faults.append(f"{holder} holds node index {index}, which has no name")
-            nodes_used[tenant] = nodes_used.get(tenant, 0) + len(indices)
-            rows_used[tenant] = rows_used.get(tenant, 0) + 1
-    faults += _accounts(status, nodes_used, rows_used)
-    if sum(nodes_used.values()) > status.total_nodes:
-        faults.append(f"{sum(nodes_used.values())} nodes are held, {status.total_nodes} exist")
+            used.count(tenant, user, len(indices), sensitive=columns[10:11] == ["s"])
+    faults += _accounts(status, used)
+    together = sum(count for (_, user), count in used.nodes.items() if not user)
+    if together > status.total_nodes:
+        faults.append(f"{together} nodes are held, {status.total_nodes} exist")
     return faults
+
+
+def verify_step(before: LedgerStatus, after: LedgerStatus) -> list[str]:
+    """Every limit that the second of two successive versions exceeds further than the first, as a sentence.
+
+    A recovery enters what really runs, whatever the limits; it is not judged.
+    """
+    if after.recoveries != before.recoveries:
+        return []
+    former, latter = _used_of(before), _used_of(after)
+    faults: list[str] = []
+    for tenant, account in sorted(after.tenants.items()):
+        rows = (
+            ("nodes", former.nodes, latter.nodes, account.max_nodes, account.user_max_nodes),
+            ("allocations", former.rows, latter.rows, account.max_allocations, account.user_max_allocations),
+        )
+        for what, then, now, limit, limit_of_user in rows:
+            if limit is not None and limit < now.get((tenant, ""), 0) > then.get((tenant, ""), 0):
+                faults.append(f"tenant {tenant} holds {now[tenant, '']} {what}, the limit is {limit}")
+            for (owner, user), count in sorted(now.items()):
+                if owner == tenant and user and limit_of_user is not None and limit_of_user < count > then.get((owner, user), 0):
+                    faults.append(f"user {user} of tenant {tenant} holds {count} {what}, the limit is {limit_of_user}")
+    if after.sensitive.max < latter.sensitive > former.sensitive:
+        faults.append(f"sensitive work holds {latter.sensitive} nodes, the pool has {after.sensitive.max}")
+    return faults
+
+
+@dataclass
+class _Used:
+    """What the rows say, by (tenant, user), and of all users of a tenant by (tenant, "")."""
+
+    nodes: dict[tuple[str, str], int] = field(default_factory=dict)
+    rows: dict[tuple[str, str], int] = field(default_factory=dict)
+    sensitive: int = 0
+
+    def count(self, tenant: str, user: str, nodes: int, *, sensitive: bool) -> None:
+        for who in {(tenant, ""), (tenant, user)}:
+            self.nodes[who] = self.nodes.get(who, 0) + nodes
+            self.rows[who] = self.rows.get(who, 0) + 1
+        self.sensitive += nodes if sensitive else 0
+
+
+def _used_of(status: LedgerStatus) -> _Used:
+    """The use by the rows that can be read; `verify` tells of the others."""
+    used = _Used()
+    for position, shard in enumerate(status.shards):
+        for columns, interned in _rows(position, shard, []):
+            try:
+                user, tenant = unquote(interned[int(columns[3])]), unquote(interned[int(columns[4])])
+                used.count(tenant, user, len(_indices(columns[9])), sensitive=columns[10:11] == ["s"])
+            except (ValueError, IndexError):
+                pass  # a fault of `verify`
+    return used
 
 
 def _uid(text: str) -> str:
@@ -79,8 +134,10 @@ def _indices(text: str) -> list[int]:
     return indices
 
 
-def _accounts(status: LedgerStatus, nodes_used: Mapping[str, int], rows_used: Mapping[str, int]) -> list[str]:
+def _accounts(status: LedgerStatus, used: _Used) -> list[str]:
     faults: list[str] = []
+    nodes_used = {tenant: count for (tenant, user), count in used.nodes.items() if not user}
+    rows_used = {tenant: count for (tenant, user), count in used.rows.items() if not user}
     for tenant in sorted({*status.tenants, *nodes_used}):
         account = status.tenants.get(tenant)
         if account is None:
@@ -92,4 +149,6 @@ def _accounts(status: LedgerStatus, nodes_used: Mapping[str, int], rows_used: Ma
         ):
             if said != counted:
                 faults.append(f"tenant {tenant}: {what} says {said}, the rows say {counted}")
+    if status.sensitive.used != used.sensitive:
+        faults.append(f"the sensitive pool: used says {status.sensitive.used}, the rows say {used.sensitive}")
     return faults

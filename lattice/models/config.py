@@ -44,6 +44,8 @@ class SchedulingOptions(Part):
     """Price of electricity now, from 0 (cheapest) to 1; absent: unknown."""
     energy_price_until: Time | None = None
     """When that price ends, and is unknown again; absent: never."""
+    sensitive_pool_size: Annotated[int, Field(ge=0, le=16384)] = 0
+    """Nodes that sensitive work may hold together, kept by the ledger; sensitive work itself is not served yet."""
     recording: RecordingOptions = Field(default_factory=RecordingOptions)
     """The log of decisions."""
 

@@ -39,6 +39,10 @@ class TenantAccount(Part):
     """Absent: unlimited."""
     used_allocations: Counter = 0
     """Its rows, releasing ones too."""
+    user_max_nodes: Counter | None = None
+    """Nodes that one of its users may hold; absent: unlimited. The use of each user follows from the rows."""
+    user_max_allocations: Counter | None = None
+    """Rows that one of its users may have; absent: unlimited."""
 
     rules: ClassVar = (
         Rule(
@@ -203,7 +207,7 @@ class NodeGroupPlan(Kind):
     """The orders."""
 
 
-KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan"})
+KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan", "UsageRecord"})
 
 
 def plan_name(index: int) -> str:

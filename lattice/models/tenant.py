@@ -13,6 +13,17 @@ Count = Annotated[int, Field(ge=0, le=1000000)]
 Hours = Annotated[int, Field(ge=0, le=1000000000)]
 
 
+class UserQuota(Part):
+    """Hard limits of each user of the tenant, in all vclusters together. Absent: unlimited; 0: paused."""
+
+    max_nodes: Count | None = None
+    """Nodes that one user holds at a time."""
+    max_running: Count | None = None
+    """Allocations of one user that hold nodes at a time."""
+    max_pending: Count | None = None
+    """Allocations of one user that wait; more are refused at submission, which is all that holds this limit."""
+
+
 class TenantQuota(Part):
     """Hard limits: never exceeded. Absent: unlimited; 0: paused."""
 
@@ -22,35 +33,55 @@ class TenantQuota(Part):
     """Allocations that hold nodes at a time."""
     on_exceeded: Literal["Reject", "Queue"] = "Reject"
     """Reject at submission (default) or Queue."""
-    per_user: Untyped | None = None
+    per_user: UserQuota | None = None
     """Limits for each user."""
     max_preemption_class: Annotated[int, Field(ge=0, le=10)] | None = None
     """Highest class that may be asked for."""
 
-    rules: ClassVar = (
-        Rule("!has(self.perUser)", "spec.quota.perUser is not served yet: users are not counted by this release; remove the field"),
-    )
 
-
-class TenantBudget(Part):
-    """Soft limits: they lower scores, and refuse nothing."""
+class UserBudget(Part):
+    """Hours of each user of the tenant in a period."""
 
     gpu_hours: Hours = 0
     """GPU-hours in a period; 0: no budget."""
     node_hours: Hours = 0
     """Node-hours in a period; 0: no budget."""
+
+
+class ProjectBudget(Part):
+    """Hours of one project of the tenant in a period."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """The project, as `spec.project` of its allocations names it."""
+    gpu_hours: Hours = 0
+    """GPU-hours in a period; 0: no budget."""
+    node_hours: Hours = 0
+    """Node-hours in a period; 0: no budget."""
+
+
+class TenantBudget(Part):
+    """Soft limits: what runs goes on; at their end scores fall, or new work waits."""
+
+    gpu_hours: Hours = 0
+    """GPU-hours in a period; 0: no budget."""
+    node_hours: Hours = 0
+    """Node-hours in a period; 0: no budget."""
+    period: Literal["Rolling", "Month", "Quarter", "Year"] = "Rolling"
+    """Which hours count: those of the last `periodDays` (Rolling), or those since the Month, Quarter or Year (UTC) began."""
     period_days: Annotated[int, Field(ge=1, le=3650)] = 90
     """Length of the rolling window, in days."""
+    projects: Annotated[
+        list[ProjectBudget], Field(max_length=256, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))
+    ] = Field(default_factory=list)
+    """Budgets of projects, in the same period; the worst budget that applies counts."""
+    per_user: UserBudget | None = None
+    """The budget of each user, in the same period."""
     fair_share_target: Quantity | None = None
     """Its share of all use, 150m is 15 %; absent: an equal part of what the other tenants leave."""
     burst_allowance: Quantity = "1"
     """How far above its share it may go before its work is preempted first: 1500m is 150 % of it."""
-    on_exhausted: Untyped | None = None
-    """What happens when a budget is used up."""
-
-    rules: ClassVar = (
-        Rule("!has(self.onExhausted)", "spec.budget.onExhausted is not served yet: used-up budgets lower scores only; remove the field"),
-    )
+    on_exhausted: Literal["Penalise", "Queue"] = "Penalise"
+    """At the end of a budget scores fall to a twentieth (Penalise), or new work waits (Queue)."""
 
 
 class TenantAccess(Part):
@@ -103,6 +134,74 @@ class TenantUse(Part):
     """Allocations that hold nodes now."""
 
 
+class ToldHours(Part):
+    """Hours as the outside source tells them."""
+
+    used: Quantity = 0
+    """Used in its period."""
+    limit: Quantity = 0
+    """Agreed; 0: no budget."""
+
+
+class ExternalBudget(Part):
+    """The tenant's budget by an outside source, written by that source's own field manager."""
+
+    source: Annotated[str, Field(min_length=1, max_length=63)]
+    """Its name, such as waldur."""
+    gpu_hours: ToldHours = Field(default_factory=ToldHours)
+    """GPU-hours."""
+    node_hours: ToldHours = Field(default_factory=ToldHours)
+    """Node-hours."""
+    observed: Time
+    """When the source was asked."""
+    valid_for: Duration = "1h"
+    """How long after that it takes precedence over what Lattice counts itself."""
+
+
+class BudgetState(Part):
+    """How one budget stands."""
+
+    key: Annotated[str, Field(min_length=1, max_length=270)]
+    """`Tenant`, or `Project/NAME`."""
+    scope: Literal["Tenant", "Project"] = "Tenant"
+    """Whose it is."""
+    name: Annotated[str, Field(max_length=253)] = ""
+    """The project."""
+    source: Literal["Internal", "External"] = "Internal"
+    """Internal: counted by Lattice. External: as `externalBudget` tells it."""
+    gpu_hours: Quantity | None = None
+    """Used in the period."""
+    gpu_hours_limit: Quantity | None = None
+    """Agreed."""
+    node_hours: Quantity | None = None
+    """Used in the period."""
+    node_hours_limit: Quantity | None = None
+    """Agreed."""
+    fraction: Quantity = 0
+    """Used ÷ agreed of the worse of the two; 1 is used up."""
+    period_start: Time | None = None
+    """Beginning of the period, where it is one of the calendar."""
+    period_end: Time | None = None
+    """Its end."""
+    told: Annotated[int, Field(ge=0, le=100)] = 0
+    """The highest mark, in percent, that an Event has told: 0, 80 or 100."""
+    crossings: Annotated[int, Field(ge=0)] = 0
+    """How often a mark was crossed."""
+
+
+class TenantUsage(Part):
+    """Hours of the tenant, by the records and by what runs."""
+
+    gpu_hours: Quantity = 0
+    """In the budget's period."""
+    node_hours: Quantity = 0
+    """In the budget's period."""
+    budgets: Annotated[
+        list[BudgetState], Field(max_length=257, json_schema_extra=kube(list_type="map", list_map_keys=["key"]))
+    ] = Field(default_factory=list)
+    """How its budgets stand."""
+
+
 class TenantStatus(Part):
     """What is in force."""
 
@@ -114,6 +213,10 @@ class TenantStatus(Part):
     """Limits and use, mirrored from the ledger."""
     updated: Time | None = None
     """When `use` was last mirrored."""
+    usage: TenantUsage | None = None
+    """Hours and budgets, mirrored at most every 30 s."""
+    external_budget: ExternalBudget | None = None
+    """The budget by an outside source; it takes precedence while it is fresh."""
 
 
 class Tenant(Kind):

@@ -1,4 +1,5 @@
-"""What keeps an allocation from nodes, whatever is free: itself, hard quota, its vcluster's limits, its reservation. In this order.
+"""What keeps an allocation from nodes, whatever is free: itself, hard quota, the quota tree, its vcluster's
+limits, its reservation. In this order.
 
 Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
 the reason; `blocking` gives them all.
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from lattice.ledger.commit import over_quota
+import msgspec
+
+from lattice.ledger.commit import Excess, beyond
+from lattice.quota.gates import Blocked
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
@@ -28,9 +32,11 @@ WIDE: Final = Room(NO_LIMIT, NO_LIMIT)
 
 
 def boundless(scene: Scene, tenant: str) -> bool:
-    """Whether no hard quota limits a tenant."""
+    """Whether no hard quota limits a tenant or its users."""
     account = scene.accounts.get(tenant)
-    return account is not None and account.max_nodes is None and account.max_allocations is None
+    return account is not None and (
+        account.max_nodes is account.max_allocations is account.user_max_nodes is account.user_max_allocations is None
+    )
 
 
 def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:
@@ -43,14 +49,17 @@ def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:
     whole = uses.vclusters.get(vcluster, NOTHING)
     own = uses.users.get((vcluster, user), NOTHING)
     shared = uses.tenants.get((vcluster, tenant), NOTHING)
+    alone = uses.people.get((tenant, user), NOTHING)
     nodes = min(
         _left(account.max_nodes, account.used_nodes + claimed.nodes),
+        _left(account.user_max_nodes, alone.nodes),
         _left(limits.max_nodes, whole.nodes),
         _left(limits.max_nodes_per_user, own.nodes),
         _left(limits.max_nodes_per_tenant, shared.nodes),
     )
     starts = min(
         _left(account.max_allocations, account.used_allocations + claimed.running),
+        _left(account.user_max_allocations, alone.running),
         _left(limits.max_running, whole.running),
         _left(limits.max_running_per_user, own.running),
         _left(limits.max_running_per_tenant, shared.running),
@@ -77,20 +86,32 @@ def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None
 
 
 def hard_quota(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
-    """The tenant's hard limits of nodes and of allocations that hold nodes."""
-    account = scene.accounts.get(candidate.tenant)
+    """The hard limits of the tenant and of its user: nodes, and allocations that hold nodes; as the ledger checks them at commit."""
+    tenant, user = candidate.tenant, candidate.user
+    account = scene.accounts.get(tenant)
     if account is None:
-        return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
-    claimed = scene.uses.claimed.get(candidate.tenant, NOTHING)
-    nodes = account.used_nodes + claimed.nodes
-    if account.max_nodes is not None and nodes + candidate.minimum > account.max_nodes:
-        message = over_quota(candidate.tenant, "max_nodes", nodes, candidate.minimum, account.max_nodes)
-        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
-    running = account.used_allocations + claimed.running
-    if account.max_allocations is not None and running + 1 > account.max_allocations:
-        message = over_quota(candidate.tenant, "max_concurrent_allocations", running, 1, account.max_allocations)
-        return Waiting(candidate, "WaitingForQuotaHeadroom", "waiting for quota headroom: " + message)
-    return None
+        return Waiting(candidate, "NotYetEvaluated", f'tenant "{tenant}" has no account in the ledger yet')
+    claimed, alone = scene.uses.claimed.get(tenant, NOTHING), scene.uses.people.get((tenant, user), NOTHING)
+    so_far = msgspec.structs.replace(
+        account, used_nodes=account.used_nodes + claimed.nodes, used_allocations=account.used_allocations + claimed.running
+    )
+    excess = beyond(so_far, (alone.nodes, alone.running), tenant, user, candidate.minimum)
+    if excess is None:
+        return None
+    return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
+
+
+def quota_tree(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """The share of its leaf of the quota tree, and of every group above it."""
+    if scene.elastic is None:
+        return None
+    share = scene.elastic.share(candidate)
+    return beyond_share(candidate, share) if isinstance(share, Blocked) else None
+
+
+def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
+    """It waits for its share; the sentence is for everybody, and names no group but its own and those above it."""
+    return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
 def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
@@ -128,6 +149,17 @@ def admission(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
         return None
     who = f'user "{candidate.user}" of tenant "{candidate.tenant}" in vCluster "{candidate.vcluster}"'
     return Waiting(candidate, "ReservedNodes", f'reservation "{name}" does not admit {who}; submit without it, or use another one')
+
+
+def _outlook(excess: Excess) -> str:
+    """What has to happen, where it is not that enough of what runs ends."""
+    if excess.limit == 0:
+        return "; it is paused: nothing starts until the limit is raised"
+    if excess.requested > excess.limit:
+        return "; more than the limit itself: it starts only when the limit is raised"
+    if excess.current > excess.limit:
+        return "; the limit was lowered below what is held: what runs goes on, and nothing starts until enough of it has ended"
+    return ""
 
 
 def _left(limit: int | None, used: int) -> int:

@@ -26,11 +26,12 @@ Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 class Columns(Generic[T]):
-    """Values of one class as rows."""
+    """Values of one class as rows; the `later` columns were added to the format, and are left out at the end where they are None."""
 
-    def __init__(self, kind: Callable[..., T], names: str, **ways: Way) -> None:
+    def __init__(self, kind: Callable[..., T], names: str, later: str = "", **ways: Way) -> None:
         self.kind = kind
-        self.names: Final = tuple(names.split())
+        self._least: Final = len(names.split())
+        self.names: Final = (*names.split(), *later.split())
         self._get = attrgetter(*self.names)
         self._pack = [(self.names.index(name), way[0]) for name, way in ways.items()]
         self._unpack = [(name, way[1]) for name, way in ways.items()]
@@ -40,6 +41,8 @@ class Columns(Generic[T]):
         row = list(self._get(value))
         for at, pack in self._pack:
             row[at] = pack(row[at])
+        while len(row) > self._least and row[-1] is None:
+            row.pop()
         return row
 
     def value(self, row: Sequence[Any]) -> T:
@@ -98,18 +101,20 @@ NEED: Final = Columns(
 CANDIDATE: Final = Columns(
     Candidate,
     "key uid tenant vcluster preemption_class submitted minimum maximum need user walltime grace topology conformance checkpointable"
-    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked",
+    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked quota project",
     need=NEED.way,
     blocked=(lambda pair: pair, _maybe_pair),
 )
 HOLDER: Final = Columns(
     Holder,
     "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
-    " borrowed preemptions name checkpointing checkpointed burst",
+    " borrowed preemptions name checkpointing checkpointed burst quota",
     nodes=_INDICES,
     borrowed=_INDICES,
 )
-ACCOUNT: Final = Columns(TenantAccount, "max_nodes used_nodes max_allocations used_allocations")
+ACCOUNT: Final = Columns(
+    TenantAccount, "max_nodes used_nodes max_allocations used_allocations", later="user_max_nodes user_max_allocations"
+)
 WEIGHTS: Final = Columns(
     Weights, "priority wait_time fair_share topology data_readiness backlog energy checkpoint conformance"
 )  # fmt: skip

@@ -9,13 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
+from lattice.quota.forest import Forest
+from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.placement import Counts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
+from lattice.scheduling.roster import Roster
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -91,7 +96,7 @@ NOTHING: Final = Use()
 
 @dataclass
 class Uses:
-    """What is held: by vcluster, by (vcluster, user), by (vcluster, tenant); and borrowed nodes by vcluster."""
+    """What is held: by vcluster, by (vcluster, user), by (vcluster, tenant), by (tenant, user); and borrowed nodes by vcluster."""
 
     vclusters: dict[str, Use] = field(default_factory=dict)
     users: dict[tuple[str, str], Use] = field(default_factory=dict)
@@ -99,12 +104,18 @@ class Uses:
     borrowed: dict[str, int] = field(default_factory=dict)
     claimed: dict[str, Use] = field(default_factory=dict)
     """By tenant: what was placed and is not in the ledger's accounts yet."""
+    people: dict[tuple[str, str], Use] = field(default_factory=dict)
+    """By (tenant, user), in all vclusters, claims included."""
 
     def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
         """Count a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
         vcluster, tenant = holder.vcluster, holder.tenant
-        uses = [_use(self.vclusters, vcluster), _use(self.users, (vcluster, holder.user)), _use(self.tenants, (vcluster, tenant))]
+        user = holder.user
+        uses = [
+            _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
+            _use(self.people, (tenant, user)),
+        ]  # fmt: skip
         if claimed:
             uses.append(_use(self.claimed, tenant))
         for use in uses:
@@ -137,7 +148,13 @@ class Scene:
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
+    elastic: Elastic | None = None
+    """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
+    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
+    """Budgets that are used up, at whose end work waits."""
     pools: Pools = field(init=False)
+    rosters: dict[str, Roster] = field(default_factory=dict)
+    """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
     """By uid: nodes of a holder that another holder has taken since."""
@@ -152,6 +169,20 @@ class Scene:
     def scoring(self, vcluster: str) -> Scoring:
         """The cost function of a vcluster."""
         return self.scorings.get(vcluster) or _PLAIN
+
+    def plant(self, forest: Forest | None) -> None:
+        """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
+        self.elastic = None if forest is None else Elastic(forest, self.machine)
+        if self.elastic is not None:
+            for holder in self.holders.values():
+                self.elastic.hold(holder)
+
+    def roster(self, vcluster: str) -> Roster:
+        """The columns of what waits in a vcluster."""
+        roster = self.rosters.get(vcluster)
+        if roster is None:
+            roster = self.rosters[vcluster] = Roster()
+        return roster
 
     def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
@@ -180,6 +211,8 @@ class Scene:
             return
         self.uses.count(holder, -1, claimed=uid in self._claims)
         self._claims.discard(uid)
+        if self.elastic is not None:
+            self.elastic.release(uid)
         lost = self._lost.pop(uid, None)
         self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
@@ -219,6 +252,8 @@ class Scene:
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.machine.validate()
+        if self.elastic is not None:
+            self.elastic.validate()
         self.pools.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
@@ -239,6 +274,8 @@ class Scene:
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
+        if self.elastic is not None:
+            self.elastic.hold(holder)
 
     def _lose(self, taker: Holder) -> None:
         """Whoever holds nodes of this one has them no more."""
@@ -262,7 +299,7 @@ def claim_of(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
         preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
-        borrowed=borrowed, name=candidate.name,
+        borrowed=borrowed, name=candidate.name, quota=candidate.quota,
     )  # fmt: skip
 
 
@@ -287,7 +324,7 @@ def nodes_of(window: Window) -> tuple[int, ...]:
 
 
 def _filled(uses: Uses) -> tuple[object, ...]:
-    parts = (uses.vclusters, uses.users, uses.tenants, uses.claimed)
+    parts = (uses.vclusters, uses.users, uses.tenants, uses.claimed, uses.people)
     return (*({key: (use.nodes, use.running) for key, use in part.items() if use != NOTHING} for part in parts),
             {key: count for key, count in uses.borrowed.items() if count})  # fmt: skip
 

@@ -95,12 +95,21 @@ class Lease(View, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
+class UserQuota(View, frozen=True):
+    """Hard limits of each user; None is unlimited."""
+
+    max_nodes: int | None = None
+    max_running: int | None = None
+    max_pending: int | None = None
+
+
 class TenantQuota(View, frozen=True):
     """Hard limits; None is unlimited."""
 
     max_nodes: int | None = None
     max_concurrent_allocations: int | None = None
     on_exceeded: str = "Reject"
+    per_user: UserQuota = UserQuota()
     max_preemption_class: int | None = None
 
 
@@ -346,3 +355,4 @@ class Config(View, frozen=True):
     metadata: Metadata
     spec: ConfigSpec = ConfigSpec()
     status: ConfigStatus = ConfigStatus()
+    sensitive_pool_size: int = 0

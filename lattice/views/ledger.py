@@ -6,12 +6,14 @@ from lattice.views.meta import Metadata, View
 
 
 class TenantAccount(View, frozen=True):
-    """One tenant's hard limits and use; None is unlimited."""
+    """One tenant's hard limits and use, and the limits of each of its users; None is unlimited."""
 
     max_nodes: int | None = None
     used_nodes: int = 0
     max_allocations: int | None = None
     used_allocations: int = 0
+    user_max_nodes: int | None = None
+    user_max_allocations: int | None = None
 
 
 class SensitiveUse(View, frozen=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
-from lattice.admission.facts import Occupied
+from lattice.admission.facts import Occupied, Own
 from lattice.errors import NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
@@ -18,6 +18,7 @@ from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
 from lattice.views import Allocation, Metadata, Reservation, Tenant, VCluster, View
+from lattice.views.cluster import UserQuota
 from lattice_webhooks.reviews import Identity
 
 TENANT_LABEL = "lattice.dev/tenant"
@@ -91,7 +92,7 @@ class Gatherer:
         rights = await self._rights(request, identity)
         known = await self._known(request, identity, rights)
         if request.kind == "Allocation" and request.operation == "CREATE":
-            return replace(known, pending=await self._pending(request, known))
+            return replace(known, pending=await self._pending(request, known), own=await self._own(request, known))
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
@@ -176,6 +177,18 @@ class Gatherer:
         fields = f"spec.vcluster={vcluster.metadata.name},spec.user={spec.get('user', '')}"
         listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields)
         return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
+
+    async def _own(self, request: Request, known: Facts) -> Own | None:
+        """What the user has in the tenant, asked of the server only where the tenant limits its users."""
+        spec = request.obj.get("spec") or {}
+        tenant = (known.tenants or {}).get(str(spec.get("tenant") or ""))
+        if tenant is None or tenant.spec.quota.per_user == UserQuota():
+            return None
+        fields = f"spec.tenant={tenant.metadata.name},spec.user={spec.get('user', '')}"
+        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields)
+        holding = [entry.status for entry in listing.items if entry.status.nodes and not is_final(entry.status)]
+        waiting = sum(entry.status.phase in ("", PENDING) for entry in listing.items)
+        return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
     async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:
         tenant, verbs = wanted_rights(request, identity.user)

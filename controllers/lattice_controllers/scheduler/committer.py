@@ -21,7 +21,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import Accepted, Proposal, Refused, Unknown, Verdict
+from lattice.ledger.proposals import Accepted, Limits, Proposal, Refused, SensitivePool, Unknown, Verdict
 from lattice.ledger.stored import Stored
 from lattice.views.ledger import Ledger
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -113,7 +113,11 @@ class Committer:
         return answers
 
     async def _commit(self, batch: list[_Entry]) -> None:
-        """Store a batch; when the server refuses it, split it until the culprit stands alone."""
+        """Store a batch, limits before claims; when the server refuses it, split it until the culprit stands alone.
+
+        So every version of the ledger is within the limits that it shows, as far as claims went.
+        """
+        batch = sorted(batch, key=lambda entry: not isinstance(entry.proposal, Limits | SensitivePool))
         self.book.changes.clear()
         verdicts, undo = apply_all(self.book, [entry.proposal for entry in batch])
         changes = list(self.book.changes)
@@ -141,7 +145,7 @@ class Committer:
         await self._commit(batch[middle:])
 
     def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
-        self.stored.take(changes, self.book.head, self.book.accounts)
+        self.stored.take(changes, self.book.head, self.book.accounts, self.book.sensitive)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
             self._metrics.commit_seconds.labels(self._identity).observe(now - entry.since)

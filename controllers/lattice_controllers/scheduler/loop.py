@@ -208,6 +208,7 @@ class Loop:
                 kind=allocation.spec.lifecycle.type[0],
                 reporter=nodes[0],
                 nodes=nodes,
+                sensitive=candidate.sensitive,
             )
         )
         answers.create_task(self._claimed(candidate, answer))

@@ -31,7 +31,7 @@ from lattice.kube.resources import (
 )
 from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
-from lattice.ledger.proposals import Forget, Limits, Proposal
+from lattice.ledger.proposals import Forget, Limits, Proposal, SensitivePool
 from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.ledger.verify import verify
 from lattice.scheduling.policies import preemption_limits
@@ -263,6 +263,7 @@ class Term:
 
     def _policies(self) -> None:
         """VClusters or options changed: policies, homes, defaults of what waits."""
+        self._tenants_dirty.set()
         if not self.working:
             return
         self.nodes.on_vclusters(self.vclusters.objects.values())
@@ -286,14 +287,14 @@ class Term:
                 self._nodes_dirty.set()
 
     async def _keep_tenants(self) -> None:
-        """Copy the limits of every tenant into the ledger."""
+        """Copy the limits of every tenant, and the size of the sensitive pool, into the ledger."""
         while True:
             await self._tenants_dirty.wait()
             self._tenants_dirty.clear()
             known = self.tenants.objects
-            wanted = [
-                Limits(name, tenant.spec.quota.max_nodes, tenant.spec.quota.max_concurrent_allocations) for name, tenant in known.items()
-            ]
+            config = self.configs.objects.get("lattice")
+            pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
+            wanted = [limits_of(tenant) for tenant in known.values()]
             gone = [Forget(name) for name in self.committer.book.accounts if name not in known]
             proposals: list[Proposal] = [*wanted, *gone]
             for answer in [self.committer.propose(proposal) for proposal in proposals]:
@@ -326,6 +327,13 @@ class Term:
             await self._outside.clock.sleep(AGAIN_SECONDS)
             return True
         return False
+
+
+def limits_of(tenant: Tenant) -> Limits:
+    """The hard limits that a tenant asks for, as the ledger keeps them."""
+    quota = tenant.spec.quota
+    own = quota.per_user
+    return Limits(tenant.metadata.name, quota.max_nodes, quota.max_concurrent_allocations, own.max_nodes, own.max_running)
 
 
 async def _ensure_config(cluster: Cluster) -> None:

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit, wanted_rights
+from lattice.admission.facts import Own
 from lattice.admission.reasons import REFUSAL_WORDS
+from lattice.cli.failures import explain
+from lattice.errors import Rejected
 from tests.unit.admission.builders import accepted, allocation, facts, refused, submit, tenant, vcluster
 
 HPC = vcluster(limits={"maxWalltime": "24h", "maxNodesPerAllocation": 64})
@@ -165,6 +168,51 @@ def test_a_tenant_that_queues_gets_a_warning_instead() -> None:
 def test_more_than_the_limit_itself_is_refused_in_both_modes(mode: str) -> None:
     known = facts(tenants=(tenant(quota={"maxNodes": 8, "onExceeded": mode}),))
     assert refused(submit(allocation(resources={"nodes": 9}), known)).reason == "QuotaExceeded"
+
+
+def test_a_limit_lowered_below_what_is_held_is_told_in_the_books_second_sentence() -> None:
+    known = facts(tenants=(tenant(used_nodes=150, quota={"maxNodes": 100}),))
+    verdict = refused(submit(allocation(resources={"nodes": 1}), known))
+    assert verdict.reason == "QuotaExceeded"
+    assert " ".join(verdict.message.split()) == (
+        'allocation rejected: tenant "physics" exceeds max_nodes quota Current usage: 150 nodes New limit: 100 nodes '
+        "Hint: Wait for running allocations to complete, or contact your tenant admin."
+    )
+    assert explain(Rejected(f'admission webhook "v" denied the request: {verdict.message}', reason="Invalid")) == [
+        'Error: allocation rejected: tenant "physics" exceeds max_nodes quota\n  Current usage: 150 nodes\n  New limit: 100 nodes',
+        "  Hint: Wait for running allocations to complete, or contact your tenant admin.",
+    ]
+
+
+OWN_LIMITS: list[tuple[str, dict[str, Any], Own, str, str]] = [
+    ("nodes", {"maxNodes": 4}, Own(nodes=3, running=1), "QuotaExceeded",
+     'allocation rejected: user "alice" of tenant "physics" would exceed max_nodes quota (current: 3, requested: 2, limit: 4)'),
+    ("allocations", {"maxRunning": 1}, Own(nodes=3, running=1), "QuotaExceeded",
+     'allocation rejected: user "alice" of tenant "physics" would exceed max_running quota (current: 1, requested: 1, limit: 1)'),
+    ("paused", {"maxRunning": 0}, Own(), "TenantPaused",
+     ('allocation rejected: user "alice" of tenant "physics" would exceed max_running quota (current: 0, requested: 1, limit: 0)'
+     "; the users of the tenant are paused")),
+    ("waiting", {"maxPending": 2}, Own(pending=2), "TooManyPending",
+     'allocation rejected: user "alice" of tenant "physics" would exceed max_pending quota (current: 2, requested: 1, limit: 2)'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limits", "own", "reason", "sentence"), [pytest.param(*entry[1:], id=entry[0]) for entry in OWN_LIMITS])
+def test_the_limits_of_a_user_are_judged_by_what_he_has_in_the_tenant(limits: dict[str, int], own: Own, reason: str, sentence: str) -> None:
+    known = facts(tenants=(tenant(quota={"perUser": limits}),), own=own)
+    verdict = refused(submit(allocation(), known))
+    assert (verdict.reason, verdict.sentence) == (reason, sentence)
+
+
+def test_where_the_tenant_queues_a_user_at_his_limit_gets_a_warning_and_one_with_too_much_waiting_is_refused() -> None:
+    known = facts(tenants=(tenant(quota={"perUser": {"maxNodes": 4, "maxPending": 2}, "onExceeded": "Queue"}),), own=Own(4, 1, 1))
+    assert accepted(submit(allocation(), known)).warnings == (
+        (
+            'user "alice" of tenant "physics" has no room in its max_nodes quota (current: 4, requested: 2, limit: 4):'
+            " the allocation waits with WaitingForQuotaHeadroom"
+        ),
+    )
+    assert refused(submit(allocation(), replace(known, own=Own(4, 1, 2)))).reason == "TooManyPending"
 
 
 @pytest.mark.parametrize("quota", ["maxNodes", "maxConcurrentAllocations"])

@@ -33,6 +33,7 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         pytest.param("Tenant", "bio", {"namespaces": ["kube-system"]}, "NamespaceReserved", "kube-system", id="system namespace"),
         pytest.param("Tenant", "bio", {"access": {"groups": ["system:unauthenticated"]}}, "AccessInvalid", "groups", id="anybody"),
         pytest.param("Tenant", "bio", {"quota": {"maxNodes": -1}}, "OptionInvalid", "maxNodes is -1", id="quota"),
+        pytest.param("Tenant", "bio", {"quota": {"perUser": {"maxRunning": -1}}}, "OptionInvalid", "perUser.maxRunning is -1", id="user"),
         pytest.param("Tenant", "bio", {"quota": {"maxPreemptionClass": 11}}, "ClassInvalid", "11", id="class"),
         pytest.param("Tenant", "bio", {"quota": {"maxNodes": "many"}}, "Malformed", "spec.quota.maxNodes", id="type"),
         pytest.param("Tenant", "bio", {"finishedRetention": "ever"}, "DurationInvalid", "finishedRetention", id="retention"),
@@ -141,6 +142,7 @@ def test_a_sound_object_is_accepted_without_a_word(kind: str, name: str, spec: d
     ("kind", "spec", "warning"),
     [
         ("Tenant", {"quota": {"maxNodes": 0}}, "paused"),
+        ("Tenant", {"quota": {"perUser": {"maxPending": 0}}}, "nothing is accepted"),
         ("Tenant", {"defaultVCluster": "later"}, "does not exist yet"),
         ("Tenant", {"defaultVCluster": "ml"}, "does not list tenant"),
         ("Tenant", {"access": {"groups": ["system:authenticated"]}}, "everybody"),

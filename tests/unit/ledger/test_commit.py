@@ -12,7 +12,22 @@ from hypothesis import strategies as st
 from lattice.errors import Corrupt
 from lattice.ledger.commit import Book, apply_all
 from lattice.ledger.format import CAUSES, decode_shard, encode_shard
-from lattice.ledger.proposals import Accepted, Adopt, Appoint, Claim, Forget, Limits, Numbers, Pool, Proposal, Refused, Release, Renew, Stop
+from lattice.ledger.proposals import (
+    Accepted,
+    Adopt,
+    Appoint,
+    Claim,
+    Forget,
+    Limits,
+    Numbers,
+    Pool,
+    Proposal,
+    Refused,
+    Release,
+    Renew,
+    SensitivePool,
+    Stop,
+)
 from lattice.ledger.verify import verify
 from tests.build import claim, row, uid
 
@@ -33,16 +48,19 @@ keys = st.tuples(st.integers(0, 4).map(uid), st.integers(1, 3))
 node_sets = st.sets(st.integers(0, NODES - 1), min_size=1, max_size=5).map(lambda nodes: tuple(sorted(nodes)))
 proposals: st.SearchStrategy[Proposal] = st.one_of(
     st.builds(
-        lambda key, nodes, tenant: Claim(key[0], key[1], 1, "alice", tenant, "hpc", "B", nodes[0], nodes),
+        lambda key, nodes, tenant, user, sensitive: Claim(key[0], key[1], 1, user, tenant, "hpc", "B", nodes[0], nodes, sensitive),
         keys,
         node_sets,
         st.sampled_from(TENANTS),
+        st.sampled_from(("alice", "bob")),
+        st.booleans(),
     ),
     st.builds(Stop, keys, st.sampled_from(CAUSES)),
     st.builds(Release, keys, st.none() | node_sets),
     st.builds(Renew, keys, st.integers(1, 5)),
     st.builds(Appoint, keys, st.integers(0, NODES - 1)),
-    st.builds(Limits, st.sampled_from(TENANTS), st.none() | st.integers(0, 9), st.none() | st.integers(0, 4)),
+    st.builds(Limits, st.sampled_from(TENANTS), *(st.none() | st.integers(0, most) for most in (9, 4, 5, 2))),
+    st.builds(SensitivePool, st.integers(0, 6)),
     st.builds(Forget, st.sampled_from(TENANTS)),
     st.builds(Pool, st.integers(0, NODES)),
     st.builds(Numbers, st.integers(1, 50)),
@@ -54,6 +72,8 @@ def fingerprint(kept: Book) -> Any:
     return (
         kept.head,
         dict(kept.accounts),
+        dict(kept.users),
+        kept.sensitive,
         dict(kept.rows),
         dict(kept.holders),
         {name: set(found) for name, found in kept.attempts.items()},

@@ -95,7 +95,18 @@ REASONS: list[tuple[str, Machine, Candidate, dict[str, TenantAccount], str, str]
     ("quota", machine(node(0), node(1)), job(1, 2), {"physics": TenantAccount(max_nodes=4, used_nodes=3)}, "WaitingForQuotaHeadroom",
      'waiting for quota headroom: tenant "physics" would exceed max_nodes quota (current: 3, requested: 2, limit: 4)'),
     ("paused", machine(node(0)), job(1), {"physics": TenantAccount(max_nodes=0)}, "WaitingForQuotaHeadroom",
-     'waiting for quota headroom: tenant "physics" would exceed max_nodes quota (current: 0, requested: 1, limit: 0)'),
+     ('waiting for quota headroom: tenant "physics" would exceed max_nodes quota (current: 0, requested: 1, limit: 0)'
+     "; it is paused: nothing starts until the limit is raised")),
+    ("more than the quota", machine(node(0), node(1)), job(1, 2), {"physics": TenantAccount(max_nodes=1)}, "WaitingForQuotaHeadroom",
+     ('waiting for quota headroom: tenant "physics" would exceed max_nodes quota (current: 0, requested: 2, limit: 1)'
+     "; more than the limit itself: it starts only when the limit is raised")),
+    ("a lowered quota", machine(node(0)), job(1), {"physics": TenantAccount(max_nodes=2, used_nodes=3)}, "WaitingForQuotaHeadroom",
+     ('waiting for quota headroom: tenant "physics" would exceed max_nodes quota (current: 3, requested: 1, limit: 2)'
+     "; the limit was lowered below what is held: what runs goes on, and nothing starts until enough of it has ended")),
+    ("quota of a user", machine(node(0), node(1)), job(1, 2, user="alice"), {"physics": TenantAccount(user_max_nodes=1)},
+     "WaitingForQuotaHeadroom",
+     ('waiting for quota headroom: user "alice" of tenant "physics" would exceed max_nodes quota (current: 0, requested: 2, limit: 1)'
+     "; more than the limit itself: it starts only when the limit is raised")),
 ]  # fmt: skip
 
 

@@ -118,6 +118,14 @@ def test_hard_quota_is_foreseen_to_come_free() -> None:
     assert ask(made, job(1, 1))["j1"].p50 == NOW + 300
 
 
+def test_the_hard_quota_of_a_user_is_foreseen_to_come_free_in_whatever_vcluster() -> None:
+    made = scene()
+    made.accounts = {"physics": TenantAccount(user_max_nodes=2)}
+    running(made, 0, (0, 1), 300.0)
+    found = ask(made, job(1, 1, vcluster="other"), job(2, user="bob"))
+    assert (found["j1"].p50, found["j2"].p50) == (NOW + 300, NOW)
+
+
 def test_more_than_the_quota_allows_is_never_foreseen() -> None:
     made = scene()
     made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
 
 from lattice.scheduling.cycle import decide
@@ -84,6 +85,10 @@ def some_world(seed: int) -> World:
     accounts = {
         tenant: TenantAccount(max_nodes=roll.choice((None, None, 12)), max_allocations=roll.choice((None, None, 3))) for tenant in TENANTS
     }
+    own = random.Random(-seed - 1)  # a row of its own, so that each seed keeps its world otherwise
+    for tenant, account in accounts.items():
+        limits = {"user_max_nodes": own.choice((None, None, None, 8)), "user_max_allocations": own.choice((None, None, None, 2))}
+        accounts[tenant] = msgspec.structs.replace(account, **limits)
     power = PowerBudget(roll.choice((None, None, None, 9000)))
     scene = Scene(machine, accounts, {name: some_policy(roll, name) for name in VCLUSTERS}, power=power)
     free = [facts for facts in nodes if facts.usable]
@@ -185,6 +190,9 @@ def check_sums(world: World, placed: list[Placed]) -> None:
         new_nodes = [one for one in placed if one.candidate.tenant == tenant]
         assert account.max_nodes is None or sum(len(one.nodes) for one in new_nodes) <= account.max_nodes
         assert account.max_allocations is None or len(new_nodes) <= account.max_allocations
+        for user in {one.candidate.user for one in new_nodes}:
+            mine = [holder for holder in holders if (holder.tenant, holder.user) == (tenant, user)]
+            within(mine, account.user_max_nodes, account.user_max_allocations)
     if placed and scene.power.limit is not None:
         assert sum(scene.machine.nodes[index].watts for holder in holders for index in holder.nodes) <= scene.power.limit
 

@@ -92,7 +92,10 @@ class Site:
             holder = roll.choice(list(scene.holders.values()))
             scene.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
         if roll.random() < 0.3:
-            scene.accounts = {"t": TenantAccount(max_nodes=roll.choice((None, 4)), used_nodes=roll.randint(0, 3)), "s": TenantAccount()}
+            scene.accounts = {
+                "t": TenantAccount(max_nodes=roll.choice((None, 4)), used_nodes=roll.randint(0, 3)),
+                "s": TenantAccount(user_max_nodes=3),
+            }
         if roll.random() < 0.1:
             scene.policies[roll.choice(VCLUSTERS)] = self.some_policy(roll.choice(VCLUSTERS))
         if roll.random() < 0.2:
