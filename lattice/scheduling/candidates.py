@@ -6,6 +6,7 @@ Called for every change of every allocation: what repeats (durations, sizes, nee
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +14,7 @@ from lattice.errors import Rejected
 from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import SCHEDULED
+from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.machine import HOLLOW, Need
 from lattice.scheduling.scene import START_ALLOWANCE
 from lattice.scheduling.work import ANY, PREFERRED, Candidate, Holder
@@ -34,9 +36,12 @@ def candidate_of(
     *,
     back_off_until: float = 0.0,
     blocked: tuple[str, str] | None = None,
+    quota: str = "",
+    within: int | None = None,
 ) -> Candidate:
     """The pending allocation; `indices` gives the index of each node by name, `blocked` keeps it waiting whatever is free.
 
+    `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's tree divides (None: any).
     What does not parse (the webhook was away) is blocked with NeverFits and the sentence that says what is wrong.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
@@ -44,6 +49,7 @@ def candidate_of(
     try:
         minimum, maximum = _count(spec.resources.nodes)
         need = need_of(spec.resources, indices)
+        need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
     except Rejected as error:
         blocked = blocked or ("NeverFits", error.message)
@@ -64,7 +70,7 @@ def candidate_of(
         topology=constraints.topology or ANY,
         conformance=constraints.conformance or PREFERRED,
         checkpointable=spec.checkpoint.strategy != "None",
-        preemptible=lifecycle.preemptible != "Never",
+        preemptible=is_preemptible(allocation),
         sensitive=spec.sensitive,
         reservation=spec.reservation,
         name=spec.tags.get("name", ""),
@@ -74,7 +80,20 @@ def candidate_of(
         vcluster_open=vcluster is None or vcluster.spec.state == "Open",
         vcluster_known=vcluster is not None,
         blocked=blocked,
+        project=spec.project,
+        quota=quota,
     )
+
+
+def is_preemptible(allocation: Allocation) -> bool:
+    """Whether its owner lets it be preempted, by its own field and by Koordinator's label."""
+    return allocation.spec.lifecycle.preemptible != "Never" and allocation.metadata.labels.get(PREEMPTIBLE_LABEL) != "false"
+
+
+@lru_cache(maxsize=4096)
+def narrowed(need: Need, within: int) -> Need:
+    """The need on these nodes only (a bit set of indices): one object for equal ones."""
+    return replace(need, only=within if need.only is None else need.only & within)
 
 
 def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
@@ -112,13 +131,14 @@ def holder_of(
     borrowed: Collection[int] = (),
     preemptions: int = 0,
     start_allowance: float = START_ALLOWANCE,
+    quota: str = "",
 ) -> Holder:
     """The attempt that holds nodes, from its ledger row and its object (None: it is gone).
 
     `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: a node
     of it does not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance
     while nothing has started; releasing work ends one grace period after `releasing_since`; None for what is unbounded,
-    and for what is releasing on a silent node.
+    and for what is releasing on a silent node. `quota` is its leaf of the quota tree.
     """
     shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
     placed = _placed_at(shown, since)
@@ -144,12 +164,13 @@ def holder_of(
         end=end,
         walltime=walltime,
         checkpointable=spec.checkpoint.strategy != "None",
-        preemptible=spec.lifecycle.preemptible != "Never",
+        preemptible=allocation is None or is_preemptible(allocation),
         sensitive=spec.sensitive,
         releasing=not row.held,
         borrowed=tuple(node for node in row.nodes if node in borrowed),
         preemptions=preemptions,
         name=spec.tags.get("name", ""),
+        quota=quota,
     )
 
 

@@ -45,6 +45,7 @@ from lattice.views.ledger import TenantAccount
 _DIGEST_BYTES: Final = 16
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _ABSENT: Final = object()
+_OF_TREES: Final = ("trees", "capacity", "before")
 
 
 @dataclass
@@ -61,6 +62,8 @@ class _State:
     promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    exhausted: dict[tuple[str, str, str], tuple[str, float | None]] = field(default_factory=dict)
     odd: dict[int, float] = field(default_factory=dict)
     """Nodes that are held otherwise than the holders say."""
     spared: frozenset[int] = frozenset()
@@ -69,6 +72,10 @@ class _State:
     outcomes: dict[str, dict[str, Row]] = field(default_factory=dict)
     orders: dict[str, list[int]] = field(default_factory=dict)
     """By vcluster: the places of the candidates in the order in which they were decided."""
+    trees: dict[str, Any] | None = None
+    """The quota trees and their capacity; None where there is none."""
+    demand: dict[str, list[dict[str, int]]] = field(default_factory=dict)
+    """By group of these: what its work asks for, holds, and holds without being preemptible."""
 
     def held(self) -> dict[int, float]:
         """When nodes come free by what the holders say, the later one counting."""
@@ -120,13 +127,23 @@ class Chronicler:
         _table(said, "promises", state.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
         _table(said, "standings", state.standings, scored.standings, STANDING.row)
         _table(said, "shares", state.shares, scored.shares, lambda share: share)
+        _table(said, "multipliers", state.multipliers, scored.multipliers, lambda factor: factor)
+        _table(said, "exhausted", state.exhausted, moment.exhausted, list)
         if state.windows != moment.windows:
             state.windows = moment.windows
             said["windows"] = [WINDOW.row(one) for one in moment.windows]
         if state.claims != moment.claims:
             state.claims = moment.claims
             said["claims"] = sorted(moment.claims)
+        self._quota(said, moment)
         self._taken(said, moment)
+
+    def _quota(self, said: dict[str, Any], moment: Moment) -> None:
+        state, quota = self._state, moment.quota
+        trees = None if quota is None else {part: quota[part] for part in _OF_TREES}
+        if trees != state.trees:
+            state.trees = said["trees"] = trees
+        _table(said, "demand", state.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
     def _taken(self, said: dict[str, Any], moment: Moment) -> None:
         """Where the machine and the holders differ."""
@@ -195,10 +212,14 @@ class Reader:
         _apply(said, "promises", state.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
         _apply(said, "standings", state.standings, STANDING.value)
         _apply(said, "shares", state.shares, lambda share: share)
+        _apply(said, "multipliers", state.multipliers, lambda factor: factor)
+        _apply(said, "exhausted", state.exhausted, tuple)
         state.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else state.windows
         state.claims = frozenset(said["claims"]) if "claims" in said else state.claims
         if "taken" in said:
             state.odd, state.spared = dict(said["taken"][0]), frozenset(said["taken"][1])
+        state.trees = said.get("trees", state.trees)
+        _apply(said, "demand", state.demand, lambda amounts: amounts)
         queue = state.queues.setdefault(said["vcluster"], {})
         _apply(said, "queue", queue, CANDIDATE.value)
         if "line" in said:
@@ -208,12 +229,14 @@ class Reader:
             cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
             taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
             holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
-            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises), power=power, overrun=overrun,
+            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises), exhausted=dict(state.exhausted), power=power,
+            overrun=overrun,
             allowance=allowance,
             scored=Scored(
                 tuple(said["scored"]), reference, price, running, tuple(Backlog(*row[:3]) for row in said["backlog"]),
-                dict(state.standings), dict(state.shares),
+                dict(state.standings), dict(state.shares), dict(state.multipliers),
             ),
+            quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
         )  # fmt: skip
 
     def _outcomes(self, state: _State, moment: Moment, said: Mapping[str, Any]) -> tuple[Outcome, ...]:

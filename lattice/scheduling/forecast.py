@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.calibration import Calibration, Kept
 from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.outcomes import Waiting
@@ -74,8 +75,10 @@ class Forecaster:
             self.run_times.observe(work, ran)
         self._ended.clear()
         self._gone.clear()
-        latest = {outcome.candidate.uid: outcome.latest for outcome in waiting if outcome.latest is not None}
-        return view_of(scene, queues, self._masks, now, latest)
+        said = list(waiting)
+        latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
+        shareless = frozenset(outcome.candidate.uid for outcome in said if outcome.reason == QUOTA_SHARE)
+        return view_of(scene, queues, self._masks, now, latest, shareless)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
         """The answers, remembered to be scored when the work starts."""
@@ -189,7 +192,7 @@ def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[s
     for queue in view.queues.values():
         foreseen.append([])
         for candidate in queue:
-            reason = _silence(candidate, reader.columns)
+            reason = QUOTA_SHARE if candidate.uid in view.shareless else _silence(candidate, reader.columns)
             if reason:
                 silent[candidate.uid] = reason
             else:

@@ -124,6 +124,7 @@ def influential(situation: Situation, vcluster: str) -> list[Candidate]:
 def undone(scene: Scene) -> Iterator[Scene]:
     """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
     holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
+    asking = scene.elastic.asking() if scene.elastic is not None else {}
     try:
         yield scene
     finally:
@@ -135,6 +136,8 @@ def undone(scene: Scene) -> Iterator[Scene]:
             scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
         scene.promises.clear()
         scene.promises.update(promises)
+        if scene.elastic is not None:
+            scene.elastic.restore(asking)
 
 
 def may_ever(outcome: Outcome) -> bool:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from lattice.quota.forest import Forest
+from lattice.accounting.budgets import Scope
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.elastic import Elastic
 from lattice.scheduling.machine import Machine, NodeFacts
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policy import Policy
@@ -64,6 +68,8 @@ class Moment:
 
 class Looker:
     """Looks again and again, and copies the nodes only where they have changed."""
+    quota: Mapping[str, Any] | None = None
+    """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -105,6 +111,7 @@ def look(
 
 def completed(moment: Moment, scene: Scene) -> Moment:
     """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
+        quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
     scoring = scene.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -153,6 +160,9 @@ def rebuild(moment: Moment) -> Scene:
 class RememberedShares(Shares):
     """Shares as they stood at one moment, whoever asks at what time."""
 
+    if moment.quota is not None:
+        scene.elastic = Elastic(Forest.restored(moment.quota), machine)
+        scene.elastic.adopt(moment.candidates, moment.holders.values(), moment.now)
     def __init__(self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float]) -> None:
         super().__init__()
         self._standings = standings

@@ -49,6 +49,10 @@ class Candidate:
     vcluster_known: bool = True
     blocked: tuple[str, str] | None = None
     """A reason and a sentence that keep it waiting whatever is free."""
+    project: str = ""
+    """Which budget of its tenant it draws on, too."""
+    quota: str = ""
+    """Its leaf of the quota tree; empty where there is none."""
 
     @property
     def non_preemptible(self) -> bool:
@@ -91,6 +95,8 @@ class Holder:
     """When its last checkpoint was complete, seconds since the epoch; None: never, or unknown."""
     burst: bool = False
     """Whether its tenant uses more than its fair share: such work is preempted first."""
+    quota: str = ""
+    """Its leaf of the quota tree; empty where there is none."""
 
     @property
     def non_preemptible(self) -> bool:

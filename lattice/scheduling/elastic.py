@@ -1,0 +1,327 @@
+"""The elastic quota tree as cycles use it: the forest, charged with what waits and with what holds nodes.
+
+Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing
+but nodes and quota keeps it waiting; work that holds nodes is charged for just these. `Elastic` has one owner, the scene,
+and is changed by named events; `validate` counts everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from lattice.errors import Corrupt
+from lattice.quota.amounts import CPU, GPU, MEMORY, NODES, gpu_of
+from lattice.quota.forest import Forest
+from lattice.quota.gates import Blocked
+from lattice.quota.groups import Resources
+from lattice.scheduling.machine import Bucket, Hardware, Machine, Need, NodeFacts
+from lattice.scheduling.work import Candidate, Holder
+
+NO_LIMIT: Final = 1 << 60
+NEVER: Final = float("inf")
+COUNTED: Final = frozenset({"Ready", "Degraded", "Draining"})
+"""States of nodes whose capacity a tree divides; nodes in other states count while they hold work."""
+_NOTHING: Final[Resources] = {}
+
+
+@lru_cache(maxsize=4096)
+def node_amounts(cpus: int, memory: int, gpus: int, gpu_type: str) -> Resources:
+    """What one whole node counts in a tree: cpu in millicores, local memory in bytes; one object for equal nodes."""
+    amounts = {NODES: 1, CPU: cpus * 1000, MEMORY: memory, GPU: gpus}
+    if gpu_type:
+        amounts[gpu_of(gpu_type)] = gpus
+    return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+def amounts_of(node: NodeFacts | Hardware) -> Resources:
+    """What one node, or one of a class, counts."""
+    return node_amounts(node.cpus, node.memory, node.gpus, node.gpu_type)
+
+
+def times(amounts: Resources, count: int) -> dict[str, int]:
+    """So much that many times."""
+    return {resource: amount * count for resource, amount in amounts.items()}
+
+
+class Share(NamedTuple):
+    """What the tree leaves to a candidate: at most so many nodes, of these classes (None: of every class that it may use)."""
+
+    nodes: int = NO_LIMIT
+    classes: frozenset[Hardware] | None = None
+
+
+class _Asked(NamedTuple):
+    """What a pending candidate counts, and until when that holds."""
+
+    candidate: Candidate
+    amounts: Resources
+    until: float
+    """When time alone changes it, seconds since the epoch."""
+    stamp: tuple[int, int]
+    """Of the machine that it was counted on."""
+
+
+class _Held(NamedTuple):
+    """What a holder counts."""
+
+    leaf: str
+    amounts: Resources
+    fixed: bool
+    """Whether nothing may preempt it."""
+    nodes: tuple[int, ...]
+
+
+class _Classes(NamedTuple):
+    """The classes of nodes that a need admits, the plainest first, and how many nodes they have."""
+
+    kinds: tuple[Hardware, ...]
+    nodes: int
+
+
+class Elastic:
+    """See the module's docstring."""
+
+    def __init__(self, forest: Forest, machine: Machine) -> None:
+        self.forest = forest
+        self.version = 0
+        """Grows with every change of what is asked for or held."""
+        self._machine = machine
+        self._asked: dict[str, _Asked] = {}
+        self._held: dict[str, _Held] = {}
+        self._stamp = (-1, -1)
+        self._classes: dict[Need, _Classes] = {}
+        self._rooms: dict[tuple[str, Hardware, bool], int] = {}
+        self._rooms_version = -1
+
+    # -- events ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, candidates: Iterable[Candidate], now: float) -> None:
+        """These wait; each counts as it is now."""
+        stamp, asked = self._sync(), self._asked
+        for candidate in candidates:
+            known = asked.get(candidate.uid)
+            if known is None or known.candidate is not candidate or known.stamp != stamp or known.until <= now:
+                self._ask(candidate, now, stamp)
+
+    def drop(self, uid: str) -> None:
+        """It waits no more."""
+        known = self._asked.pop(uid, None)
+        if known is not None and uid not in self._held:
+            self._book(known.candidate.quota, request=_negative(known.amounts))
+
+    def hold(self, holder: Holder) -> None:
+        """It holds these nodes: what it asked for as long as it waited counts no more."""
+        self._hold(holder.uid, _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
+
+    def release(self, uid: str) -> None:
+        """It holds nothing any more; if it waits still, it counts as waiting again."""
+        held, asked = self._held.pop(uid, None), self._asked.get(uid)
+        if held is None:
+            return
+        less = _negative(held.amounts)
+        self._book(held.leaf, request=less, used=less, fixed=less if held.fixed else _NOTHING)
+        if asked is not None:
+            self._book(asked.candidate.quota, request=asked.amounts)
+
+    def nodes_changed(self, indices: Iterable[int]) -> None:
+        """These nodes have come, gone, or have other hardware: who holds them is charged anew."""
+        changed = frozenset(indices)
+        for uid, held in list(self._held.items()):
+            if not changed.isdisjoint(held.nodes):
+                amounts = self._sum(held.nodes)
+                if amounts != held.amounts:
+                    self._hold(uid, held._replace(amounts=amounts))
+
+    def changed(self) -> None:
+        """The forest's groups or capacity changed."""
+        self.version += 1
+
+    def asking(self) -> Mapping[str, object]:
+        """What waits, to be given to `restore`."""
+        return dict(self._asked)
+
+    def restore(self, asking: Mapping[str, object]) -> None:
+        """Have just this wait again: what a what-if asked for is undone."""
+        for uid in [uid for uid, asked in self._asked.items() if asking.get(uid) is not asked]:
+            self.drop(uid)
+        for uid, asked in asking.items():
+            if uid not in self._asked and isinstance(asked, _Asked):
+                self._asked[uid] = asked
+                if uid not in self._held:
+                    self._book(asked.candidate.quota, request=asked.amounts)
+
+    def adopt(self, candidates: Iterable[Candidate], holders: Iterable[Holder], now: float) -> None:
+        """These wait and hold nodes, and the forest counts them already: it was restored from a snapshot."""
+        stamp = self._sync()
+        for holder in holders:
+            self._held[holder.uid] = _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes)
+        for candidate in candidates:
+            self._asked[candidate.uid] = _Asked(candidate, *self._counted(candidate, now), stamp)
+
+    # -- questions ------------------------------------------------------------------------------------------------------
+
+    def share(self, candidate: Candidate) -> Share | Blocked:
+        """What the leaf of a candidate and all above it leave to it now; the first level that leaves it too little.
+
+        A class of nodes is left out where so few of its nodes are left that the least number would not do.
+        """
+        kinds = self._classes_of(candidate.need).kinds
+        if not kinds:
+            return _WIDE
+        least, leaf, fixed = candidate.minimum, candidate.quota, candidate.non_preemptible
+        rooms = [self._room(leaf, kind, fixed=fixed) for kind in kinds]
+        enough = [room for room in rooms if room >= least]
+        if len(enough) == len(rooms):
+            return Share(min(rooms))
+        if enough:
+            return Share(min(enough), frozenset(kind for kind, room in zip(kinds, rooms, strict=True) if room >= least))
+        blocked = self.forest.admits(leaf, times(amounts_of(kinds[0]), least), non_preemptible=fixed)
+        return blocked if blocked is not None else _WIDE
+
+    def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
+        """Whether just these nodes are more than the tree leaves, and what blocks."""
+        amounts: dict[str, int] = {}
+        for bucket, count in counts:
+            for resource, amount in amounts_of(bucket.key.hardware).items():
+                amounts[resource] = amounts.get(resource, 0) + amount * count
+        return self.forest.admits(candidate.quota, amounts, non_preemptible=candidate.non_preemptible)
+
+    def asked(self, candidate: Candidate) -> Resources:
+        """What a candidate asks for at least: its smallest class times its least number of nodes; nothing where no node fits."""
+        self._sync()
+        kinds = self._classes_of(candidate.need).kinds
+        return times(amounts_of(kinds[0]), candidate.minimum) if kinds else _NOTHING
+
+    def holding(self, uid: str) -> Resources:
+        """What a holder is charged for."""
+        held = self._held.get(uid)
+        return held.amounts if held is not None else _NOTHING
+
+    def demands(self) -> dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
+        """By leaf: request, used, and used by non-preemptible work, counted again from what waits and what holds nodes."""
+        sums: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {}
+        for held in self._held.values():
+            request, used, fixed = sums.setdefault(held.leaf, ({}, {}, {}))
+            for into in (request, used, fixed) if held.fixed else (request, used):
+                _add(into, self._sum(held.nodes))
+        for uid, asked in self._asked.items():
+            if uid not in self._held:
+                _add(sums.setdefault(asked.candidate.quota, ({}, {}, {}))[0], asked.amounts)
+        return {leaf: each for leaf, each in sums.items() if any(each)}
+
+    def validate(self) -> None:
+        """Count all demand again and compare with the forest's; raises Corrupt on a difference."""
+        counted: dict[str, tuple[object, ...]] = {leaf: tuple(each) for leaf, each in self.demands().items()}
+        for leaf in {*counted, *self.forest.snapshot()["demand"]}:
+            booked = self.forest.booked(leaf)
+            found = (dict(booked.request), dict(booked.used), dict(booked.non_preemptible_used))
+            if found != counted.get(leaf, ({}, {}, {})):
+                raise Corrupt(f'quota "{leaf}": its demand differs from what its work makes', reason="QuotaDemandDiffers")
+        self.forest.validate()
+
+    # -- the rest -------------------------------------------------------------------------------------------------------
+
+    def _sync(self) -> tuple[int, int]:
+        """The stamp of the machine; what was made of another one is forgotten."""
+        stamp = (self._machine.shape, self._machine.tally)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._classes.clear()
+        return stamp
+
+    def _ask(self, candidate: Candidate, now: float, stamp: tuple[int, int]) -> None:
+        amounts, until = self._counted(candidate, now)
+        known = self._asked.get(candidate.uid)
+        self._asked[candidate.uid] = _Asked(candidate, amounts, until, stamp)
+        if candidate.uid in self._held:
+            return
+        if known is not None and (known.candidate.quota, known.amounts) == (candidate.quota, amounts):
+            return
+        if known is not None:
+            self._book(known.candidate.quota, request=_negative(known.amounts))
+        self._book(candidate.quota, request=amounts)
+
+    def _counted(self, candidate: Candidate, now: float) -> tuple[Resources, float]:
+        """What a pending candidate counts now, and until when."""
+        later = max(candidate.not_before, candidate.back_off_until)
+        if candidate.held or candidate.blocked is not None or not candidate.vcluster_known or not candidate.vcluster_open:
+            return _NOTHING, NEVER
+        if candidate.not_before > now:
+            return _NOTHING, candidate.not_before
+        found = self._classes_of(candidate.need)
+        if candidate.minimum > found.nodes:
+            return _NOTHING, NEVER  # it can never start: nobody else is to give way to it
+        return times(amounts_of(found.kinds[0]), candidate.minimum), later if later > now else NEVER
+
+    def _classes_of(self, need: Need) -> _Classes:
+        known = self._classes.get(need)
+        if known is None:
+            known = self._classes[need] = self._find_classes(need)
+        return known
+
+    def _find_classes(self, need: Need) -> _Classes:
+        machine, sizes = self._machine, dict[Hardware, int]()
+        if need.lists <= machine.masks:
+            for bucket in machine.admitted(need):
+                sizes[bucket.key.hardware] = sizes.get(bucket.key.hardware, 0) + len(bucket.members)
+        else:
+            for index in machine.eligible(need):
+                kind = machine.bucket_of(index).key.hardware
+                sizes[kind] = sizes.get(kind, 0) + 1
+        return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
+
+    def _room(self, leaf: str, kind: Hardware, *, fixed: bool) -> int:
+        """How many nodes of a class the tree leaves."""
+        if self._rooms_version != self.version:
+            self._rooms.clear()
+            self._rooms_version = self.version
+        key = (leaf, kind, fixed)
+        room = self._rooms.get(key)
+        if room is None:
+            gates = self.forest.gates(leaf, amounts_of(kind), non_preemptible=fixed)
+            room = self._rooms[key] = min((gate.room // gate.asked for gate in gates), default=NO_LIMIT)
+        return room
+
+    def _hold(self, uid: str, new: _Held) -> None:
+        before = self._held.get(uid)
+        if before == new:
+            return
+        if before is not None:
+            self.release(uid)
+        asked = self._asked.get(uid)
+        if asked is not None:
+            self._book(asked.candidate.quota, request=_negative(asked.amounts))
+        self._held[uid] = new
+        self._book(new.leaf, request=new.amounts, used=new.amounts, fixed=new.amounts if new.fixed else _NOTHING)
+
+    def _sum(self, nodes: Sequence[int]) -> dict[str, int]:
+        """What these nodes count; one that is not known counts as a node."""
+        known, counts = self._machine.nodes, dict[int, tuple[Resources, int]]()
+        for node in nodes:
+            facts = known.get(node)
+            each = _UNKNOWN if facts is None else amounts_of(facts)
+            counts[id(each)] = (each, counts.get(id(each), (each, 0))[1] + 1)
+        total: dict[str, int] = {}
+        for each, count in counts.values():
+            _add(total, times(each, count))
+        return total
+
+    def _book(self, leaf: str, *, request: Resources = _NOTHING, used: Resources = _NOTHING, fixed: Resources = _NOTHING) -> None:
+        if request or used or fixed:
+            self.version += 1
+            self.forest.demand(leaf, request, used, fixed)
+
+
+def _negative(amounts: Resources) -> dict[str, int]:
+    return {resource: -amount for resource, amount in amounts.items()}
+
+
+def _add(into: dict[str, int], amounts: Resources) -> None:
+    for resource, amount in amounts.items():
+        into[resource] = into.get(resource, 0) + amount
+
+
+_UNKNOWN: Final[Resources] = {NODES: 1}
+_WIDE: Final = Share()
