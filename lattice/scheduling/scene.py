@@ -9,18 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
-from lattice.quota.forest import Forest
-from lattice.scheduling.elastic import Elastic
-from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.placement import Counts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
-from lattice.scheduling.roster import Roster
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -148,13 +143,7 @@ class Scene:
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
-    elastic: Elastic | None = None
-    """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
-    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
-    """Budgets that are used up, at whose end work waits."""
     pools: Pools = field(init=False)
-    rosters: dict[str, Roster] = field(default_factory=dict)
-    """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
     """By uid: nodes of a holder that another holder has taken since."""
@@ -169,20 +158,6 @@ class Scene:
     def scoring(self, vcluster: str) -> Scoring:
         """The cost function of a vcluster."""
         return self.scorings.get(vcluster) or _PLAIN
-
-    def plant(self, forest: Forest | None) -> None:
-        """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
-        self.elastic = None if forest is None else Elastic(forest, self.machine)
-        if self.elastic is not None:
-            for holder in self.holders.values():
-                self.elastic.hold(holder)
-
-    def roster(self, vcluster: str) -> Roster:
-        """The columns of what waits in a vcluster."""
-        roster = self.rosters.get(vcluster)
-        if roster is None:
-            roster = self.rosters[vcluster] = Roster()
-        return roster
 
     def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
@@ -211,8 +186,6 @@ class Scene:
             return
         self.uses.count(holder, -1, claimed=uid in self._claims)
         self._claims.discard(uid)
-        if self.elastic is not None:
-            self.elastic.release(uid)
         lost = self._lost.pop(uid, None)
         self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
@@ -252,8 +225,6 @@ class Scene:
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.machine.validate()
-        if self.elastic is not None:
-            self.elastic.validate()
         self.pools.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
@@ -274,8 +245,6 @@ class Scene:
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
-        if self.elastic is not None:
-            self.elastic.hold(holder)
 
     def _lose(self, taker: Holder) -> None:
         """Whoever holds nodes of this one has them no more."""
@@ -299,7 +268,7 @@ def claim_of(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
         preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
-        borrowed=borrowed, name=candidate.name, quota=candidate.quota,
+        borrowed=borrowed, name=candidate.name,
     )  # fmt: skip
 
 
