@@ -100,13 +100,18 @@ class View:
     masks: NodeMasks
     latest: Mapping[str, float]
     """By uid: when it starts at the latest by its reservation."""
+    shareless: frozenset[str] = frozenset()
+    """What waits for its share of the quota tree: nobody knows what others will ask for."""
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
         return self.policies.get(vcluster) or Policy(vcluster)
 
 
-def view_of(scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float]) -> View:
+def view_of(
+    scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
+    shareless: frozenset[str] = frozenset(),
+) -> View:  # fmt: skip
     """Read the scene; `masks` are the caller's, kept from one reading to the next."""
     masks.refresh(scene.machine)
     return View(
@@ -121,6 +126,7 @@ def view_of(scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: Node
         start_allowance=scene.start_allowance,
         masks=masks,
         latest=latest,
+        shareless=shareless,
     )
 
 

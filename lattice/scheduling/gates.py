@@ -1,4 +1,5 @@
-"""What keeps an allocation from nodes, whatever is free: itself, hard quota, its vcluster's limits, its reservation. In this order.
+"""What keeps an allocation from nodes, whatever is free: itself, hard quota, the quota tree, its vcluster's
+limits, its reservation. In this order.
 
 Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
 the reason; `blocking` gives them all.
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lattice.ledger.commit import Excess, beyond
+from lattice.quota.gates import Blocked
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
@@ -97,6 +99,19 @@ def hard_quota(scene: Scene, candidate: Candidate, now: float) -> Waiting | None
     if excess is None:
         return None
     return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
+
+
+def quota_tree(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+    """The share of its leaf of the quota tree, and of every group above it."""
+    if scene.elastic is None:
+        return None
+    share = scene.elastic.share(candidate)
+    return beyond_share(candidate, share) if isinstance(share, Blocked) else None
+
+
+def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
+    """It waits for its share; the sentence is for everybody, and names no group but its own and those above it."""
+    return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
 def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lattice.quota.forest import Forest
-from lattice.accounting.budgets import Scope
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.elastic import Elastic
 from lattice.scheduling.machine import Machine, NodeFacts
@@ -64,12 +63,12 @@ class Moment:
     overrun: float = OVERRUN
     allowance: float = START_ALLOWANCE
     scored: Scored = Scored()
+    quota: Mapping[str, Any] | None = None
+    """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
 
 
 class Looker:
     """Looks again and again, and copies the nodes only where they have changed."""
-    quota: Mapping[str, Any] | None = None
-    """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -106,12 +105,12 @@ def look(
         overrun=scene.overrun_seconds,
         allowance=scene.start_allowance,
         scored=_scored(scene),
+        quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
     )
 
 
 def completed(moment: Moment, scene: Scene) -> Moment:
     """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
-        quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
     scoring = scene.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -154,15 +153,15 @@ def rebuild(moment: Moment) -> Scene:
     for name, lists in moment.lists.items():
         scene.lists[name] = lists
     scene.set_windows(moment.windows)
+    if moment.quota is not None:
+        scene.elastic = Elastic(Forest.restored(moment.quota), machine)
+        scene.elastic.adopt(moment.candidates, moment.holders.values(), moment.now)
     return scene
 
 
 class RememberedShares(Shares):
     """Shares as they stood at one moment, whoever asks at what time."""
 
-    if moment.quota is not None:
-        scene.elastic = Elastic(Forest.restored(moment.quota), machine)
-        scene.elastic.adopt(moment.candidates, moment.holders.values(), moment.now)
     def __init__(self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float]) -> None:
         super().__init__()
         self._standings = standings

@@ -101,14 +101,14 @@ NEED: Final = Columns(
 CANDIDATE: Final = Columns(
     Candidate,
     "key uid tenant vcluster preemption_class submitted minimum maximum need user walltime grace topology conformance checkpointable"
-    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked",
+    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked quota project",
     need=NEED.way,
     blocked=(lambda pair: pair, _maybe_pair),
 )
 HOLDER: Final = Columns(
     Holder,
     "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
-    " borrowed preemptions name checkpointing checkpointed burst",
+    " borrowed preemptions name checkpointing checkpointed burst quota",
     nodes=_INDICES,
     borrowed=_INDICES,
 )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from lattice.errors import Corrupt
+from lattice.quota.forest import Forest
+from lattice.scheduling.elastic import Elastic
 from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.placement import Counts
@@ -143,6 +145,8 @@ class Scene:
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
+    elastic: Elastic | None = None
+    """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
     pools: Pools = field(init=False)
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
@@ -158,6 +162,14 @@ class Scene:
     def scoring(self, vcluster: str) -> Scoring:
         """The cost function of a vcluster."""
         return self.scorings.get(vcluster) or _PLAIN
+
+    def plant(self, forest: Forest | None) -> None:
+        """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
+        self.elastic = None if forest is None else Elastic(forest, self.machine)
+        if self.elastic is not None:
+            for holder in self.holders.values():
+                self.elastic.hold(holder)
+
 
     def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
@@ -186,6 +198,8 @@ class Scene:
             return
         self.uses.count(holder, -1, claimed=uid in self._claims)
         self._claims.discard(uid)
+        if self.elastic is not None:
+            self.elastic.release(uid)
         lost = self._lost.pop(uid, None)
         self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
@@ -225,6 +239,8 @@ class Scene:
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.machine.validate()
+        if self.elastic is not None:
+            self.elastic.validate()
         self.pools.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
@@ -245,6 +261,8 @@ class Scene:
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
+        if self.elastic is not None:
+            self.elastic.hold(holder)
 
     def _lose(self, taker: Holder) -> None:
         """Whoever holds nodes of this one has them no more."""
@@ -268,7 +286,7 @@ def claim_of(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
         preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
-        borrowed=borrowed, name=candidate.name,
+        borrowed=borrowed, name=candidate.name, quota=candidate.quota,
     )  # fmt: skip
 
 
