@@ -9,9 +9,21 @@ score; other vclusters see them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from typing import Final
 
-from lattice.scheduling.gates import WIDE, Room, admission, boundless, hard_quota, own_wishes, room, vcluster_limits
+from lattice.quota.gates import Blocked
+from lattice.scheduling.elastic import Share
+from lattice.scheduling.gates import (
+    WIDE,
+    Room,
+    admission,
+    beyond_share,
+    boundless,
+    hard_quota,
+    own_wishes,
+    room,
+    vcluster_limits,
+)
 from lattice.scheduling.lanes import Kind, Lane, Lanes
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.placement import Counts, nodes_of
@@ -30,26 +42,32 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
-    kind_of, explained, promises = cycle.lanes.kind, cycle.explainer.waiting, cycle.profile.promises
-    for candidate, score in cycle.queue():
-        # 1. What keeps it from nodes whatever is free: itself, hard quota, limits of the vcluster. The quota tree follows here.
-        waiting = cycle.gate(candidate)
-        if waiting is not None:
-            yield cycle.gated(waiting, score)
-            continue
-        kind = kind_of(candidate)
+    roster, rooms, kinds, scores = cycle.roster, cycle.rooms, cycle.lanes.kinds, cycle.scores
+    known, people, opens, numbers = roster.candidates, roster.people, roster.opens, roster.kinds
+    explained, promises, elastic = cycle.explainer.waiting, cycle.profile.promises, cycle.elastic is not None
+    for place in cycle.order():
+        candidate = known[place]
+        score = scores[place] if explain else None
+        # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
+        if elastic or opens[place] > now or rooms[people[place]] is not WIDE:
+            waiting = cycle.gate(candidate, people[place])
+            if waiting is not None:
+                yield cycle.gated(waiting, score)
+                continue
+        kind = (None if elastic else kinds[numbers[place]]) or cycle.kind(candidate, numbers[place])
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
         if cycle.strict and cycle.lanes.contested(kind.lane):
             yield cycle.behind(candidate, kind, score)
             continue
         # 3. A place now that delays no promise.
-        promise = cycle.take_back(candidate.uid) if promises else None
-        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, retry=promise is not None)
+        promise = cycle.take_back(candidate.uid) if promises and candidate.uid in promises else None
+        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, people[place], retry=promise is not None)
         # 4. Newer work of a higher score overtakes the promises of those behind it.
         if counts is None and promise is None and cycle.inherited and cycle.drop_lower_promises(candidate, kind.lane):
-            counts = cycle.now(candidate, kind, retry=True)
+            counts = cycle.now(candidate, kind, people[place], retry=True)
         if counts is not None:
-            yield cycle.place(candidate, kind.lane, counts, score)
+            waiting = cycle.over_share(candidate, counts) if elastic else None
+            yield cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
             continue
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
         reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.reserves else None
@@ -64,24 +82,31 @@ class _Cycle:
         self.policy = scene.policy(vcluster)
         self.strategy = STRATEGIES[self.policy.kind]
         self.instant = now
-        scene.set_lists(vcluster, frozenset().union(*{candidate.need.lists for candidate in candidates}))
-        self._known = sorted(candidates, key=attrgetter("key"))
-        self._scores = scene.scoring(vcluster).score(self._known, scene.machine, now)
-        self._explain = explain
-        waiting = {candidate.uid for candidate in candidates}
-        before = scene.promises.get(vcluster, {})
-        scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
+        roster = self.roster = scene.roster(vcluster)
+        roster.take(candidates)
+        scene.set_lists(vcluster, roster.lists)
+        self.elastic = scene.elastic
+        if self.elastic is not None:
+            self.elastic.ask(candidates, now)
+        self.share = _ALL
+        """What the quota tree leaves to the candidate that is looked at."""
+        self.scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
+        before = scene.promises.get(vcluster)
+        if before:
+            waiting = {candidate.uid for candidate in candidates}
+            scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
         self.profile = scene.profile(now)
-        self.inherited = set(scene.promises[vcluster])
+        self.inherited = set(scene.promises.get(vcluster, ()))
         """Who holds a promise of the last cycle that nobody has taken back."""
         self._kept = scene.promises[vcluster] = {}
-        self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, self._known, now)
+        self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
-        self._rooms: dict[tuple[str, str], Room] = {}
+        self.rooms: list[Room | None] = [None] * len(roster.persons)
+        """What quota and limits leave to each person; None: to be found out."""
         self._limitless = self.policy.limits == Limits()
-        self._bounded: list[tuple[str, str]] = []
-        """Those of them that change with what is placed."""
+        self._bounded: list[int] = []
+        """Those persons of whose room what is placed takes something."""
         self._reserved = 0
         self._depth = self.strategy.depth(self.policy)
         self.strict = self.strategy.strict
@@ -89,37 +114,33 @@ class _Cycle:
         self.reserves = self.strict or self._depth > 0
         """Whether the next blocked one may hold a reservation, or keeps others off its nodes."""
 
-    def queue(self) -> Iterator[tuple[Candidate, Score | None]]:
-        """The candidates in order, with their scores if they are asked for."""
-        known, scores = self._known, self._scores
-        totals: Sequence[float] = getattr(scores, "totals", None) or [score.total for score in scores]
-        for place in self.strategy.order(known, totals):
-            yield known[place], scores[place] if self._explain else None
+    def order(self) -> Sequence[int]:
+        """The places in the roster, in the order in which they are looked at."""
+        scores = self.scores
+        return self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
 
-    def gate(self, candidate: Candidate) -> Waiting | None:
+    def gate(self, candidate: Candidate, person: int) -> Waiting | None:
         """What blocks it whatever is free."""
         scene, now = self.scene, self.instant
-        if (
-            candidate.held or candidate.blocked is not None or candidate.not_before > now or candidate.back_off_until > now
-            or not candidate.vcluster_known or not candidate.vcluster_open
-        ):  # fmt: skip
-            return own_wishes(scene, candidate, now)
-        left = self._rooms.get((candidate.tenant, candidate.user)) or self.room(candidate)
+        waiting = own_wishes(scene, candidate, now)
+        if waiting is not None:
+            return waiting
+        left = self.rooms[person] or self._room(person)
         if left.nodes >= candidate.minimum and left.starts >= 1:
-            return admission(scene, candidate, now) if candidate.reservation else None
-        return hard_quota(scene, candidate, now) or vcluster_limits(scene, candidate, now)
+            waiting = self._shares(candidate) if self.elastic is not None else None
+        else:
+            waiting = hard_quota(scene, candidate, now) or self._shares(candidate) or vcluster_limits(scene, candidate, now)
+        return waiting or (admission(scene, candidate, now) if candidate.reservation else None)
 
-    def room(self, candidate: Candidate) -> Room:
-        """What quota and limits leave to its user."""
-        key = (candidate.tenant, candidate.user)
-        left = self._rooms.get(key)
-        if left is None:
-            if self._limitless and boundless(self.scene, candidate.tenant):
-                left = WIDE
-            else:
-                left = room(self.scene, self.policy, *key)
-                self._bounded.append(key)
-            self._rooms[key] = left
+    def _room(self, person: int) -> Room:
+        """What quota and limits leave to a person."""
+        tenant, user = self.roster.persons[person]
+        if self._limitless and boundless(self.scene, tenant):
+            left = WIDE
+        else:
+            left = room(self.scene, self.policy, tenant, user)
+            self._bounded.append(person)
+        self.rooms[person] = left
         return left
 
     def gated(self, waiting: Waiting, score: Score | None) -> Waiting:
@@ -132,12 +153,22 @@ class _Cycle:
         self._forget(candidate.uid)
         return self.explainer.behind(candidate, kind, score)
 
-    def now(self, candidate: Candidate, kind: Kind, *, retry: bool) -> Counts | None:
-        """Nodes that it may start on now."""
+    def kind(self, candidate: Candidate, number: int) -> Kind:
+        """Its kind, on the nodes that the quota tree leaves to it."""
+        return self.lanes.kind(number, candidate, self.share.classes)
+
+    def now(self, candidate: Candidate, kind: Kind, person: int, *, retry: bool) -> Counts | None:
+        """Nodes that it may start on now, within what quota leaves."""
         lane = kind.lane
-        counts = lane.start(candidate, kind.duration, self.room(candidate).nodes, retry=retry)
+        left = self.rooms[person] or self._room(person)
+        counts = lane.start(candidate, kind.duration, min(left.nodes, self.share.nodes), retry=retry)
         kind.failed = counts is None and not lane.power_short
         return counts
+
+    def over_share(self, candidate: Candidate, counts: Counts) -> Waiting | None:
+        """Why the quota tree does not admit just these nodes; None where it does."""
+        blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
+        return beyond_share(candidate, blocked) if blocked is not None else None
 
     def take_back(self, uid: str) -> Promise | None:
         """What it was promised: it is looked at anew."""
@@ -169,8 +200,8 @@ class _Cycle:
         self.scene.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
         self.lanes.placed += 1
         if self._bounded:
-            for key in self._bounded:
-                self._rooms.pop(key, None)
+            for person in self._bounded:
+                self.rooms[person] = None
             self._bounded.clear()
         return Placed(candidate, nodes, score, backfilled=self._reserved > 0)
 
@@ -191,6 +222,17 @@ class _Cycle:
         self._kept[candidate.uid] = promise
         return promise
 
+    def _shares(self, candidate: Candidate) -> Waiting | None:
+        """Look at what the quota tree leaves to it; why it waits where that is too little."""
+        share = self.elastic.share(candidate) if self.elastic is not None else _ALL
+        if isinstance(share, Blocked):
+            return beyond_share(candidate, share)
+        self.share = share
+        return None
+
     def _forget(self, uid: str) -> None:
         if self.profile.remove(uid) is not None:
             self.inherited.discard(uid)
+
+
+_ALL: Final = Share()

@@ -6,7 +6,8 @@ one: availability only falls), and what its groups would be on an empty machine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from math import fsum
 from typing import Literal
 
 from lattice.scheduling.gates import NO_LIMIT
@@ -15,18 +16,20 @@ from lattice.scheduling.placement import Ask, Counts, Found, counts_of, find
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pool
 from lattice.scheduling.profile import Profile, Promise, round_up
+from lattice.scheduling.roster import Roster
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES, Strategy
 from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
 
-LaneKey = tuple[Need, str, str, str, float | None]
-"""Need, topology, conformance, reservation, and the grace of work that may borrow (None: it may not)."""
+LaneKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
+"""Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
+the quota tree leaves to it (None: all)."""
 
 
 class Kind:
     """Candidates of one lane that are of one size and time: what one of them may not have now, the next may not either."""
 
-    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at")
+    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at", "told_free")
 
     def __init__(self, lane: Lane, duration: float) -> None:
         self.lane, self.duration = lane, duration
@@ -35,6 +38,8 @@ class Kind:
         self.told: tuple[str, str] | None = None
         """Why they wait; true until something is placed or promised after that (`told_at`)."""
         self.told_at = -1
+        self.told_free = -1
+        """How many nodes were free then, where so few that nothing else matters; else −1."""
         self.never: tuple[str, str] | Literal[False] | None = False
         """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
 
@@ -43,14 +48,14 @@ class Lane:
     """One lane; see the module's docstring."""
 
     def __init__(self, lanes: Lanes, key: LaneKey) -> None:
-        self.need, topology, conformance, self.reservation, grace = key
+        self.need, topology, conformance, self.reservation, grace, self._classes = key
         self.borrows = grace is not None
         self._lanes = lanes
         self._known = lanes.strategy.conformant
         self.conformance = REQUIRED if self._known else conformance
         self.tight = topology == TIGHT
         self.home = lanes.home
-        self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known)
+        self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known, classes=self._classes)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
@@ -161,6 +166,7 @@ class Lane:
             for bucket in self._lanes.scene.machine.admitted(self.need)
             if bucket.key.home in self._lanes.lenders
             and (bucket.key.fingerprint or not self._known)
+            and (self._classes is None or bucket.key.hardware in self._classes)
             and (candidate is None or self._lanes.lends_for(bucket.key.home, candidate.walltime))
         ]
 
@@ -298,45 +304,48 @@ class Lane:
 class Lanes:
     """The lanes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
 
-    def __init__(self, scene: Scene, policy: Policy, strategy: Strategy, profile: Profile, queue: Sequence[Candidate], now: float) -> None:
+    def __init__(self, scene: Scene, policy: Policy, strategy: Strategy, profile: Profile, roster: Roster, now: float) -> None:
         self.scene, self.policy, self.strategy, self.profile, self.now = scene, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""
         self.placed = 0
         """How many were placed in this cycle."""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.lenders = self._lenders() if self.borrowing else frozenset()
-        self._queue = queue
+        self.kinds: list[Kind | None] = [None] * roster.numbers
+        """By their numbers in the roster; None: nobody of it was looked at yet."""
+        self._narrowed: dict[tuple[int, frozenset[Hardware]], Kind] = {}
+        self._asked = roster.asked
         self._lanes: dict[LaneKey, Lane] = {}
-        self._kinds: dict[tuple[object, ...], Kind] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._contested: set[Bucket] = set()
 
-    def of(self, candidate: Candidate) -> Lane:
-        """The lane of a candidate."""
+    def of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> Lane:
+        """The lane of a candidate, on nodes of these classes only."""
         borrows = candidate.grace if self.borrowing and not candidate.non_preemptible else None
-        key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows)
+        key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows, classes)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(self, key)
         return lane
 
-    def kind(self, candidate: Candidate) -> Kind:
-        """The kind of a candidate; candidates whose needs are one object share it."""
-        key = (
-            id(candidate.need), candidate.topology, candidate.conformance, candidate.reservation, candidate.minimum, candidate.maximum,
-            candidate.walltime, candidate.grace, self.borrowing and candidate.non_preemptible,
-        )  # fmt: skip
-        kind = self._kinds.get(key)
+    def kind(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> Kind:
+        """The kind of this number, of which a candidate is one, on nodes of these classes only."""
+        kind = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
         if kind is None:
-            kind = self._kinds[key] = Kind(self.of(candidate), self.scene.occupancy(candidate))
+            kind = Kind(self.of(candidate, classes), self.scene.occupancy(candidate))
+            if classes is None:
+                self.kinds[number] = kind
+            else:
+                self._narrowed[number, classes] = kind
         return kind
 
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         for lane in self._lanes.values():
             lane.forget_failures()
-        for kind in self._kinds.values():
-            kind.failed, kind.told = False, None
+        for kind in (*self.kinds, *self._narrowed.values()):
+            if kind is not None:
+                kind.failed, kind.told, kind.told_free = False, None, -1
 
     def contend(self, lane: Lane) -> None:
         """Somebody waits for the nodes of this lane."""
@@ -368,25 +377,13 @@ class Lanes:
         return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
 
     def _pressures(self) -> dict[Hardware, float]:
-        by_need: dict[int, int] = {}
-        needs: dict[int, Need] = {}
-        for candidate in self._queue:
-            need = candidate.need
-            place = id(need)
-            if place in by_need:
-                by_need[place] += candidate.minimum
-            else:
-                by_need[place], needs[place] = candidate.minimum, need
-        asked: dict[Need, int] = {}
-        for place, nodes in by_need.items():
-            asked[needs[place]] = asked.get(needs[place], 0) + nodes
-        pressures: dict[Hardware, float] = {}
-        for need, nodes in asked.items():
+        shares: dict[Hardware, list[float]] = {}
+        for need, nodes in self._asked.items():
             pool = self.scene.pools.of(need, self.home)
             usable = max(1, pool.sizes[1])
             for hardware in pool.kinds:
-                pressures[hardware] = pressures.get(hardware, 0.0) + nodes / usable
-        return pressures
+                shares.setdefault(hardware, []).append(nodes / usable)
+        return {hardware: fsum(some) for hardware, some in shares.items()}  # exact: the same in whatever order they came
 
     def _lenders(self) -> frozenset[str]:
         return frozenset(

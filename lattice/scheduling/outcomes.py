@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from lattice.scheduling.work import Candidate
 
 
@@ -16,8 +18,7 @@ class Score(NamedTuple):
     multiplier: float = 1.0
 
 
-@dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes thousands, and frozen ones take six times as long
-class Placed:
+class Placed(msgspec.Struct, gc=False):  # a cycle makes thousands: structs are made in a quarter of a dataclass's time
     """It fits on these nodes (indices, ascending)."""
 
     candidate: Candidate
@@ -40,8 +41,7 @@ class Reclaim:
     """Seconds that the borrower has to give them back."""
 
 
-@dataclass(slots=True)  # as above
-class Waiting:
+class Waiting(msgspec.Struct, gc=False):
     """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
 
     candidate: Candidate

@@ -14,6 +14,7 @@ from lattice.scheduling.machine import NodeFacts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.preemption import own_nodes
 from lattice.scheduling.profile import Profile
+from lattice.scheduling.roster import Roster
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES
 from lattice.scheduling.work import Candidate
@@ -61,7 +62,7 @@ def reach(scene: Scene, candidate: Candidate, now: float) -> Reach:
     policy, machine = scene.policy(candidate.vcluster), scene.machine
     profile = scene.profile(now)
     profile.remove(candidate.uid)
-    lanes = Lanes(scene, policy, STRATEGIES[policy.kind], profile, [], now)
+    lanes = Lanes(scene, policy, STRATEGIES[policy.kind], profile, Roster(), now)
     lenders = frozenset(name for name in lanes.lenders if lanes.lends_for(name, candidate.walltime))
     return Reach(
         candidate=candidate,

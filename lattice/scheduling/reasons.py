@@ -40,8 +40,7 @@ class Explainer:
         lane, told = kind.lane, kind.told
         moment = self._lanes.placed + self._profile.version
         if told is None or kind.told_at != moment or lane.power_short:
-            told = self._reason(candidate, kind)
-            kind.told, kind.told_at = None if lane.power_short else told, moment
+            told = self._tell(candidate, kind, moment)
         reason, message = told
         if promise is None:
             return Waiting(candidate, reason, message, wake, score)
@@ -61,6 +60,18 @@ class Explainer:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
             told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
         return Waiting(candidate, *told, None, score)
+
+    def _tell(self, candidate: Candidate, kind: Kind, moment: int) -> Told:
+        """Why a candidate of this kind waits now; what was told before where nothing of it has changed."""
+        lane = kind.lane
+        free = lane.pool.whole.total
+        plain = not (candidate.reservation or lane.power_short or lane.borrows or self._policy.kind == SENSITIVE_RESERVATION)
+        few = free if plain and free < candidate.minimum else -1
+        told = kind.told if few >= 0 and kind.told_free == few else None
+        if told is None:
+            told = self._reason(candidate, kind)
+        kind.told, kind.told_at, kind.told_free = None if lane.power_short else told, moment, few
+        return told
 
     def _reason(self, candidate: Candidate, kind: Kind) -> Told:
         lane = kind.lane

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, SENSITIVE_RESERVATION, Policy
-from lattice.scheduling.work import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,13 @@ class Strategy:
         """How many blocked allocations hold a reservation."""
         return policy.depth if self.reserves else 0
 
-    def order(self, candidates: Sequence[Candidate], totals: Sequence[float]) -> list[int]:
-        """Their places (candidates in order of namespace/name, with the totals of their scores) in the order in which they are looked at.
+    def order(self, totals: Sequence[float]) -> Sequence[int]:
+        """The places of candidates in the order in which they are looked at, by the totals of their scores.
 
-        Higher score, then earlier submission, then namespace/name (decision "equal scores").
+        They stand in order of submission, then namespace/name: that decides among equals (decision "equal scores").
         """
-        submitted = [candidate.submitted for candidate in candidates]
-        places = sorted(range(len(submitted)), key=submitted.__getitem__)
-        if not self.strict:
-            places.sort(key=totals.__getitem__, reverse=True)
-        return places
+        places = range(len(totals))
+        return places if self.strict else sorted(places, key=totals.__getitem__, reverse=True)
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {
