@@ -292,6 +292,7 @@ class SchedulingOptions(View, frozen=True):
     power_budget_kilowatts: int = 0
     energy_price: int | str | None = None
     energy_price_until: str | None = None
+    sensitive_pool_size: int = 0
     recording: RecordingOptions = RecordingOptions()
 
 
@@ -355,4 +356,3 @@ class Config(View, frozen=True):
     metadata: Metadata
     spec: ConfigSpec = ConfigSpec()
     status: ConfigStatus = ConfigStatus()
-    sensitive_pool_size: int = 0

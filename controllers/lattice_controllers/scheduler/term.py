@@ -296,7 +296,7 @@ class Term:
             pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
             wanted = [limits_of(tenant) for tenant in known.values()]
             gone = [Forget(name) for name in self.committer.book.accounts if name not in known]
-            proposals: list[Proposal] = [*wanted, *gone]
+            proposals: list[Proposal] = [pool, *wanted, *gone]
             for answer in [self.committer.propose(proposal) for proposal in proposals]:
                 await answer
             self.loop.wake()
