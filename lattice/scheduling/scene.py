@@ -18,6 +18,7 @@ from lattice.scheduling.placement import Counts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
+from lattice.scheduling.roster import Roster
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -148,6 +149,8 @@ class Scene:
     elastic: Elastic | None = None
     """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
     pools: Pools = field(init=False)
+    rosters: dict[str, Roster] = field(default_factory=dict)
+    """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
     """By uid: nodes of a holder that another holder has taken since."""
@@ -170,6 +173,12 @@ class Scene:
             for holder in self.holders.values():
                 self.elastic.hold(holder)
 
+    def roster(self, vcluster: str) -> Roster:
+        """The columns of what waits in a vcluster."""
+        roster = self.rosters.get(vcluster)
+        if roster is None:
+            roster = self.rosters[vcluster] = Roster()
+        return roster
 
     def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
