@@ -38,6 +38,8 @@ class Group:
     """How much of `min` it lends at most; of a resource that is absent, all."""
     scales: bool | None = None
     """Whether `min` is scaled down when the siblings' sum is above what there is; None: as the tree's options say."""
+    guarantees: bool | None = None
+    """Whether what it uses is a floor, so that its idle min is not lent; None: as the tree's options say."""
     request: Resources = field(default_factory=dict)
     """All of its own work, pending and running."""
     used: Resources = field(default_factory=dict)

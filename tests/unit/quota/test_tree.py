@@ -222,6 +222,7 @@ def test_an_event_that_cannot_be_is_refused_and_changes_nothing() -> None:
 
 def test_validate_finds_a_sum_that_is_wrong() -> None:
     tree = small()
-    tree._nodes["dept"].below_request["nodes"] += 1
+    columns = tree._ready()
+    columns.asked[columns.slots["dept"]] += 1
     with pytest.raises(Corrupt, match="dept"):
         tree.validate()

@@ -1,0 +1,220 @@
+"""The figures of a tree in columns: one number for each resource and group, the children of one parent side by side.
+
+The sums that rise are kept here: a change of demand adds its difference on the way to the root and stops where a
+ceiling hides it. Columns are 64-bit integers while every sum is sure to fit, so that many sets can be divided at once
+(`lattice.quota.sweep`); else they are integers of any size.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from typing import Final
+
+from lattice.quota.groups import ROOT, Group, Options, Resources
+
+FITS: Final = 2**62
+"""Below this every sum, and every difference of two sums, is a 64-bit integer."""
+LIGHT: Final = 2**53
+"""Weights of one set whose sum is below this are floating-point numbers without an error."""
+NO_CUT: Final = 2**63 - 1
+
+Column = MutableSequence[int]
+_NOBODY: Final = Group("")
+
+
+class Columns:
+    """All figures of one tree; slot 0 is the root, the children of slot p are the slots `first[p]` to `last[p]`, by name.
+
+    A column holds the resource k of slot i at k × `width` + i.
+    """
+
+    def __init__(self, total: Resources, options: Options, groups: Mapping[str, Group], children: Mapping[str, Iterable[str]]) -> None:
+        self.names = [ROOT]
+        self.parent = [0]
+        self.first: list[int] = []
+        self.last: list[int] = []
+        for at, name in enumerate(self.names):  # grows while it is walked
+            self.first.append(len(self.names))
+            self.names += sorted(children.get(name, ()))
+            self.parent += [at] * (len(self.names) - len(self.parent))
+            self.last.append(len(self.names))
+        self.slots = {name: at for at, name in enumerate(self.names)}
+        self.groups = [Group(ROOT, parent="", is_parent=True), *(groups[name] for name in self.names[1:])]
+        self.keys = list(dict.fromkeys([*total, *(key for group in self.groups for key in _keys(group))]))
+        self.index = {key: at for at, key in enumerate(self.keys)}
+        self.width = len(self.names) + 1
+        """One slot more than there are groups: it is always empty, and stands for nobody."""
+        self.lends = [group.lends for group in self.groups]
+        self.scales = [options.scale_min if group.scales is None else group.scales for group in self.groups]
+        self.guarantees = [options.guarantee_used if group.guarantees is None else group.guarantees for group in self.groups]
+        self.counted = set(total)
+        """The resources that the total has: the mins of others do not shrink."""
+        self.guaranteeing = any(self.guarantees[1:]) or any(group.floor for group in self.groups)
+        self.literal = options.raw_weight
+        self.bound = [sum(map(sum, (_amounts(group, key) for group in self.groups))) for key in self.keys]
+        self.exact = any(bound >= FITS for bound in self.bound) or any(amount >= FITS for amount in total.values())
+        self._fill()
+
+    def _fill(self) -> None:
+        size = len(self.keys) * self.width
+        self.least = self._column(lambda group, key: group.min.get(key, 0))
+        self.most = self._column(lambda group, key: group.max.get(key, NO_CUT if not self.exact else 1 << 400))
+        self.floor = self._column(lambda group, key: group.floor.get(key, 0))
+        self.kept = self._of(
+            [
+                group.min.get(key, 0) if guarantees else group.kept(key)
+                for key in self.keys
+                for group, guarantees in zip([*self.groups, _NOBODY], [*self.guarantees, False], strict=True)
+            ]
+        )
+        self.asked = self._column(lambda group, key: group.booked(group.request).get(key, 0))
+        self.used = self._column(lambda group, key: group.booked(group.used).get(key, 0))
+        self.fixed = self._column(lambda group, key: group.booked(group.non_preemptible_used).get(key, 0))
+        self.allocated = self._of(self.used)
+        self.limit, self.secured, self.guaranteed, self.effective, self.runtime, self.given = (self._of([0] * size) for _ in range(6))
+        self.level = array("d", [0.0]) * size
+        """The level at which the set below a slot was divided last: where the next search starts."""
+        self.vectors: object = None
+        """What `lattice.quota.sweep` keeps beside the columns."""
+        self.stale = bytearray(b"\1") * len(self.names)
+        """Whether the set below a slot must be divided again."""
+        self._weigh()
+        for k in range(len(self.keys)):
+            self._sum_up(k * self.width)
+
+    def _column(self, amount: Callable[[Group, str], int]) -> Column:
+        return self._of([amount(group, key) for key in self.keys for group in (*self.groups, _NOBODY)])
+
+    def _of(self, amounts: Sequence[int]) -> Column:
+        return list(amounts) if self.exact else array("q", amounts)
+
+    def store(self, column: Column, start: int, amounts: Sequence[int]) -> None:
+        """Put amounts side by side into a column."""
+        column[start : start + len(amounts)] = amounts if self.exact else array("q", amounts)
+
+    def _weigh(self) -> None:
+        """Weights of one set are divided by what all of them have in common, which changes no share."""
+        weights = [group.weight(literal=self.literal) for group in self.groups]
+        flat = [weight.get(key, 0) for key in self.keys for weight in (*weights, {})]
+        self.heavy: set[tuple[int, int]] = set()
+        """Resource and parent of the sets whose weights are too large for floating-point numbers."""
+        for p, (first, last) in enumerate(zip(self.first, self.last, strict=True)):
+            for k in range(len(self.keys)) if last > first else ():
+                start, end = k * self.width + first, k * self.width + last
+                common = math.gcd(*flat[start:end])
+                if common > 1:
+                    flat[start:end] = [weight // common for weight in flat[start:end]]
+                if sum(flat[start:end]) >= LIGHT:
+                    self.heavy.add((k, p))
+        self.weight = self._of(flat)
+
+    def _sum_up(self, base: int) -> None:
+        """Make the sums of one resource from the groups' own demand, from below."""
+        asked, limit, used, fixed = self.asked, self.limit, self.used, self.fixed
+        for i in range(len(self.names) - 1, 0, -1):
+            at, above = base + i, base + self.parent[i]
+            limit[at] = min(max(asked[at], self.kept[at]), self.most[at])
+            asked[above] += limit[at]
+            used[above] += used[at]
+            fixed[above] += fixed[at]
+        for i in range(len(self.names) - 1, 0, -1) if self.guaranteeing else ():
+            at, above = base + i, base + self.parent[i]
+            self.guaranteed[at] = self._guaranteed(i, at)
+            self.allocated[above] += max(self.guaranteed[at], used[at])
+            self.secured[above] += self.guaranteed[at]
+
+    def _guaranteed(self, i: int, at: int) -> int:
+        """What is not taken back: all that is used (at least min) where the group guarantees it, else what groups below guarantee."""
+        return max(self.allocated[at], self.least[at]) if self.guarantees[i] else self.secured[at]
+
+    def add(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
+        """Book more (or less: negative) of a resource at a slot; False when the sums may not fit any longer."""
+        k = self.index[key]
+        base = k * self.width
+        self.bound[k] += request + used + fixed
+        if self.bound[k] >= FITS and not self.exact:
+            return False
+        if request:
+            self._ask(base, slot, request)
+        if used:
+            if self.guaranteeing:
+                self._allocate(base, slot, used)
+            else:
+                self._climb(self.used, base, slot, used)
+        if fixed:
+            self._climb(self.fixed, base, slot, fixed)
+        return True
+
+    def _ask(self, base: int, i: int, more: int) -> None:
+        asked, limit = self.asked, self.limit
+        while True:
+            at = base + i
+            asked[at] += more
+            if not i:
+                return
+            new = min(max(asked[at], self.kept[at]), self.most[at])
+            more = new - limit[at]
+            if not more:
+                return
+            limit[at] = new
+            i = self.parent[i]
+            self.stale[i] = 1
+
+    def _climb(self, column: Column, base: int, i: int, more: int) -> None:
+        column[base + i] += more
+        while i:
+            i = self.parent[i]
+            column[base + i] += more
+
+    def _allocate(self, base: int, i: int, more: int) -> None:
+        """Add to what is used, and to what is guaranteed because of it, up to the root."""
+        booked, secured = more, 0
+        while True:
+            at = base + i
+            before = max(self.guaranteed[at], self.used[at])
+            self.used[at] += more
+            self.allocated[at] += booked
+            self.secured[at] += secured
+            if not i:
+                return
+            new = self._guaranteed(i, at)
+            secured = new - self.guaranteed[at]
+            self.guaranteed[at] = new
+            booked = max(new, self.used[at]) - before
+            i = self.parent[i]
+            if secured:
+                self.stale[i] = 1
+
+    def path(self, slot: int) -> list[int]:
+        """The parents on the way to a slot, the root first; its own set is not among them."""
+        way = []
+        while slot:
+            slot = self.parent[slot]
+            way.append(slot)
+        way.reverse()
+        return way
+
+    def counts(self, k: int, p: int) -> bool:
+        """Whether somebody counts a resource at a parent, so that the mins below it shrink to what there is of it."""
+        if not p:
+            return self.keys[k] in self.counted
+        key, above = self.keys[k], self.parent[p]
+        start, end = self.first[above], self.last[above]
+        if any(key in self.groups[i].max for i in range(start, end)):
+            return True
+        return any(self.limit[k * self.width + start : k * self.width + end])
+
+
+def _keys(group: Group) -> Iterable[str]:
+    yield from group.max
+    yield from group.min
+    yield from group.floor
+    for amounts in (group.request, group.used, group.non_preemptible_used):
+        yield from group.booked(amounts)
+
+
+def _amounts(group: Group, key: str) -> list[int]:
+    """What a group can add to the sums above it."""
+    return [amounts.get(key, 0) for amounts in (group.request, group.used, group.non_preemptible_used, group.min, group.floor)]

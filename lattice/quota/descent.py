@@ -1,0 +1,89 @@
+"""Runtime falls: each set of siblings divides its parent's runtime, where something changed and somebody asks.
+
+A set is divided again when a limit in it changed, or when its parent's runtime is another than it was divided with.
+Large sets, and many sets at once, are divided as vectors where numpy is there; else, and where 64-bit integers would
+not do, one by one by `lattice.quota.division`, which is the rule.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+from typing import Final
+
+from lattice.quota.columns import Columns
+from lattice.quota.division import Claim, divide, scale_mins
+
+LARGE_SET: Final = 24
+"""Siblings from which on a set is divided as vectors."""
+LARGE_TREE: Final = 100
+"""Groups from which on a whole tree is."""
+
+
+def divide_path(columns: Columns, slot: int) -> None:
+    """Bring every set on the way to a slot up to date."""
+    for p in columns.path(slot):
+        if _is_due(columns, p):
+            divide_set(columns, p)
+
+
+def divide_all(columns: Columns) -> None:
+    """Bring every set up to date."""
+    due = [p for p, first in enumerate(columns.first) if columns.last[p] > first and columns.stale[p]]
+    vectors = _vectors(columns) if len(columns.names) >= LARGE_TREE and (len(due) > 1 or _is_due(columns, 0)) else None
+    if vectors is not None:
+        for batch in vectors.batches(columns):
+            for k, p in vectors.divide(columns, batch):
+                divide_one(columns, k, p)
+        columns.stale[:] = bytes(len(columns.stale))
+        return
+    for p, first in enumerate(columns.first):
+        if columns.last[p] > first and _is_due(columns, p):
+            divide_set(columns, p)
+
+
+def divide_set(columns: Columns, p: int) -> None:
+    """Divide what slot p may use among its children, every resource."""
+    vectors = _vectors(columns) if columns.last[p] - columns.first[p] >= LARGE_SET else None
+    again = [(k, p) for k in range(len(columns.keys))]
+    if vectors is not None:
+        again = vectors.divide(columns, vectors.batch_of(columns, p))
+    for k, parent in again:
+        divide_one(columns, k, parent)
+    columns.stale[p] = 0
+
+
+def divide_one(columns: Columns, k: int, p: int) -> None:
+    """Divide one resource of slot p among its children by the rule itself."""
+    first, last, base = columns.first[p], columns.last[p], k * columns.width
+    start, end = base + first, base + last
+    available = columns.runtime[base + p]
+    mins = list(columns.least[start:end])
+    if sum(mins) > available and columns.counts(k, p):
+        mins = scale_mins(available, mins, columns.scales[first:last])
+    floors = mins
+    if columns.guaranteeing:
+        floors = list(map(max, mins, columns.floor[start:end], columns.guaranteed[start:end]))
+    claims = map(Claim, columns.names[first:last], floors, columns.limit[start:end], columns.weight[start:end], columns.lends[first:last])
+    columns.store(columns.effective, start, mins)
+    columns.store(columns.runtime, start, divide(available, list(claims)))
+    columns.given[base + p] = available
+
+
+def _is_due(columns: Columns, p: int) -> bool:
+    if columns.stale[p]:
+        return True
+    width, runtime, given = columns.width, columns.runtime, columns.given
+    return any(runtime[at] != given[at] for at in range(p, len(columns.keys) * width, width))
+
+
+def _vectors(columns: Columns) -> ModuleType | None:
+    """The module that divides as vectors; None where numpy is not installed, or numbers are too large."""
+    if columns.exact or not _NUMPY:
+        return None
+    from lattice.quota import sweep  # numpy takes a third of a second to load: only where sets are large
+
+    return sweep
+
+
+_NUMPY: Final = importlib.util.find_spec("numpy") is not None
