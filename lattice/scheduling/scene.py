@@ -19,7 +19,6 @@ from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
 from lattice.scheduling.roster import Roster
-from lattice.scheduling.roster import Roster
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -152,8 +151,6 @@ class Scene:
     pools: Pools = field(init=False)
     rosters: dict[str, Roster] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""
-    rosters: dict[str, Roster] = field(default_factory=dict)
-    """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
     """By uid: nodes of a holder that another holder has taken since."""
@@ -175,13 +172,6 @@ class Scene:
         if self.elastic is not None:
             for holder in self.holders.values():
                 self.elastic.hold(holder)
-
-    def roster(self, vcluster: str) -> Roster:
-        """The columns of what waits in a vcluster."""
-        roster = self.rosters.get(vcluster)
-        if roster is None:
-            roster = self.rosters[vcluster] = Roster()
-        return roster
 
     def roster(self, vcluster: str) -> Roster:
         """The columns of what waits in a vcluster."""
