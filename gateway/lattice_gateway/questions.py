@@ -13,7 +13,7 @@ from aiohttp import web
 from lattice.daemon.logs import event
 from lattice.errors import Denied, Rejected
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import ALLOCATIONS, LEDGERS, TENANTS
+from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, LEDGERS, TENANTS
 from lattice.views import Allocation
 from lattice_gateway.identity import Identity
 from lattice_gateway.rights import Action, Rights
@@ -27,6 +27,8 @@ QUEUE_OF_ONE: Final = "/queue/{vcluster}"
 PLAN: Final = "/plan"
 CYCLES: Final = "/cycles"
 CYCLE: Final = "/cycles/{cycle}"
+QUOTA: Final = "/quota"
+QUOTA_EXPLAINED: Final = "/quota/explain/{namespace}/{name}"
 LARGEST_PLAN: Final = 8 * 1024 * 1024
 MOST_PLANNED: Final = 64
 """Allocations in one question."""
@@ -42,7 +44,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Questions:
-    """Answers `why`, `queue`, `plan` and what is recorded, for an identity that is known."""
+    """Answers `why`, `queue`, `plan`, `quota` and what is recorded, for an identity that is known."""
 
     cluster: Cluster
     rights: Rights
@@ -50,13 +52,9 @@ class Questions:
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
         """Why an allocation waits, for whoever may read it."""
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
-        if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
-            sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
-            raise Denied(sentence, reason="AllocationForbidden")
-        allocation = await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
+        allocation = await self._readable(request, identity)
         event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
-        reader = await self._reader(identity, (namespace,))
+        reader = await self._reader(identity, (allocation.metadata.namespace,))
         return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), reader))
 
     async def queue(self, request: web.Request, identity: Identity) -> web.Response:
@@ -64,8 +62,7 @@ class Questions:
         unknown = sorted(set(request.query) - {"namespaces", "limit"})
         if unknown:
             raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit", reason="ParameterInvalid")
-        named = tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
-        query = {**await self._reader(identity, named), "limit": request.query.get("limit", "")}
+        query = {**await self._reader(identity, _namespaces(request)), "limit": request.query.get("limit", "")}
         vcluster = request.match_info.get("vcluster", "")
         event(log, "QueueAsked", vcluster=vcluster, user=identity.user)
         path = ("v1", "queue", vcluster) if vcluster else ("v1", "queue")
@@ -94,6 +91,36 @@ class Questions:
         event(log, "CyclesAsked", cycle=cycle, user=identity.user)
         return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
+    async def quota(self, request: web.Request, identity: Identity) -> web.Response:
+        """The quota trees, for everybody who is known: his leaves and what is above them; the others in sums unless he may list them."""
+        unknown = sorted(set(request.query) - {"namespaces"})
+        if unknown:
+            raise Rejected(f"the parameter {unknown[0]} is not known; known is namespaces", reason="ParameterInvalid")
+        event(log, "QuotaAsked", user=identity.user)
+        reader = await self._quota_reader(identity, _namespaces(request))
+        return _answer(await self.scheduler.ask("GET", ("v1", "quota"), reader))
+
+    async def quota_explained(self, request: web.Request, identity: Identity) -> web.Response:
+        """Every gate before an allocation, for whoever may read it."""
+        allocation = await self._readable(request, identity)
+        event(log, "QuotaExplained", allocation=allocation.metadata.key, user=identity.user)
+        reader = await self._quota_reader(identity, (allocation.metadata.namespace,))
+        return _answer(await self.scheduler.ask("GET", ("v1", "quota", "explain", allocation.metadata.uid), reader))
+
+    async def _readable(self, request: web.Request, identity: Identity) -> Allocation:
+        """The allocation of the path; Denied to whoever may not read it."""
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
+            sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
+            raise Denied(sentence, reason="AllocationForbidden")
+        return await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
+
+    async def _quota_reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
+        """Who asks, and whether he may know every group of the quota tree."""
+        reader = await self._reader(identity, namespaces)
+        may_list = await self.rights.may(identity, Action("list", ELASTIC_QUOTAS.plural, ""))
+        return {**reader, "groups": "true"} if may_list else reader
+
     async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
         """The document's namespace; Denied unless they may create it there, as themselves or with `runas`."""
         metadata, spec = document.get("metadata"), document.get("spec")
@@ -115,6 +142,11 @@ class Questions:
             return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
         seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]
         return {"user": identity.user, "namespaces": ",".join(seen)}
+
+
+def _namespaces(request: web.Request) -> tuple[str, ...]:
+    """The namespaces that the reader looks at."""
+    return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 
 async def _asked(request: web.Request) -> Asked:

@@ -26,7 +26,7 @@ from lattice_gateway.lines import Record
 from lattice_gateway.logs import LogStream
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.query import Query, read_query
-from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, WHY, Questions
+from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, QUOTA, QUOTA_EXPLAINED, WHY, Questions
 from lattice_gateway.rights import Rights
 from lattice_gateway.scheduler import Scheduler
 
@@ -59,6 +59,8 @@ class Server:
             app.router.add_get(root + WHY, self._measured("GET why", self._identified(questions.why)))
             app.router.add_get(root + QUEUE, self._measured("GET queue", self._identified(questions.queue)))
             app.router.add_get(root + QUEUE_OF_ONE, self._measured("GET queue", self._identified(questions.queue)))
+            app.router.add_get(root + QUOTA, self._measured("GET quota", self._identified(questions.quota)))
+            app.router.add_get(root + QUOTA_EXPLAINED, self._measured("GET quota", self._identified(questions.quota_explained)))
             app.router.add_get(root + CYCLES, self._measured("GET cycles", self._identified(questions.cycles)))
             app.router.add_get(root + CYCLE, self._measured("GET cycles", self._identified(questions.cycles)))
             app.router.add_post(root + PLAN, self._measured("POST plan", self._identified(questions.plan)))

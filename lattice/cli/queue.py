@@ -12,6 +12,7 @@ from lattice.cli import exits
 from lattice.cli.gateway import ask
 from lattice.cli.queue_rows import queue_lines
 from lattice.cli.scheduler import with_silence
+from lattice.cli.watch import WATCH_SECONDS, again_and_again
 from lattice.errors import Rejected, Retry
 from lattice.scheduling.answers import Queues
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
-WATCH_SECONDS = 5.0
 _WIDTH = 100
 """Of the plot, where standard output is no terminal."""
 
@@ -37,16 +37,8 @@ def run(console: Console) -> int:
     limit = console.args.limit
     if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
         raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")
-    while console.args.watch:
-        try:
-            lines = _lines(console)
-            if console.outside.columns:
-                console.outside.stdout.write("\x1b[H\x1b[2J")
-            console.say(*lines)
-            console.outside.stdout.flush()
-            console.outside.sleep(WATCH_SECONDS)
-        except KeyboardInterrupt:
-            return exits.DONE
+    if console.args.watch:
+        return again_and_again(console, lambda: _lines(console))
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(_asked(console)))
     else:

@@ -1,75 +1,39 @@
-"""`lattice quota solve -f TREE.json`: what each group of an elastic quota tree may use, offline; asks no cluster."""
+"""`lattice quota`: the elastic quota tree as it is, every gate before one allocation, and a tree of a file divided offline."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from lattice.cli import exits
-from lattice.cli.failures import explain
-from lattice.cli.quota_rows import LEGEND, rows
-from lattice.cli.submission import read_file
-from lattice.errors import Rejected
-from lattice.quota.document import Document, answer, read_document, refuse
+from lattice.cli import quota_explain, quota_solve, quota_tree
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = False
-_LONGEST = 64 * 1024 * 1024
+_ACTIONS = {
+    "tree": (quota_tree, "show what each group may use, uses and borrows, and what you may still start"),
+    "explain": (quota_explain, "show every gate before an allocation with its numbers; the first that blocks is marked"),
+    "solve": (quota_solve, "divide a tree of a file: what each group may use now; asks no cluster"),
+}
+_EXAMPLES = """\
+Examples:
+  lattice quota tree                      your groups and those above them, the others in sums
+  lattice quota tree --resource nodes -w  nodes only, again every five seconds
+  lattice quota explain 42                why 42 may not start yet, gate by gate
+  lattice quota explain 42 -o json        the same for programs
+  lattice quota solve -f tree.json        what would be, without a cluster"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The actions and their flags."""
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    solve = actions.add_parser("solve", help="divide a tree of a file: what each group may use now; asks no cluster")
-    solve.add_argument("-f", "--filename", required=True, metavar="FILE", help="the tree as JSON; - is standard input")
-    solve.add_argument(
-        "--rules",
-        choices=("refuse", "warn"),
-        help="what to do with a tree that breaks a rule (default: refuse; warn where the first level names koordinator-root-quota)",
-    )
+    for name, (module, text) in _ACTIONS.items():
+        module.arguments(actions.add_parser(name, help=text, description=text.capitalize() + "."))
 
 
 def run(console: Console) -> int:
-    """Read, check, divide and print; every refusal is bad input."""
-    try:
-        return _solve(console)
-    except Rejected as error:
-        console.complain(*explain(error), *([f"  Reason: {error.reason}"] if console.args.verbose else []))
-        return exits.USAGE
-
-
-def _solve(console: Console) -> int:
-    document = read_document(_text(console))
-    _check(console, document)
-    tree = document.tree()
-    names = [group.name for group in document.groups]
-    if console.format in ("json", "yaml"):
-        console.document(answer(tree, names))
-    elif console.format == "name":
-        console.say(*names)
-    else:
-        console.say(*rows(tree, wide=console.format == "wide", width=console.outside.columns))
-        console.note("", LEGEND)
-    return exits.DONE
-
-
-def _check(console: Console, document: Document) -> None:
-    """Refuse what the rules forbid, or warn of it."""
-    faults = document.faults()
-    if (console.args.rules or ("warn" if document.of_koordinator else "refuse")) == "refuse":
-        refuse(faults)
-    console.warn(f"{fault.sentence} [{fault.reason}]" for fault in faults)
-
-
-def _text(console: Console) -> str:
-    path = console.args.filename
-    name = "standard input" if path == "-" else path
-    data = console.outside.stdin.read(_LONGEST + 1) if path == "-" else read_file(path, _LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise Rejected(f"{name} is longer than {_LONGEST} bytes", reason="BadDocument")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise Rejected(f"{name} is not UTF-8: byte {error.start + 1} is wrong", reason="BadDocument") from error
+    """Do what the action says."""
+    code: int = _ACTIONS[console.args.action][0].run(console)
+    return code

@@ -33,18 +33,18 @@ def rows(tree: QuotaTree, *, wide: bool, width: int) -> list[str]:
     return table(columns, [line[: len(columns)] for line in lines], width=width)
 
 
-def bar(used: int, runtime: int, least: int, most: int, end: int) -> str:
-    """One bar of 24 cells, of which each stands for a 24th of `end`; a cell shows the middle of its part."""
+def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int = _BAR) -> str:
+    """One bar, each cell an equal part of `end`; a cell shows the middle of its part."""
     if end <= 0:
         return ""
-    cells = []
-    for cell in range(_BAR):
-        middle = (2 * cell + 1) * end  # of 2 × 24 parts, so that it stays whole
-        covered = [middle < 2 * _BAR * amount for amount in (used, runtime, most)]
-        cells.append("!" if covered[0] and not covered[1] else "█" if covered[0] else "▒" if covered[1] else "·" if covered[2] else " ")
+    drawn = []
+    for cell in range(cells):
+        middle = (2 * cell + 1) * end  # of 2 × `cells` parts, so that it stays whole
+        covered = [middle < 2 * cells * amount for amount in (used, runtime, most)]
+        drawn.append("!" if covered[0] and not covered[1] else "█" if covered[0] else "▒" if covered[1] else "·" if covered[2] else " ")
     if least:
-        cells[min(_BAR - 1, least * _BAR // end)] = "|"
-    return "".join(cells)
+        drawn[min(cells - 1, least * cells // end)] = "|"
+    return "".join(drawn)
 
 
 def amount_text(key: str, amount: int) -> str:

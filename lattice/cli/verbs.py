@@ -35,7 +35,7 @@ VERBS: Final[dict[str, Verb]] = {
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
     "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),
     "replay": Verb("replay", "Replay a workload on another machine, policy or weights; capture one of this system", "Planning"),
-    "quota": Verb("quota", "Divide an elastic quota tree offline: what each group may use", "Planning"),
+    "quota": Verb("quota", "Show the elastic quota tree, and every gate before an allocation; divide a tree offline", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),

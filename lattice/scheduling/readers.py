@@ -17,11 +17,15 @@ OTHER_TENANTS: Final = "other tenants"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Someone who asks; `namespaces` are those whose allocations he may list, `everything` that he may list all."""
+    """Someone who asks; `namespaces` are those whose allocations he may list, `everything` that he may list all.
+
+    `groups`: he may list the groups of the quota tree.
+    """
 
     user: str
     namespaces: frozenset[str] = frozenset()
     everything: bool = False
+    groups: bool = False
 
     def whose(self, user: str, key: str) -> str:
         """Whose the work of this user and key (`namespace/name`) is, seen from the reader."""

@@ -92,7 +92,7 @@ def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | 
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
-def subject(situation: Situation, candidate: Candidate) -> Work:
+def subject(situation: Situation, candidate: Candidate | Holder) -> Work:
     """The allocation that is asked about, which its reader may read."""
     return _work(situation, candidate)
 

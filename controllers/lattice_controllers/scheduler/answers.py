@@ -1,4 +1,4 @@
-"""The scheduler's HTTPS server: `why`, `queue`, `plan` and recorded cycles, for the gateway alone, which has found out who asks.
+"""The scheduler's HTTPS server: `why`, `queue`, `plan`, `quota` and recorded cycles, for the gateway alone, which has found out who asks.
 
 Only the leader answers; a standby says who leads. Every answer is computed from the live state of the loop and
 changes nothing.
@@ -23,6 +23,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, Rejected, Retry
 from lattice.scheduling.answers import CycleLog, Cycles, Part, Plan, Queues, Why
 from lattice.scheduling.cycle_log import cycle_of
+from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.readers import Reader
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,14 @@ class Desk(Protocol):
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """The queue of a vcluster; empty: of all."""
+        ...
+
+    async def quota(self, reader: Reader) -> Quotas:
+        """The quota trees, as the reader may see them."""
+        ...
+
+    async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
+        """Every gate before an allocation; NotFound when it neither waits nor holds nodes."""
         ...
 
 
@@ -115,6 +124,8 @@ class AnswerServer:
         app.router.add_get("/v1/queue", self._answered(self._queue))
         app.router.add_get("/v1/queue/{vcluster}", self._answered(self._queue))
         app.router.add_post("/v1/plan", self._answered(self._plan))
+        app.router.add_get("/v1/quota", self._answered(self._quota))
+        app.router.add_get("/v1/quota/explain/{uid}", self._answered(self._explain_quota))
         app.router.add_get("/v1/cycles", self._answered(self._cycles))
         app.router.add_get("/v1/cycles/{cycle}", self._answered(self._cycle))
         return app
@@ -136,6 +147,12 @@ class AnswerServer:
         except msgspec.DecodeError as error:
             raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
         return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal)
+
+    async def _quota(self, request: web.Request) -> Part:
+        return await self._leading().quota(reader_of(request.query))
+
+    async def _explain_quota(self, request: web.Request) -> Part:
+        return await self._leading().explain_quota(request.match_info["uid"], reader_of(request.query))
 
     async def _cycles(self, request: web.Request) -> Part:
         del request
@@ -195,4 +212,4 @@ def reader_of(query: Mapping[str, str]) -> Reader:
     if not query.get("user"):
         raise Rejected("the parameter user says who asks, and is missing", reason="ParameterInvalid", fields=("user",))
     namespaces = frozenset(name for name in query.get("namespaces", "").split(",") if name)
-    return Reader(query["user"], namespaces, query.get("all") == "true")
+    return Reader(query["user"], namespaces, query.get("all") == "true", query.get("groups") == "true")

@@ -15,13 +15,18 @@ import msgspec
 
 from lattice.daemon.clock import Clock
 from lattice.errors import Denied, NotFound, Rejected
+from lattice.quota.declared import Bindings, bindings_of
+from lattice.quota.forest import Forest
 from lattice.scheduling import explanation, queueing
 from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preemption, Queues, Why
 from lattice.scheduling.changes import search
 from lattice.scheduling.formulation import formulate, lenders_to, value_of
+from lattice.scheduling.gate_rows import explain_gates
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.preemption import NoVictims, PreemptionLimits, Victims, preemption
 from lattice.scheduling.prospect import may_ever, prospects, rehearsed
+from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
+from lattice.scheduling.quota_view import own_leaves, quotas
 from lattice.scheduling.reach import reach
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
@@ -35,6 +40,7 @@ from lattice_controllers.scheduler.loop import Loop
 MOST_CHANGED: Final = 4
 """Allocations of one plan for which changes and victims are sought."""
 
+NO_BINDINGS: Final = bindings_of(())
 MOST_EXACT: Final = 100
 EXACT_SECONDS: Final = 3.0
 """So many jobs are solved exactly, in at most so many deterministic seconds of the solver; more are only bounded."""
@@ -48,6 +54,7 @@ class LoopDesk:
         expected: Callable[[], Mapping[str, Expected]], suppose: Callable[[Sequence[Waiting]], Awaitable[Mapping[str, Expected]]],
         number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
         bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
+        bindings: Callable[[], Bindings] = lambda: NO_BINDINGS, over_since: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._loop = loop
@@ -60,6 +67,8 @@ class LoopDesk:
         self._tenants = tenants
         self._bursts = bursts
         self._limits = limits
+        self._bindings = bindings
+        self._over_since = over_since
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
@@ -97,6 +106,27 @@ class LoopDesk:
                 return answer
             await asyncio.sleep(0)
         raise NotFound("no queue was found", reason="VClusterUnknown")
+
+    async def quota(self, reader: Reader) -> Quotas:
+        """The quota trees, as the reader may see them."""
+        situation = self._situation()
+        elastic = situation.scene.elastic
+        if elastic is None:
+            return quotas(Forest(), frozenset(), reader, format_time(situation.now))
+        mine = own_leaves(situation, reader) | self._leaves_for(reader)
+        return quotas(elastic.forest, mine, reader, format_time(situation.now), self._over_since())
+
+    async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
+        """Every gate before an allocation; NotFound when it neither waits nor holds nodes."""
+        return explain_gates(self._situation(), uid, reader)
+
+    def _leaves_for(self, reader: Reader) -> frozenset[str]:
+        """The groups of what the reader could submit in the namespaces that he looks at."""
+        bindings, found = self._bindings(), set[str]()
+        for name, tenant in self._tenants().items():
+            for namespace in reader.namespaces.intersection(tenant.spec.namespaces or (name,)):
+                found.update(bindings.leaf("", "", name, vcluster, namespace) for vcluster in self._open_to(name))
+        return frozenset(found)
 
     def _situation(self) -> Situation:
         return Situation(

@@ -1,4 +1,4 @@
-"""`docs/reference/schemas/*.json`: the JSON Schemas of what `why`, `plan` and `queue` answer with `-o json`."""
+"""`docs/reference/schemas/*.json`: the JSON Schemas of what `why`, `plan`, `queue` and `quota` answer with `-o json`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import Any, Final
 
 import msgspec
 
-from lattice.scheduling import answers
+from lattice.scheduling import answers, quota_answers
 
+ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS
+"""Every document by its schema."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def files(folder: Path) -> dict[Path, str]:
     """Every schema below `folder`, with its text."""
-    return {folder / f"{_name(schema)}.json": json.dumps(document(schema), indent=2) + "\n" for schema in answers.ANSWERS}
+    return {folder / f"{_name(schema)}.json": json.dumps(document(schema), indent=2) + "\n" for schema in ANSWERS}
 
 
 def document(schema: str) -> dict[str, Any]:
     """The JSON Schema of one document; `schema` is the value of its field `schema`."""
-    made = msgspec.json.schema(answers.ANSWERS[schema])
+    made = msgspec.json.schema(ANSWERS[schema])
     described = dict(_descriptions())
     for part, definition in made["$defs"].items():
         for field, node in definition.get("properties", {}).items():
@@ -40,7 +42,7 @@ def _name(schema: str) -> str:
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
     """The docstring below each field, by part and camelCase name."""
-    for statement in ast.parse(inspect.getsource(answers)).body:
+    for statement in (each for module in (answers, quota_answers) for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):
             continue
         for field, text in zip(statement.body, statement.body[1:], strict=False):

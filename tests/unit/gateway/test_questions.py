@@ -30,6 +30,7 @@ from lattice.scheduling.answers import (
     Why,
     Work,
 )
+from lattice.scheduling.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.readers import Reader
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, Files
 from tests.unit.gateway.authority import Pair
@@ -58,6 +59,15 @@ class NotingDesk:
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         self.asked.append(("queue", vcluster, reader, limit))
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
+
+    async def quota(self, reader: Reader) -> Quotas:
+        self.asked.append(("quota", reader))
+        return Quotas(QUOTA_SCHEMA, AT, [])
+
+    async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
+        self.asked.append(("explain", uid, reader))
+        work = Work(namespace="physics", name="job", uid=uid)
+        return QuotaExplanation(GATES_SCHEMA, AT, work, "physics", "hpc", 1, holds=False, preemptible=True)
 
 
 class SomeRecords:
@@ -181,6 +191,28 @@ async def test_the_queue_is_for_everybody_who_is_known(site: Site) -> None:
     assert site.desk.asked == [("queue", "hpc", Reader("eve"), 7)]
     assert (await site.get("/v1/queue?limit=many"))[1]["reason"] == "ParameterInvalid"
     assert (await site.get("/v1/queue?color=red"))[1]["message"] == "the parameter color is not known; known are namespaces, limit"
+
+
+async def test_the_quota_tree_is_for_everybody_who_is_known_and_all_its_groups_for_who_may_list_them(site: Site) -> None:
+    await site.lease()
+    site.world.cluster.grants |= {("alice", "list", "elasticquotas", ""), ("bob", "list", "allocations", "")}
+    status, body = await site.get("/v1/quota?namespaces=physics", user="eve")
+    assert (status, body["schema"]) == (200, QUOTA_SCHEMA)
+    for user in ("bob", "alice"):
+        assert (await site.get("/api/v1/quota", user=user))[0] == 200
+    assert [reader for _, reader in site.desk.asked] == [Reader("eve"), Reader("bob", everything=True), Reader("alice", groups=True)]
+    assert (await site.get("/v1/quota?tree=gpus"))[1]["message"] == "the parameter tree is not known; known is namespaces"
+    assert (await site.get("/v1/quota", user="nobody"))[0] == 401
+
+
+async def test_quota_is_explained_to_whoever_may_read_the_allocation(site: Site) -> None:
+    await site.lease()
+    await site.world.allocation()
+    status, body = await site.get("/v1/quota/explain/physics/job")
+    assert (status, body["schema"]) == (200, GATES_SCHEMA)
+    assert site.desk.asked == [("explain", body["allocation"]["uid"], Reader("alice"))]
+    assert (await site.get("/v1/quota/explain/physics/job", user="eve"))[1]["reason"] == "AllocationForbidden"
+    assert (await site.get("/v1/quota/explain/physics/other"))[0] == 404
 
 
 async def test_a_plan_needs_the_right_to_submit_and_is_for_oneself(site: Site) -> None:
