@@ -62,6 +62,7 @@ def _show(console: Console) -> int:
             ("Next number", str(status.next_number)),
             ("Recoveries", str(status.recoveries)),
             ("Nodes", f"{used} of {status.total_nodes} held"),
+            ("Sensitive pool", f"{status.sensitive.used} of {status.sensitive.max} held"),
             ("Size", f"{sum(map(len, status.shards))} bytes in {plural(len(status.shards), 'shard')}"),
         ]
     )

@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("SHARE", right=True, leave=1),
     Column("VCLUSTER"),
     Column("READY"),
+    Column("PER USER"),
     Column("NAMESPACES"),
     Column("MESSAGE"),
 )
@@ -39,7 +40,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("positional", nargs="?", metavar="NAME")
         one.add_argument("--name", metavar="NAME", help="the book's spelling of NAME")
         one.add_argument("--max-nodes", metavar="N|none", help="nodes held at a time; 0 pauses, none is unlimited")
-        one.add_argument("--max-allocations", metavar="N|none", help="allocations that hold nodes at a time")
+        one.add_argument(
+            "--max-concurrent-allocations", "--max-allocations", dest="max_allocations", metavar="N|none",
+            help="allocations that hold nodes at a time; 0 pauses",
+        )  # fmt: skip
+        one.add_argument("--max-nodes-per-user", metavar="N|none", help="nodes that one user holds at a time, in all vclusters")
+        one.add_argument("--max-running-per-user", metavar="N|none", help="allocations of one user that hold nodes at a time")
+        one.add_argument("--max-pending-per-user", metavar="N|none", help="allocations of one user that wait; more are refused")
         one.add_argument("--max-preemption-class", metavar="0-10|none", help="highest class that may be asked for")
         one.add_argument("--on-exceeded", choices=("reject", "queue"), help="at submission, when the quota is full")
         one.add_argument("--gpu-hours-budget", metavar="N|none", help="GPU-hours in a period: use above 80 %% lowers scores")
@@ -91,6 +98,15 @@ def spec_of(args: argparse.Namespace) -> dict[str, Any]:
         text = getattr(args, flag)
         if text is not None:
             quota[key] = limit_of(flag.replace("_", "-"), text)
+    own = {
+        key: limit_of(flag.replace("_", "-"), getattr(args, flag))
+        for flag, key in (
+            ("max_nodes_per_user", "maxNodes"), ("max_running_per_user", "maxRunning"), ("max_pending_per_user", "maxPending"),
+        )
+        if getattr(args, flag) is not None
+    }  # fmt: skip
+    if own:
+        quota["perUser"] = own
     if args.on_exceeded:
         quota["onExceeded"] = args.on_exceeded.capitalize()
     budget = _budget_of(args)
@@ -173,6 +189,14 @@ def _row(item: dict[str, Any], wide: bool) -> list[str]:
         str((spec.get("budget") or {}).get("fairShareTarget", "")),
         str(spec.get("defaultVCluster", "")),
         str(ready.get("status", "")),
+        _per_user(quota) if wide else "",
         ",".join(spec.get("namespaces") or ()) if wide else "",
         str(ready.get("message", "")) if wide else "",
     ]
+
+
+def _per_user(quota: dict[str, Any]) -> str:
+    """The limits of each user, those that are set."""
+    own = quota.get("perUser") or {}
+    words = (("maxNodes", "nodes"), ("maxRunning", "running"), ("maxPending", "pending"))
+    return ", ".join(f"{own[key]} {word}" for key, word in words if key in own)

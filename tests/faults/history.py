@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.ledger.verify import verify
+from lattice.ledger.verify import verify, verify_step
 from lattice.views.ledger import Ledger, LedgerStatus
 from lattice_dev.site import LOOPBACK, Site
 
@@ -54,7 +54,10 @@ def _range(connection: http.client.HTTPSConnection, revision: int) -> dict[str, 
 
 
 def faults(history: Sequence[Revision], names: Mapping[int, str]) -> list[str]:
-    """What may stand in no version, as sentences: a node held twice, a seq missing, an epoch going back, a term without its epoch."""
+    """What may stand in no version, as sentences.
+
+    A node held twice, more than a limit allows, a seq missing, an epoch going back, a term without its epoch.
+    """
     found: list[str] = []
     before: LedgerStatus | None = None
     for revision in history:
@@ -71,7 +74,7 @@ def faults(history: Sequence[Revision], names: Mapping[int, str]) -> list[str]:
 
 
 def _step(before: LedgerStatus, after: LedgerStatus) -> list[str]:
-    found = []
+    found = verify_step(before, after)
     same = after.seq == before.seq and after.commit == before.commit
     recovered = after.recoveries == before.recoveries + 1 and after.seq > before.seq
     if not same and not recovered and after.seq != before.seq + 1:

@@ -372,6 +372,22 @@ def test_tenants_and_vclusters_are_made_and_listed(bench: Bench) -> None:
     assert json.loads(bench.run("admin", "tenant", "list", "-o", "json").out)["kind"] == "TenantList"
 
 
+def test_hard_limits_of_a_tenant_and_its_users_are_set_as_in_the_book(bench: Bench) -> None:
+    words = ("--max-nodes", "250", "--max-concurrent-allocations", "50", "--max-nodes-per-user=40", "--max-running-per-user=10")
+    bench.run("admin", "tenant", "create", "physics")
+    assert bench.run("admin", "tenant", "update", "physics", *words, "--max-pending-per-user=1000").code == 0
+    quota = {"maxNodes": 250, "maxConcurrentAllocations": 50, "perUser": {"maxNodes": 40, "maxRunning": 10, "maxPending": 1000}}
+    assert bench.cluster.get(TENANTS, "physics", type=dict[str, Any])["spec"]["quota"] == quota
+    assert "40 nodes, 10 running, 1000 pending" in bench.run("admin", "tenant", "list", "-o", "wide").out
+    assert "PER USER" not in bench.run("admin", "tenant", "list").out
+    changed = ("--max-allocations=none", "--max-nodes-per-user=none", "--max-pending-per-user=0")
+    assert bench.run("admin", "tenant", "set-quota", "physics", *changed).code == 0
+    quota = {"maxNodes": 250, "perUser": {"maxRunning": 10, "maxPending": 0}}
+    assert bench.cluster.get(TENANTS, "physics", type=dict[str, Any])["spec"]["quota"] == quota
+    refused = bench.run("admin", "tenant", "update", "physics", "--max-running-per-user=few")
+    assert (refused.code, "--max-running-per-user=few: not a number" in refused.err) == (2, True), refused.err
+
+
 @pytest.mark.parametrize(
     "text",
     [
