@@ -7,7 +7,8 @@ and is changed by named events; `validate` counts everything again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -59,8 +60,8 @@ class _Asked(NamedTuple):
     amounts: Resources
     until: float
     """When time alone changes it, seconds since the epoch."""
-    stamp: tuple[int, int]
-    """Of the machine that it was counted on."""
+    stamp: tuple[int, int, int]
+    """Of the machine and the groups that it was counted with."""
 
 
 class _Held(NamedTuple):
@@ -90,9 +91,11 @@ class Elastic:
         self._machine = machine
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, _Held] = {}
-        self._stamp = (-1, -1)
+        self._declared = 0
+        self._ceilings: dict[str, Resources] = {}
+        self._stamp = (-1, -1, -1)
         self._classes: dict[Need, _Classes] = {}
-        self._rooms: dict[tuple[str, Hardware, bool], int] = {}
+        self._rooms: dict[tuple[str, Hardware, bool, tuple[int, int] | None], int] = {}
         self._rooms_version = -1
 
     # -- events ---------------------------------------------------------------------------------------------------------
@@ -137,6 +140,8 @@ class Elastic:
     def changed(self) -> None:
         """The forest's groups or capacity changed."""
         self.version += 1
+        self._declared += 1
+        self._ceilings.clear()
 
     def asking(self) -> Mapping[str, object]:
         """What waits, to be given to `restore`."""
@@ -167,26 +172,26 @@ class Elastic:
 
         A class of nodes is left out where so few of its nodes are left that the least number would not do.
         """
+        self._sync()
         kinds = self._classes_of(candidate.need).kinds
         if not kinds:
             return _WIDE
-        least, leaf, fixed = candidate.minimum, candidate.quota, candidate.non_preemptible
-        rooms = [self._room(leaf, kind, fixed=fixed) for kind in kinds]
+        least = candidate.minimum
+        rooms = [self._room(candidate, kind, kinds[0]) for kind in kinds]
         enough = [room for room in rooms if room >= least]
         if len(enough) == len(rooms):
             return Share(min(rooms))
         if enough:
             return Share(min(enough), frozenset(kind for kind, room in zip(kinds, rooms, strict=True) if room >= least))
-        blocked = self.forest.admits(leaf, times(amounts_of(kinds[0]), least), non_preemptible=fixed)
+        blocked = self._admits(candidate, times(amounts_of(kinds[0]), least))
         return blocked if blocked is not None else _WIDE
 
     def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
         """Whether just these nodes are more than the tree leaves, and what blocks."""
         amounts: dict[str, int] = {}
         for bucket, count in counts:
-            for resource, amount in amounts_of(bucket.key.hardware).items():
-                amounts[resource] = amounts.get(resource, 0) + amount * count
-        return self.forest.admits(candidate.quota, amounts, non_preemptible=candidate.non_preemptible)
+            _add(amounts, times(amounts_of(bucket.key.hardware), count))
+        return self._admits(candidate, amounts)
 
     def asked(self, candidate: Candidate) -> Resources:
         """What a candidate asks for at least: its smallest class times its least number of nodes; nothing where no node fits."""
@@ -223,15 +228,15 @@ class Elastic:
 
     # -- the rest -------------------------------------------------------------------------------------------------------
 
-    def _sync(self) -> tuple[int, int]:
-        """The stamp of the machine; what was made of another one is forgotten."""
-        stamp = (self._machine.shape, self._machine.tally)
+    def _sync(self) -> tuple[int, int, int]:
+        """The stamp of machine and groups; what was made of others is forgotten."""
+        stamp = (self._machine.shape, self._machine.tally, self._declared)
         if stamp != self._stamp:
             self._stamp = stamp
             self._classes.clear()
         return stamp
 
-    def _ask(self, candidate: Candidate, now: float, stamp: tuple[int, int]) -> None:
+    def _ask(self, candidate: Candidate, now: float, stamp: tuple[int, int, int]) -> None:
         amounts, until = self._counted(candidate, now)
         known = self._asked.get(candidate.uid)
         self._asked[candidate.uid] = _Asked(candidate, amounts, until, stamp)
@@ -253,7 +258,21 @@ class Elastic:
         found = self._classes_of(candidate.need)
         if candidate.minimum > found.nodes:
             return _NOTHING, NEVER  # it can never start: nobody else is to give way to it
-        return times(amounts_of(found.kinds[0]), candidate.minimum), later if later > now else NEVER
+        asked = times(amounts_of(found.kinds[0]), candidate.minimum)
+        if any(asked.get(resource, 0) > most for resource, most in self._ceiling(candidate.quota).items()):
+            return _NOTHING, NEVER  # as above
+        return asked, later if later > now else NEVER
+
+    def _ceiling(self, leaf: str) -> Resources:
+        """The least max on the way up from a leaf, by resource."""
+        found = self._ceilings.get(leaf)
+        if found is None:
+            found = dict[str, int]()
+            for name in self.forest.path(leaf):
+                for resource, most in self.forest.standing(name).max.items():
+                    found[resource] = min(most, found.get(resource, most))
+            self._ceilings[leaf] = found
+        return found
 
     def _classes_of(self, need: Need) -> _Classes:
         known = self._classes.get(need)
@@ -272,17 +291,42 @@ class Elastic:
                 sizes[kind] = sizes.get(kind, 0) + 1
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
-    def _room(self, leaf: str, kind: Hardware, *, fixed: bool) -> int:
-        """How many nodes of a class the tree leaves."""
+    def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
+        """How many nodes of a class the tree leaves, were that class and its largest number asked for."""
         if self._rooms_version != self.version:
             self._rooms.clear()
             self._rooms_version = self.version
-        key = (leaf, kind, fixed)
+        as_booked = kind is plainest and candidate.maximum == candidate.minimum
+        sizes = None if as_booked else (candidate.minimum, candidate.maximum)
+        key = (candidate.quota, kind, candidate.non_preemptible, sizes)
         room = self._rooms.get(key)
         if room is None:
-            gates = self.forest.gates(leaf, amounts_of(kind), non_preemptible=fixed)
-            room = self._rooms[key] = min((gate.room // gate.asked for gate in gates), default=NO_LIMIT)
+            wish = None if as_booked else times(amounts_of(kind), candidate.maximum)
+            with self._wishing(candidate, wish):
+                gates = self.forest.gates(candidate.quota, amounts_of(kind), non_preemptible=candidate.non_preemptible)
+                room = self._rooms[key] = min((gate.room // gate.asked for gate in gates), default=NO_LIMIT)
         return room
+
+    def _admits(self, candidate: Candidate, amounts: Resources) -> Blocked | None:
+        """What the tree says to just so much for a candidate, were that what it asks for."""
+        with self._wishing(candidate, amounts):
+            return self.forest.admits(candidate.quota, amounts, non_preemptible=candidate.non_preemptible)
+
+    @contextmanager
+    def _wishing(self, candidate: Candidate, wish: Resources | None) -> Iterator[None]:
+        """Have a candidate ask for another amount than it is booked with; None: for the same."""
+        asked = self._asked.get(candidate.uid)
+        booked = asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
+        if wish is None or wish == booked:
+            yield
+            return
+        more = dict(wish)
+        _add(more, _negative(booked))
+        self.forest.demand(candidate.quota, more)
+        try:
+            yield
+        finally:
+            self.forest.demand(candidate.quota, _negative(more))
 
     def _hold(self, uid: str, new: _Held) -> None:
         before = self._held.get(uid)
