@@ -41,7 +41,7 @@ _NEXT = {reason.word: reason.next_step for reason in (*END_REASONS, *PENDING_REA
 _MEANING = {reason.word: reason.meaning for reason in (*END_REASONS, *PENDING_REASONS)}
 _ROUNDING = 0.003
 """Total and terms are rounded to three decimals: points so near the total say nothing of a budget."""
-_NAMED_VERBS = ("logs", "release", "cancel")
+_NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
 """Verbs of the next steps that take the allocation's number."""
 
 

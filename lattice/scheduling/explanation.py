@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from lattice.errors import NotFound
+from lattice.quota.gates import RUNTIME
+from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
 from lattice.scheduling.machine import indices_of
 from lattice.scheduling.outcomes import Waiting
@@ -65,6 +67,8 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
     if reason == QUOTA:
         used = ((holder, len(holder.nodes)) for holder in situation.holders.values() if holder.tenant == candidate.tenant)
         return _holders(situation, used, reader)
+    if reason == QUOTA_SHARE:
+        return _holders(situation, _sharing(situation, candidate), reader)
     if reason not in ABOUT_NODES:
         return []
     fitting = eligible_nodes(situation, candidate.need)
@@ -75,6 +79,26 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
         *_reserved(situation, candidate, fitting, reader),
         *_unavailable(situation, fitting),
     ]
+
+
+def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[Holder, int]]:
+    """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
+    elastic = situation.scene.elastic
+    if elastic is None:
+        return
+    blocked = elastic.forest.admits(candidate.quota, elastic.asked(candidate), non_preemptible=candidate.non_preemptible)
+    if blocked is None:
+        return
+    forest = elastic.forest
+    path = forest.path(blocked.gate.quota)
+    above = path[0] if blocked.gate.by != RUNTIME else path[1] if len(path) > 1 else ""
+    tree, inside = forest.tree_of(candidate.quota), dict[str, bool]()
+    for holder in situation.holders.values():
+        leaf = holder.quota
+        if leaf not in inside:
+            inside[leaf] = forest.tree_of(leaf) == tree and (not above or above in forest.path(leaf))
+        if inside[leaf]:
+            yield holder, len(holder.nodes)
 
 
 @dataclass

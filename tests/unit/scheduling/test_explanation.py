@@ -18,6 +18,8 @@ from lattice.cli import plan as plan_verb
 from lattice.cli import why as why_verb
 from lattice.cli.queue_rows import queue_lines
 from lattice.errors import NotFound
+from lattice.quota.forest import Forest, TreeSpec
+from lattice.quota.groups import Group
 from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Part, Plan, Preemption
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
@@ -163,6 +165,24 @@ def test_held_work_has_no_blockers_and_quota_shows_what_the_tenant_runs() -> Non
         "WaitingForQuotaHeadroom", "x")})  # fmt: skip
     assert why(situation, uid(8), ALICE).blockers == []
     assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == [("your tenant", 2)]
+
+
+def test_work_that_waits_for_its_share_of_the_quota_tree_is_told_what_runs_in_the_groups_that_share_it() -> None:
+    holders = (holding(1, (0, 1, 2), 0, quota="theory"), holding(2, (3, 4, 5, 6), 2, quota="lab"), holding(3, (7,), 3, quota="bio"))
+    said = {uid(9): ("WaitingForQuotaShare", "x")}
+    for most, whose in ((3, [("you", 3)]), (9, [("you", 3), ("other tenants", 4)])):
+        situation = moment(8, holders, (pending(9, nodes=2, quota="theory"),), said=said)
+        groups = (
+            Group("physics", min={"nodes": 6}, max={"nodes": 7}, is_parent=True), Group("theory", "physics", max={"nodes": most}),
+            Group("lab", "physics", max={"nodes": 9}), Group("bio", max={"nodes": 9}),
+        )  # fmt: skip
+        situation.scene.plant(Forest([TreeSpec(groups=groups)]))
+        elastic = situation.scene.elastic
+        assert elastic is not None
+        elastic.forest.capacity("", {"nodes": 8})
+        elastic.ask(situation.candidates.values(), NOW)
+        assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == whose
+        situation.scene.validate()
 
 
 def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit() -> None:
