@@ -53,7 +53,7 @@ integration: setup ## Contract, e2e and short seeded fault tests: what needs the
 	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=10 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
 
-faults: setup ## The long fault run: FAULT_KILLS kills from SEED, repeatable
+faults: setup ## The long fault run: FAULT_KILLS kills and 1,000 rounds of races for a limit from SEED, repeatable
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
 
 bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; prints the numbers beside the aims

@@ -96,13 +96,14 @@ class Site:
 
 
 @contextlib.contextmanager
-def site(purpose: str, *, nodes: int, fsync: bool = True, nodes_config: dict[str, str] | None = None) -> Iterator[Site]:
+def site(purpose: str, *, nodes: int, hollow: int = 0, fsync: bool = True, nodes_config: dict[str, str] | None = None) -> Iterator[Site]:
     """An instance of its own, taken down at the end; its logs are kept where LATTICE_FAULTS_KEEP says."""
     if why := network.can_make():
         pytest.skip(f"nodes cannot be cut, nor their work counted: {why}")
     instance = Instance(
-        f"faults-{purpose}-{os.getpid()}", Options(nodes=nodes, fsync=fsync, compaction=False), progress=terminal(HostClock())
-    )
+        f"faults-{purpose}-{os.getpid()}", Options(nodes=nodes, hollow=hollow, fsync=fsync, compaction=False),
+        progress=terminal(HostClock()),
+    )  # fmt: skip
     try:
         instance.up()
         script, directory = witness.install(instance.where.user_home("alice"), instance.user("alice").uid)

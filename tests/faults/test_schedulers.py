@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import socket
-import subprocess
-from collections.abc import Iterator
 
 import pytest
 
-from lattice.kube.resources import LEASES
-from lattice.views import Lease
-from lattice_dev import processes
-from lattice_dev.processes import ProcessId
 from tests.e2e.waiting import Seen, until
+from tests.faults import rivals
+from tests.faults.rivals import another
 from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(300)]
@@ -25,32 +18,10 @@ CODES = (0, 3, 7, 0, 3, 7)
 RIGHT = [("Completed", 0, 1), ("TaskFailed", 3, 1), ("TaskFailed", 7, 1)] * 2
 
 
-@contextlib.contextmanager
-def another(scene: Scene) -> Iterator[ProcessId]:
-    """A second scheduler of the same cluster."""
-    first = next(component for component in scene.instance.components() if component.name == "scheduler")
-    argv = list(first.argv)
-    for flag in ("--metrics-address", "--answers-listen"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            argv[argv.index(flag) + 1] = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = processes.environment_for(os.environ, scene.instance.where.mark, "scheduler-2")
-    with (
-        scene.instance.where.log("scheduler-2").open("ab") as log,
-        subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as second,
-    ):
-        found = processes.identify(second.pid)
-        assert found is not None
-        try:
-            yield found
-        finally:
-            second.kill()
-
-
 def leader(scene: Scene) -> int:
     """The pid in the identity of who holds the Lease."""
     with scene.here.admin() as cluster:
-        holder = cluster.get(LEASES, "lattice-scheduler", "lattice-system", type=Lease).spec.holder_identity
-    return int(holder.split("-")[-2]) if holder else 0
+        return rivals.leader(cluster)
 
 
 def works(scene: Scene) -> list[str]:
@@ -62,7 +33,7 @@ def test_of_two_schedulers_one_leads_and_the_other_takes_over_when_it_is_killed(
     first = scene.instance.pid("scheduler")
     until(Seen(lambda: leader(scene), lambda pid: pid == first), within=TAKEOVER_SECONDS, what="the first leader")
     epoch = scene.here.ledger().epoch
-    with another(scene) as second:
+    with another(scene.instance) as second:
         early = works(scene)
         scene.instance.kill("scheduler")
         late = works(scene)
@@ -77,7 +48,7 @@ def test_of_two_schedulers_one_leads_and_the_other_takes_over_when_it_is_killed(
 def test_a_paused_scheduler_that_wakes_with_a_stolen_lease_commits_nothing(scene: Scene) -> None:
     paused = scene.instance.pid("scheduler")
     until(Seen(lambda: leader(scene), lambda pid: pid == paused), within=TAKEOVER_SECONDS, what="the first leader")
-    with another(scene) as second:
+    with another(scene.instance) as second:
         early = works(scene)
         scene.instance.kill("scheduler", signal.SIGSTOP)  # with proposals, commits and projections under way
         try:

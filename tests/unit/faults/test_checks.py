@@ -17,8 +17,9 @@ from lattice.models.conditions import FINISHED
 from lattice.views.allocation import Allocation, AllocationStatus, Attempt, Condition, Exit
 from lattice.views.ledger import LedgerStatus
 from lattice.views.meta import Metadata
-from tests.build import claim, uid
+from tests.build import allocation, claim, uid
 from tests.faults import history, kills, verdict, witness
+from tests.faults.headroom import Waits
 from tests.faults.history import Revision
 from tests.faults.load import Wish, wishes
 from tests.faults.verdict import Case
@@ -94,6 +95,55 @@ def test_an_epoch_that_goes_back_or_a_term_without_its_epoch_is_a_fault() -> Non
     one, two, *rest = versions()
     assert seen([one, msgspec.structs.replace(two, epoch=0), *rest])
     assert seen([one, msgspec.structs.replace(two, term="another"), *rest])
+
+
+def test_a_version_in_which_a_user_takes_more_than_his_limit_is_a_fault() -> None:
+    one, two, *rest = versions()
+    limited = msgspec.structs.replace(two.tenants["physics"], user_max_nodes=1)
+    found = seen([one, msgspec.structs.replace(two, tenants={"physics": limited}), *rest])
+    assert found == ["revision 1: user alice of tenant physics holds 2 nodes, the limit is 1"]
+
+
+# -- work that fits ------------------------------------------------------------------------------------------------
+
+
+def waiting(number: int, nodes: int = 1, user: str = "alice") -> Allocation:
+    return allocation(number, spec={"user": user, "resources": {"nodes": nodes}})
+
+
+def standing(*limits: int | None, held: int = 0) -> LedgerStatus:
+    """A ledger of eight nodes with these limits, in which alice holds so many nodes by one allocation."""
+    book = Book.empty("term", "commit")
+    apply_all(book, [Limits("physics", *limits), Pool(len(NAMES)), *([claim(90, tuple(range(held)))] if held else [])])
+    return book.render()
+
+
+@pytest.mark.parametrize(
+    ("status", "one", "fitting"),
+    [
+        pytest.param(standing(None, None), waiting(1, 8), True, id="all that there is"),
+        pytest.param(standing(None, None, held=1), waiting(1, 8), False, id="no free nodes"),
+        pytest.param(standing(3, None, held=2), waiting(1), True, id="the last node of the tenant"),
+        pytest.param(standing(3, None, held=2), waiting(1, 2), False, id="above the tenant's nodes"),
+        pytest.param(standing(None, 1, held=2), waiting(1), False, id="above the tenant's allocations"),
+        pytest.param(standing(None, None, 3, held=2), waiting(1, 2), False, id="above the user's nodes"),
+        pytest.param(standing(None, None, 3, held=2), waiting(1, 2, "bob"), True, id="another user"),
+        pytest.param(standing(None, None, None, 1, held=2), waiting(1), False, id="above the user's allocations"),
+        pytest.param(standing(None, None, held=1), waiting(90), False, id="placed already"),
+    ],
+)
+def test_work_that_fits_and_waits_is_seen_and_other_work_is_not(status: LedgerStatus, one: Allocation, fitting: bool) -> None:
+    seen_waits = Waits()
+    for moment in (10.0, 11.5):
+        seen_waits.look(moment, status, [one])
+    assert (seen_waits.longest, seen_waits.who) == ((1.5, one.metadata.name) if fitting else (0.0, ""))
+
+
+def test_the_wait_begins_anew_when_work_did_not_fit_in_between() -> None:
+    seen_waits, full, free = Waits(), standing(1, None, held=1), standing(1, None)
+    for moment, status in ((0.0, free), (1.0, free), (1.5, full), (2.0, free), (2.5, free)):
+        seen_waits.look(moment, status, [waiting(1)])
+    assert seen_waits.longest == 1.0
 
 
 # -- the ends ------------------------------------------------------------------------------------------------
