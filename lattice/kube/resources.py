@@ -43,6 +43,7 @@ VCLUSTERS = Resource(*_LATTICE, "vclusters", "VCluster", namespaced=False, statu
 ELASTIC_QUOTAS = Resource(*_LATTICE, "elasticquotas", "ElasticQuota", namespaced=False, status=True)
 CONFIGS = Resource(*_LATTICE, "latticeconfigs", "LatticeConfig", namespaced=False, status=True)
 RESERVATIONS = Resource(*_LATTICE, "reservations", "Reservation", namespaced=False, status=True)
+USAGE_RECORDS = Resource(*_LATTICE, "usagerecords", "UsageRecord", namespaced=False)
 LEDGERS = Resource(*_LATTICE, "ledgers", "Ledger", namespaced=False, status=True)
 NODES = Resource(*_LATTICE, "latticenodes", "LatticeNode", namespaced=False, status=True)
 NODE_INDEXES = Resource(*_LATTICE, "nodeindexes", "NodeIndex", namespaced=False)
@@ -73,4 +74,4 @@ VALIDATING_WEBHOOKS = Resource(*_ADMISSION, "validatingwebhookconfigurations", "
 ADMISSION_POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True)
 ADMISSION_POLICY_BINDINGS = Resource(*_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False)
 
-LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, ELASTIC_QUOTAS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS)
+LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, ELASTIC_QUOTAS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS, USAGE_RECORDS)

@@ -6,18 +6,19 @@ on: on a conflict the shell reads again and decides again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from lattice.accounting.charges import held_seconds
 from lattice.ledger.format import Row
 from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
 from lattice.units import fold_nodes, format_time, parse_time
-from lattice.views.allocation import Allocation, Condition, Exit, ExpectedStart
+from lattice.views.allocation import Allocation, AttemptsUse, Condition, Exit, ExpectedStart
 
 Patch = dict[str, Any]
 ATTEMPTS_KEPT = 10
@@ -83,9 +84,9 @@ def _apart(shown: str | None, found: float | None, now: float) -> bool:
 
 def placed(
     allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False,
-    score: Patch | None = None,
+    score: Patch | None = None, gpus: int = 0,
 ) -> Patch:  # fmt: skip
-    """Show where this attempt runs, and the score that it was placed with."""
+    """Show where this attempt runs, and the score that it was placed with; `gpus`: of its nodes together."""
     status = allocation.status
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
     fresh = status.attempt != row.attempt
@@ -105,6 +106,8 @@ def placed(
     }
     if fresh or not status.head:
         fields["head"] = nodes[0]
+    if fresh or status.scheduled_time is None:
+        fields |= {"scheduledTime": format_time(now), "gpus": gpus}
     if fresh and status.attempt:
         fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
     if hollow:
@@ -139,7 +142,12 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     """Write the next attempt: Pending, its predecessor among `attempts`, the submission time kept."""
     status = allocation.status
     attempt = max(1, status.attempt)
-    done: Patch = {"attempt": attempt, "nodes": status.nodes, "endTime": status.end_time or format_time(now), "reason": retry.reason}
+    done: Patch = {
+        "attempt": attempt, "nodes": status.nodes, "nodeCount": status.node_count, "gpus": status.gpus,
+        "endTime": status.end_time or format_time(now), "reason": retry.reason,
+    }  # fmt: skip
+    if status.scheduled_time or status.start_time:
+        done["scheduledTime"] = status.scheduled_time or status.start_time
     if status.start_time:
         done["startTime"] = status.start_time
     ended_with = retry.exit or status.exit
@@ -153,12 +161,28 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
         generation=allocation.metadata.generation, now=format_time(now),
     )  # fmt: skip
     settled = _settle(allocation, conditions, now)
+    entries = [*kept, done]
+    usage = _fallen_out(status.usage, entries[:-ATTEMPTS_KEPT])
     return _patch(
         allocation, settled.phase, settled.conditions, seq,
-        number=status.number or number, attempt=attempt + 1, attempts=[*kept, done][-ATTEMPTS_KEPT:],
-        requeues=status.requeues + (1 if retry.counted else 0), nodes="", nodeCount=0, head="", reporter="",
-        startTime=None, endTime=None, exit=None, report=None,
+        number=status.number or number, attempt=attempt + 1, attempts=entries[-ATTEMPTS_KEPT:],
+        requeues=status.requeues + (1 if retry.counted else 0), nodes="", nodeCount=0, gpus=0, head="", reporter="",
+        scheduledTime=None, startTime=None, endTime=None, exit=None, report=None, **({"usage": usage} if usage else {}),
     )  # fmt: skip
+
+
+def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | None:
+    """`status.usage` with the entries of `attempts` added that make room for the next one; None where there are none."""
+    if not leaving:
+        return None
+    before = usage or AttemptsUse()
+    held = [(entry, held_seconds(entry.get("scheduledTime"), entry.get("endTime"))) for entry in leaving]
+    return {
+        "attempts": leaving[-1]["attempt"],
+        "nodeSeconds": before.node_seconds + sum(entry.get("nodeCount", 0) * seconds for entry, seconds in held),
+        "gpuSeconds": before.gpu_seconds + sum(entry.get("gpus", 0) * seconds for entry, seconds in held),
+        "endTime": leaving[-1].get("endTime"),
+    }
 
 
 def observed(allocation: Allocation, *, seq: int) -> Patch:

@@ -63,6 +63,8 @@ class Facts:
     standings: Mapping[tuple[int, int], Standing] = field(default_factory=dict)
     """By (attempt, node index)."""
     names: Mapping[int, str] = field(default_factory=dict)
+    settled: bool = True
+    """Whether usage records hold every attempt that has ended."""
 
     def of(self, row: Row) -> list[Standing]:
         """The standings of a row's nodes."""
@@ -172,7 +174,7 @@ def _final(facts: Facts, allocation: Allocation) -> Step:
         if freed:
             return Propose(Release(row.key, freed))
     if allocation.metadata.deletion_timestamp and not facts.rows and FINALIZER in allocation.metadata.finalizers:
-        return RemoveFinalizer()
+        return RemoveFinalizer() if facts.settled else Rest()
     return Observe() if allocation.status.observed_generation < allocation.metadata.generation else Rest()
 
 

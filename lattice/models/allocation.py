@@ -325,6 +325,12 @@ class Attempt(Part):
     """Its number."""
     nodes: Annotated[str, Field(max_length=65536)] = ""
     """Where it ran."""
+    node_count: Annotated[int, Field(ge=0)] = 0
+    """How many nodes."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of these nodes together."""
+    scheduled_time: Time | None = None
+    """When it got its nodes: it is charged from then on."""
     start_time: Time | None = None
     """First process."""
     end_time: Time | None = None
@@ -333,6 +339,19 @@ class Attempt(Part):
     """How it ended."""
     reason: Annotated[str, Field(max_length=64)] = ""
     """Why it ended."""
+
+
+class AttemptsUse(Part):
+    """What the attempts that fell out of `attempts` used, together."""
+
+    attempts: Annotated[int, Field(ge=0)] = 0
+    """How many they are: numbers 1 to this one."""
+    node_seconds: Annotated[int, Field(ge=0)] = 0
+    """Nodes times seconds, from the placement to the end of each."""
+    gpu_seconds: Annotated[int, Field(ge=0)] = 0
+    """GPUs times seconds."""
+    end_time: Time | None = None
+    """End of the last of them."""
 
 
 class Report(Part):
@@ -379,6 +398,8 @@ class AllocationStatus(Part):
     """The nodes, in rank order."""
     node_count: Annotated[int, Field(ge=0)] = 0
     """How many."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of these nodes together, as they were when it was placed."""
     head: Annotated[str, Field(max_length=253)] = ""
     """Rank 0."""
     reporter: Annotated[str, Field(max_length=253)] = ""
@@ -391,6 +412,8 @@ class AllocationStatus(Part):
     """Sequence number of the ledger that the last scheduler patch was made from."""
     submit_time: Time | None = None
     """Kept over requeues."""
+    scheduled_time: Time | None = None
+    """When this attempt got its nodes: it is charged from then on."""
     start_time: Time | None = None
     """First process of this attempt."""
     end_time: Time | None = None
@@ -405,6 +428,8 @@ class AllocationStatus(Part):
         default_factory=list
     )
     """The last ten that ended."""
+    usage: AttemptsUse | None = None
+    """Of the attempts before those."""
     requeues: Annotated[int, Field(ge=0)] = 0
     """Requeues that were counted against requeue.max."""
     hollow: bool | None = None

@@ -40,7 +40,7 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
     ),
     Reason(
         "WaitingForQuotaHeadroom",
-        "the tenant's hard quota, or a limit of its vcluster, is used up",
+        "a hard quota of the tenant or of its user, or a limit of its vcluster, is used up",
         "wait for the work that counts to end, or ask for more quota",
     ),
     Reason(
@@ -53,7 +53,11 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
         "the quota tree took back what was lent to it; it waits again, with its submission time",
         "wait, or ask for a larger min",
     ),
-    Reason("BudgetExhausted", "the tenant's budget is used up", "ask the tenant's admin for budget", served=False),
+    Reason(
+        "BudgetExhausted",
+        "the budget of its tenant, project or user is used up, and work waits at its end",
+        "wait until the message's time, or ask an admin of the tenant for more; `lattice usage` shows the budgets",
+    ),
     Reason("WaitingForDependency", "what it depends on has not ended as asked", "`lattice dag status`", served=False),
     Reason("WaitingForData", "its data is still on its way", "wait", served=False),
     Reason("WaitingForNetworkDomain", "no network domain is free", "wait", served=False),
@@ -133,6 +137,8 @@ ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("WeightsNormalised", "the weights do not sum to 1: each is divided by their sum", "`lattice admin vcluster get` shows both"),
     Reason("WeightsIgnored", "the weights are all 0: the balanced ones are in force", "give at least one weight above 0"),
     Reason("AllocationsNotFinal", "allocations of it are pending or running, or still hold nodes", "cancel them, or wait for their end"),
+    Reason("BudgetNearlyExhausted", "80 % of a budget is used (an Event)", "`lattice usage` shows when it runs out"),
+    Reason("BudgetExhausted", "a budget is used up (an Event)", "raise the budget, or wait until older use leaves its period"),
     Reason("NotInUse", "no allocation of it is pending or running", ""),
     Reason("DeletionWaits", "it is deleted once nothing uses it any more", "cancel its allocations, or wait for their end"),
 )

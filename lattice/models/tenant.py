@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, Untyped, kube
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, kube
 
 Principal = Annotated[str, Field(min_length=1, max_length=253)]
 Count = Annotated[int, Field(ge=0, le=1000000)]
@@ -70,9 +70,9 @@ class TenantBudget(Part):
     """Which hours count: those of the last `periodDays` (Rolling), or those since the Month, Quarter or Year (UTC) began."""
     period_days: Annotated[int, Field(ge=1, le=3650)] = 90
     """Length of the rolling window, in days."""
-    projects: Annotated[
-        list[ProjectBudget], Field(max_length=256, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))
-    ] = Field(default_factory=list)
+    projects: Annotated[list[ProjectBudget], Field(max_length=256, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (
+        Field(default_factory=list)
+    )
     """Budgets of projects, in the same period; the worst budget that applies counts."""
     per_user: UserBudget | None = None
     """The budget of each user, in the same period."""
@@ -196,9 +196,9 @@ class TenantUsage(Part):
     """In the budget's period."""
     node_hours: Quantity = 0
     """In the budget's period."""
-    budgets: Annotated[
-        list[BudgetState], Field(max_length=257, json_schema_extra=kube(list_type="map", list_map_keys=["key"]))
-    ] = Field(default_factory=list)
+    budgets: Annotated[list[BudgetState], Field(max_length=257, json_schema_extra=kube(list_type="map", list_map_keys=["key"]))] = Field(
+        default_factory=list
+    )
     """How its budgets stand."""
 
 

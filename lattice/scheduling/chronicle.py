@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
+from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.machine import NEVER, NodeFacts
 from lattice.scheduling.outcomes import Outcome, Score
 from lattice.scheduling.policy import Policy
@@ -62,6 +64,8 @@ class _State:
     promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    exhausted: dict[Scope, Exhausted] = field(default_factory=dict)
     odd: dict[int, float] = field(default_factory=dict)
     """Nodes that are held otherwise than the holders say."""
     spared: frozenset[int] = frozenset()
@@ -125,6 +129,8 @@ class Chronicler:
         _table(said, "promises", state.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
         _table(said, "standings", state.standings, scored.standings, STANDING.row)
         _table(said, "shares", state.shares, scored.shares, lambda share: share)
+        _table(said, "multipliers", state.multipliers, scored.multipliers, lambda factor: factor)
+        _table(said, "exhausted", state.exhausted, moment.exhausted, list)
         if state.windows != moment.windows:
             state.windows = moment.windows
             said["windows"] = [WINDOW.row(one) for one in moment.windows]
@@ -208,6 +214,8 @@ class Reader:
         _apply(said, "promises", state.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
         _apply(said, "standings", state.standings, STANDING.value)
         _apply(said, "shares", state.shares, lambda share: share)
+        _apply(said, "multipliers", state.multipliers, lambda factor: factor)
+        _apply(said, "exhausted", state.exhausted, lambda found: Exhausted(*found))
         state.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else state.windows
         state.claims = frozenset(said["claims"]) if "claims" in said else state.claims
         if "taken" in said:
@@ -223,11 +231,13 @@ class Reader:
             cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
             taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
             holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
-            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises), power=power, overrun=overrun,
+            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises), power=power,
+            exhausted={Scope(*scope): found for scope, found in state.exhausted.items()},
+            overrun=overrun,
             allowance=allowance,
             scored=Scored(
                 tuple(said["scored"]), reference, price, running, tuple(Backlog(*row[:3]) for row in said["backlog"]),
-                dict(state.standings), dict(state.shares),
+                dict(state.standings), dict(state.shares), dict(state.multipliers),
             ),
             quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
         )  # fmt: skip

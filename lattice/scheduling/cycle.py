@@ -13,6 +13,7 @@ from typing import Final
 
 from lattice.quota.gates import Blocked
 from lattice.scheduling.elastic import Share
+from lattice.scheduling.exhaustion import budget
 from lattice.scheduling.gates import (
     WIDE,
     Room,
@@ -44,12 +45,13 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
     roster, rooms, kinds, scores = cycle.roster, cycle.rooms, cycle.lanes.kinds, cycle.scores
     known, people, opens, numbers = roster.candidates, roster.people, roster.opens, roster.kinds
-    explained, promises, elastic = cycle.explainer.waiting, cycle.profile.promises, cycle.elastic is not None
+    explained, promises = cycle.explainer.waiting, cycle.profile.promises
+    elastic, spent = cycle.elastic is not None, bool(scene.exhausted)
     for place in cycle.order():
         candidate = known[place]
         score = scores[place] if explain else None
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
-        if elastic or opens[place] > now or rooms[people[place]] is not WIDE:
+        if elastic or spent or opens[place] > now or rooms[people[place]] is not WIDE:
             waiting = cycle.gate(candidate, people[place])
             if waiting is not None:
                 yield cycle.gated(waiting, score)
@@ -126,10 +128,11 @@ class _Cycle:
         if waiting is not None:
             return waiting
         left = self.rooms[person] or self._room(person)
+        spent = budget(scene.exhausted, candidate) if scene.exhausted else None
         if left.nodes >= candidate.minimum and left.starts >= 1:
-            waiting = self._shares(candidate) if self.elastic is not None else None
+            waiting = spent or (self._shares(candidate) if self.elastic is not None else None)
         else:
-            waiting = hard_quota(scene, candidate, now) or self._shares(candidate) or vcluster_limits(scene, candidate, now)
+            waiting = hard_quota(scene, candidate, now) or spent or self._shares(candidate) or vcluster_limits(scene, candidate, now)
         return waiting or (admission(scene, candidate, now) if candidate.reservation else None)
 
     def _room(self, person: int) -> Room:

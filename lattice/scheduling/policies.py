@@ -1,24 +1,22 @@
-"""What administrators wrote, as the cycle reads it: VCluster to Policy, Tenant to Terms, Allocation to Runs.
+"""What administrators wrote, as the cycle reads it: VCluster to Policy, Tenant to Terms.
 
 What does not parse (the webhook was away) is left at its default: a typing error in one vcluster stops no cycle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from typing import Final
 
+from lattice.accounting.budgets import budgets_of
 from lattice.errors import Rejected
 from lattice.scheduling.policy import BACKFILL, BALANCED, PROFILES, Borrowing, Limits, Policy, Weights
 from lattice.scheduling.preemption import PreemptionLimits
-from lattice.scheduling.shares import Run, Terms
-from lattice.units import expand_nodes, parse_duration, parse_quantity, parse_time
-from lattice.views.allocation import Allocation
+from lattice.scheduling.shares import Terms
+from lattice.units import parse_duration, parse_quantity, parse_time
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster, VClusterSpec
 
-_DAY: Final = 86400.0
 _WEIGHTS: Final = tuple(field.name for field in fields(Weights))
 
 
@@ -81,30 +79,8 @@ def terms_of(tenant: Tenant) -> Terms:
     return Terms(
         target=None if target is None else min(1.0, float(_decimal(target))),
         burst_allowance=float(_decimal(budget.burst_allowance)) or 1.0,
-        gpu_hours=float(budget.gpu_hours),
-        node_hours=float(budget.node_hours),
-        period=budget.period_days * _DAY,
+        budgets=budgets_of(tenant),
     )
-
-
-def runs_of(allocation: Allocation, gpus: Callable[[Sequence[str]], int]) -> list[Run]:
-    """The attempts of an allocation that ran or run; `gpus` counts those of nodes by name, 1 for a node that nobody knows.
-
-    Their keys are `uid/attempt`, so that telling `Shares` again changes nothing.
-    """
-    status, spec = allocation.status, allocation.spec
-    told = [(each.attempt, each.nodes, each.start_time, each.end_time) for each in status.attempts]
-    if status.attempt and all(attempt != status.attempt for attempt, *_ in told):
-        told.append((status.attempt, status.nodes, status.start_time, status.end_time))
-    runs: list[Run] = []
-    for attempt, nodes, start, end in told:
-        if not start or not nodes:
-            continue
-        names = expand_nodes(nodes)
-        key = f"{allocation.metadata.uid}/{attempt}"
-        ended = parse_time(end) if end else None
-        runs.append(Run(key, spec.tenant, spec.user, len(names), gpus(names), parse_time(start), ended))
-    return runs
 
 
 def energy_price(config: Config | None, now: float) -> float | None:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lattice.accounting.budgets import Scope
 from lattice.quota.forest import Forest
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.machine import Machine, NodeFacts
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policy import Policy
@@ -39,6 +41,8 @@ class Scored:
     """By tenant."""
     shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By tenant and user: the user's share of his tenant's use."""
+    multipliers: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    """By tenant, user and project: what multiplies the score by the budgets, where that is another factor than the tenant's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Moment:
     windows: tuple[Window, ...]
     lists: Mapping[str, frozenset[int]]
     promises: Mapping[str, Mapping[str, Promise]]
+    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     power: int | None = None
     overrun: float = OVERRUN
     allowance: float = START_ALLOWANCE
@@ -101,6 +106,7 @@ def look(
         windows=scene.windows,
         lists=dict(scene.lists),
         promises={name: dict(promises) for name, promises in scene.promises.items()},
+        exhausted=dict(scene.exhausted),
         power=scene.power.limit,
         overrun=scene.overrun_seconds,
         allowance=scene.start_allowance,
@@ -114,8 +120,10 @@ def completed(moment: Moment, scene: Scene) -> Moment:
     scoring = scene.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
-    standings, people, shares = scoring.told
-    return replace(moment, scored=replace(moment.scored, standings=dict(standings), shares=dict(zip(people, shares, strict=True))))
+    standings, people, shares, multipliers = scoring.told
+    of_users = {(tenant, user): share for (tenant, user, _), share in zip(people, shares, strict=True)}
+    scored = replace(moment.scored, standings=dict(standings), shares=of_users, multipliers=dict(multipliers))
+    return replace(moment, scored=scored)
 
 
 def reproduce(moment: Moment) -> list[Outcome]:
@@ -145,14 +153,14 @@ def rebuild(moment: Moment) -> Scene:
     for index, end in moment.taken.items():
         if machine.taken.get(index) != end:
             machine.take((index,), end)
-    scoring = Scoring(
-        RememberedShares(scored.standings, scored.shares), policies, scored.reference_wait, scored.energy_price, scored.running
-    )
+    shares = RememberedShares(scored.standings, scored.shares, scored.multipliers)
+    scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
     scoring.resume(scored.backlog)
     scene.scorings = dict.fromkeys(scored.vclusters, scoring)
     for name, lists in moment.lists.items():
         scene.lists[name] = lists
     scene.set_windows(moment.windows)
+    scene.exhausted = moment.exhausted
     if moment.quota is not None:
         scene.elastic = Elastic(Forest.restored(moment.quota), machine)
         scene.elastic.adopt(moment.candidates, moment.holders.values(), moment.now)
@@ -162,10 +170,14 @@ def rebuild(moment: Moment) -> Scene:
 class RememberedShares(Shares):
     """Shares as they stood at one moment, whoever asks at what time."""
 
-    def __init__(self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float]) -> None:
+    def __init__(
+        self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float],
+        multipliers: Mapping[tuple[str, str, str], float],
+    ) -> None:  # fmt: skip
         super().__init__()
         self._standings = standings
         self._of_users = shares
+        self._multipliers = multipliers
 
     def standing(self, tenant: str, now: float) -> Standing:
         """How a tenant stood."""
@@ -174,6 +186,10 @@ class RememberedShares(Shares):
     def share_of_user(self, tenant: str, user: str, now: float) -> float:
         """The user's share of his tenant's use."""
         return self._of_users[tenant, user]
+
+    def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
+        """What multiplied the score of work of this user and project."""
+        return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
 
 
 def _scored(scene: Scene) -> Scored:

@@ -84,6 +84,8 @@ def _maybe_pair(value: Sequence[str] | None) -> tuple[str, ...] | None:
 _NAMES: Final[Way] = (_names, _name_set)
 _BITS: Final[Way] = (bits, mask)
 _INDICES: Final[Way] = (list, tuple)
+_BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
+"""A text that was added to the format: an empty one is not written."""
 
 NODE: Final = Columns(
     NodeFacts,
@@ -101,16 +103,21 @@ NEED: Final = Columns(
 CANDIDATE: Final = Columns(
     Candidate,
     "key uid tenant vcluster preemption_class submitted minimum maximum need user walltime grace topology conformance checkpointable"
-    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked quota project",
+    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked",
+    later="quota project",
     need=NEED.way,
     blocked=(lambda pair: pair, _maybe_pair),
+    quota=_BLANK,
+    project=_BLANK,
 )
 HOLDER: Final = Columns(
     Holder,
     "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
-    " borrowed preemptions name checkpointing checkpointed burst quota",
+    " borrowed preemptions name checkpointing checkpointed burst",
+    later="quota",
     nodes=_INDICES,
     borrowed=_INDICES,
+    quota=_BLANK,
 )
 ACCOUNT: Final = Columns(
     TenantAccount, "max_nodes used_nodes max_allocations used_allocations", later="user_max_nodes user_max_allocations"

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
 from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.machine import NEVER, Machine, indices_of
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.placement import Counts
@@ -148,6 +150,8 @@ class Scene:
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
     elastic: Elastic | None = None
     """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
+    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
+    """Budgets that are used up, at whose end work waits."""
     pools: Pools = field(init=False)
     rosters: dict[str, Roster] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""

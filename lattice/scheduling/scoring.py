@@ -23,6 +23,9 @@ TIE: Final = 0.0001
 """At equal deficit the user with less decayed usage goes first: so much of a score, less than is shown, is given for that."""
 
 
+Person = tuple[str, str, str]
+"""Tenant, user and project: whose budgets apply."""
+
 EMPTIED: Final = 60.0
 """Seconds without a cycle after which a vcluster counts as empty in the backlog."""
 _DATA: Final = cost.data_readiness()
@@ -43,7 +46,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Columns:
-    """The candidates of one vcluster and what they share: people (tenant, user), needs, shapes (place of the need, nodes)."""
+    """The candidates of one vcluster and what they share: people (tenant, user, project), needs, shapes (place of the need, nodes)."""
 
     vcluster: str
     weights: Weights
@@ -52,7 +55,7 @@ class _Columns:
     queued_gpu_hours: float = 0.0
     seen: float = 0.0
     """When they were last scored: a vcluster where nothing waits any more is not scored again."""
-    people: dict[tuple[str, str], int] = field(default_factory=dict)
+    people: dict[Person, int] = field(default_factory=dict)
     needs: dict[Need, int] = field(default_factory=dict)
     shapes: dict[tuple[int, int], int] = field(default_factory=dict)
     _fitness: list[tuple[float, float]] = field(default_factory=list)
@@ -90,7 +93,7 @@ class _Columns:
             candidate=candidate,
             static=weights.priority * priority + weights.data_readiness * _DATA + weights.checkpoint * checkpoint,
             submitted=candidate.submitted,
-            person=self.people.setdefault((candidate.tenant, candidate.user), len(self.people)),
+            person=self.people.setdefault((candidate.tenant, candidate.user, candidate.project), len(self.people)),
             shape=self.shapes.setdefault((need, candidate.minimum), len(self.shapes)),
             gpu_hours=cost.gpu_hours(candidate.minimum, candidate.need.gpus, candidate.walltime),
             priority=priority,
@@ -108,13 +111,15 @@ class _Terms:
     span: float
     """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
     standings: Mapping[str, Standing]
+    multipliers: Sequence[float]
+    """Of each person."""
     shapes: Sequence[tuple[float, float]]
     backlog: float
     energy: float
 
     def score(self, entry: _Entry, total: float) -> Score:
         """The total with its terms."""
-        candidate, _, submitted, _, shape, _, priority, checkpoint = entry
+        candidate, _, submitted, person, shape, _, priority, checkpoint = entry
         standing = self.standings[candidate.tenant]
         topology, conformance = self.shapes[shape]
         waited = self.now - submitted
@@ -122,7 +127,7 @@ class _Terms:
         if waiting > 1.0:
             waiting = 1.0
         terms = (priority, waiting, standing.deficit, topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
-        return Score(total, terms, standing.multiplier)
+        return Score(total, terms, self.multipliers[person])
 
 
 class Backlog(NamedTuple):
@@ -134,14 +139,16 @@ class Backlog(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the shares answered in one call: by tenant, and by (tenant, user) the user's share of the tenant's use."""
+    """What the shares answered in one call: by tenant, and for each person the user's share of the tenant's use."""
 
     standings: Mapping[str, Standing]
-    people: Sequence[tuple[str, str]]
+    people: Sequence[Person]
     shares: Sequence[float]
+    multipliers: Mapping[Person, float]
+    """What the budgets multiply the score of a person's work with, where that is another factor than the tenant's."""
 
 
-NOTHING_TOLD: Final = Told({}, (), ())
+NOTHING_TOLD: Final = Told({}, (), (), {})
 
 
 class Scores(Sequence[Score]):
@@ -241,7 +248,8 @@ class Scoring:
             now=now,
             reference=self.reference_wait,
             span=log1p(cost.SATURATION / self.reference_wait),
-            standings={tenant: self.shares.standing(tenant, now) for tenant in {tenant for tenant, _ in columns.people}},
+            standings={tenant: self.shares.standing(tenant, now) for tenant in {person[0] for person in columns.people}},
+            multipliers=[self.shares.multiplier_of(*person, now) for person in columns.people],
             shapes=columns.fitness(capacities),
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
@@ -276,16 +284,17 @@ class Scoring:
         return totals
 
     def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
-        """For each (tenant, user): what multiplies the sum, and what is added to it."""
+        """For each person: what multiplies the sum, and what is added to it."""
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy
         factors, offsets = [], []
         people = tuple(columns.people)
-        shares = [self.shares.share_of_user(tenant, user, terms.now) for tenant, user in people]
-        self.told = Told(terms.standings, people, shares)
-        for (tenant, _), share in zip(people, shares, strict=True):
+        shares = [self.shares.share_of_user(tenant, user, terms.now) for tenant, user, _ in people]
+        by_person = zip(people, terms.multipliers, strict=True)
+        self.told = Told(terms.standings, people, shares, {one: by for one, by in by_person if by != terms.standings[one[0]].multiplier})
+        for (tenant, _, _), share, multiplier in zip(people, shares, terms.multipliers, strict=True):
             standing = terms.standings[tenant]
-            factors.append(standing.multiplier * (1 - TIE * share))
+            factors.append(multiplier * (1 - TIE * share))
             offsets.append(weights.fair_share * standing.deficit + common)
         return factors, offsets
 

@@ -1,17 +1,19 @@
-"""Who used how much: decayed usage for the fair share, hours in a rolling window for the budgets (book, "Quota Enforcement").
+"""Who used how much: decayed usage for the fair share, hours in a period for the budgets (book, "Quota Enforcement").
 
-`Shares` has one owner and is changed by `see`, `forget` and `agree` only. Sums are whole numbers, so that the same history
+`Shares` has one owner and is changed by `agree`, `charge`, `see` and `forget` only. Sums are whole numbers, so that the same history
 gives the same shares in whatever order it is told. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import exp2, fsum, log
 from typing import Final
 
+from lattice.accounting.budgets import NO_BUDGETS, OF_TENANT, Budgets, Scope
+from lattice.accounting.charges import Charge
+from lattice.accounting.meter import Meter, spans
 from lattice.errors import Corrupt
 from lattice.scheduling.cost import fair_share, multiplier
 
@@ -34,19 +36,17 @@ class Run:
     gpus: int
     start: float
     end: float | None = None
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was agreed with a tenant; 0 hours: no such budget. `target` None: an equal part of what the others leave."""
+    """What was agreed with a tenant. `target` None: an equal part of what the others leave."""
 
     target: float | None = None
     burst_allowance: float = 1.0
     """A factor: 1.5 is up to 150 % of the fair share."""
-    gpu_hours: float = 0.0
-    node_hours: float = 0.0
-    period: float = 90 * 86400.0
-    """Of the budgets: a rolling window, seconds."""
+    budgets: Budgets = NO_BUDGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,56 +68,6 @@ class _Decayed:
     rate: int = 0
 
 
-@dataclass(slots=True)
-class _Window:
-    """Hours of the last period: the hours up to now less those up to where the window begins.
-
-    `changes` are (millisecond, rate) that lie after the beginning of the window, ascending; the others are folded into
-    `before` (rates, and rates times milliseconds). Hours up to t are Σ rate · (t - at).
-    """
-
-    changes: list[tuple[int, int]] = field(default_factory=list)
-    rates: int = 0
-    moments: int = 0
-    before_rates: int = 0
-    before_moments: int = 0
-    begin: int = -(10**18)
-
-    def add(self, at: float, rate: int) -> None:
-        if not rate:
-            return
-        moment = round(at * 1000)
-        self.rates += rate
-        self.moments += rate * moment
-        if moment <= self.begin:
-            self.before_rates += rate
-            self.before_moments += rate * moment
-        else:
-            insort(self.changes, (moment, rate))
-
-    def hours(self, now: float, period: float) -> float:
-        moment = round(now * 1000)
-        begin = moment - round(period * 1000)
-        if begin < self.begin:  # a clock that went back, or a longer period: what was folded stays folded
-            begin = self.begin
-        self._fold(begin)
-        until_now = self.rates * moment - self.moments
-        until_begin = self.before_rates * begin - self.before_moments
-        return max(0, until_now - until_begin) / 3_600_000
-
-    def _fold(self, begin: int) -> None:
-        passed = 0
-        for moment, rate in self.changes:
-            if moment > begin:
-                break
-            self.before_rates += rate
-            self.before_moments += rate * moment
-            passed += 1
-        if passed:
-            del self.changes[:passed]
-        self.begin = begin
-
-
 class Shares:
     """Usage by tenant and by user, kept by events in O(1) each."""
 
@@ -129,20 +79,35 @@ class Shares:
         self._all = _Decayed()
         self._tenants: dict[str, _Decayed] = {}
         self._users: dict[tuple[str, str], _Decayed] = {}
-        self._nodes: dict[str, _Window] = {}
-        self._gpus: dict[str, _Window] = {}
+        self.meter: Final = Meter()
+        """Hours of those who have a budget."""
         self._terms: dict[str, Terms] = {}
         self._targets: dict[str, float] = {}
 
     # Events
 
-    def agree(self, terms: Mapping[str, Terms]) -> None:
-        """The terms of every tenant; those without a target share what is left equally."""
+    def agree(self, terms: Mapping[str, Terms]) -> bool:
+        """The terms of every tenant; those without a target share what is left equally.
+
+        True where budgets count other hours than before: then everything is to be told again, to new `Shares`.
+        """
         given = fsum(each.target for each in terms.values() if each.target is not None)
         others = sum(each.target is None for each in terms.values())
         rest = max(0.0, 1.0 - given) / others if others else 0.0
         self._terms = dict(terms)
         self._targets = {name: rest if each.target is None else each.target for name, each in terms.items()}
+        return self.meter.agree({name: each.budgets for name, each in terms.items()})
+
+    def charge(self, charge: Charge, sign: int) -> None:
+        """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
+        for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
+            key = f"{charge.uid}/{charge.attempt}/{place}"
+            run = Run(key, charge.tenant, charge.user, nodes, gpus, begin, end, charge.project)
+            self._count(run, sign)
+            if end is None and sign > 0:
+                self._runs[key] = run
+            elif end is None:
+                self._runs.pop(key, None)
 
     def see(self, run: Run) -> None:
         """A run has started or ended, or is told again: what is known already changes nothing."""
@@ -186,16 +151,12 @@ class Shares:
         return self._value(decayed, now) / self._weight(now) * self._half_life / log(2) / 3600
 
     def utilisation(self, tenant: str, now: float) -> float:
-        """Used ÷ budget, of the worse of the two budgets; 0 without a budget."""
-        terms = self._terms.get(tenant)
-        if terms is None:
-            return 0.0
-        worst = 0.0
-        for budget, windows in ((terms.gpu_hours, self._gpus), (terms.node_hours, self._nodes)):
-            window = windows.get(tenant)
-            if budget > 0 and window is not None:
-                worst = max(worst, window.hours(now, terms.period) / budget)
-        return worst
+        """Used ÷ budget, of the worse of the tenant's own two budgets; 0 without a budget."""
+        return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
+
+    def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
+        """What multiplies the score of work of this user and project: by the worst of the budgets that apply to it."""
+        return multiplier(self.meter.worst(tenant, user, project, now))
 
     def burst(self, tenant: str, now: float) -> int:
         """0: within its fair share; 1: above it, within the burst allowance; 2: above that. Higher is preempted first."""
@@ -225,11 +186,9 @@ class Shares:
         for decayed in self._decayed(run):
             decayed.total += sign * run.nodes * added
             decayed.rate += sign * run.nodes if end is None else 0
-        for windows, rate in ((self._nodes, run.nodes), (self._gpus, run.gpus)):
-            window = windows.setdefault(run.tenant, _Window())
-            window.add(run.start, sign * rate)
-            if end is not None:
-                window.add(end, -sign * rate)
+        self.meter.count(run.tenant, run.user, run.project, run.start, sign * run.nodes, sign * run.gpus)
+        if end is not None:
+            self.meter.count(run.tenant, run.user, run.project, end, -sign * run.nodes, -sign * run.gpus)
 
     def _decayed(self, run: Run) -> tuple[_Decayed, _Decayed, _Decayed]:
         tenant = self._tenants.setdefault(run.tenant, _Decayed())

@@ -91,6 +91,7 @@ class AllocationSpec(View, frozen=True):
     cancel: Cancel | None = None
     checkpoint: Checkpoint = Checkpoint()
     sensitive: bool = False
+    quota: str = ""
     reservation: str = ""
 
 
@@ -108,10 +109,22 @@ class Attempt(View, frozen=True):
 
     attempt: int
     nodes: str = ""
+    node_count: int = 0
+    gpus: int = 0
+    scheduled_time: str | None = None
     start_time: str | None = None
     end_time: str | None = None
     exit: Exit | None = None
     reason: str = ""
+
+
+class AttemptsUse(View, frozen=True):
+    """What the attempts that fell out of `attempts` used: of 1 to `attempts`."""
+
+    attempts: int = 0
+    node_seconds: int = 0
+    gpu_seconds: int = 0
+    end_time: str | None = None
 
 
 class Report(View, frozen=True):
@@ -145,18 +158,21 @@ class AllocationStatus(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
     nodes: str = ""
     node_count: int = 0
+    gpus: int = 0
     head: str = ""
     reporter: str = ""
     report: Report | None = None
     attempt: int = 0
     ledger_seq: int = 0
     submit_time: str | None = None
+    scheduled_time: str | None = None
     start_time: str | None = None
     end_time: str | None = None
     expected_start: ExpectedStart | None = None
     score: Score | None = None
     exit: Exit | None = None
     attempts: tuple[Attempt, ...] = ()
+    usage: AttemptsUse | None = None
     requeues: int = 0
     hollow: bool | None = None
 

@@ -113,12 +113,31 @@ class TenantQuota(View, frozen=True):
     max_preemption_class: int | None = None
 
 
+class Allowance(View, frozen=True):
+    """Hours in a period; 0: no such budget."""
+
+    gpu_hours: int = 0
+    node_hours: int = 0
+
+
+class ProjectBudget(View, frozen=True):
+    """The budget of one project of the tenant."""
+
+    name: str
+    gpu_hours: int = 0
+    node_hours: int = 0
+
+
 class TenantBudget(View, frozen=True):
     """Soft limits; 0 hours: no such budget; shares and allowance are quantities."""
 
     gpu_hours: int = 0
     node_hours: int = 0
+    period: str = "Rolling"
     period_days: int = 90
+    on_exhausted: str = "Penalise"
+    projects: tuple[ProjectBudget, ...] = ()
+    per_user: Allowance | None = None
     fair_share_target: int | str | None = None
     burst_allowance: int | str = "1"
 
@@ -151,12 +170,57 @@ class TenantUse(View, frozen=True):
     used_allocations: int = 0
 
 
+class ToldHours(View, frozen=True):
+    """Hours as an outside source told them, as quantities."""
+
+    used: int | str = 0
+    limit: int | str = 0
+
+
+class ExternalBudget(View, frozen=True):
+    """What an outside source told of the tenant's budget."""
+
+    source: str = ""
+    gpu_hours: ToldHours = ToldHours()
+    node_hours: ToldHours = ToldHours()
+    observed: str = ""
+    valid_for: str = "1h"
+
+
+class BudgetState(View, frozen=True):
+    """How one budget stands, mirrored; hours and fraction are quantities."""
+
+    key: str
+    scope: str = "Tenant"
+    name: str = ""
+    source: str = "Internal"
+    gpu_hours: int | str | None = None
+    gpu_hours_limit: int | str | None = None
+    node_hours: int | str | None = None
+    node_hours_limit: int | str | None = None
+    fraction: int | str = 0
+    period_start: str | None = None
+    period_end: str | None = None
+    told: int = 0
+    crossings: int = 0
+
+
+class TenantUsage(View, frozen=True):
+    """Hours and budgets, mirrored; quantities."""
+
+    gpu_hours: int | str = 0
+    node_hours: int | str = 0
+    budgets: tuple[BudgetState, ...] = ()
+
+
 class TenantStatus(View, frozen=True):
     """What is in force."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
     use: TenantUse | None = None
+    usage: TenantUsage | None = None
+    external_budget: ExternalBudget | None = None
 
 
 class Tenant(View, frozen=True):

@@ -18,7 +18,7 @@ from lattice.daemon.process import first_cause
 from lattice.errors import Corrupt, LatticeError
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
-from lattice.kube.informer import Informer
+from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.views import Allocation, Reservation
@@ -29,6 +29,7 @@ from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.nodes import Nodes
 from lattice_controllers.operator.retention import Retention
+from lattice_controllers.operator.settlement import Settlement
 from lattice_controllers.operator.tenants import Tenants
 from lattice_controllers.operator.usage import Usage
 from lattice_controllers.operator.vclusters import VClusters
@@ -69,8 +70,9 @@ class Operator:
         self.ledger = LedgerMirror(cluster, clock, self._accounts_changed)
         self.usage = Usage(self._use_changed)
         self.allocations: Informer[Allocation] = Informer(
-            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self.usage.on_allocation, freeze=True
+            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True
         )
+        self.settlement = Settlement(cluster, clock, self.allocations.objects, measured)
         self.reservations: Informer[Reservation] = Informer(
             cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=lambda change: self.tenants.on_reservation(change)
         )
@@ -80,13 +82,16 @@ class Operator:
         self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed())
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes.retime)
-        self.retention = Retention(cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured)
+        self.retention = Retention(
+            cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured, self.settlement.is_settled
+        )
         self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
 
     async def run(self) -> None:
         """Everything that runs while this process leads; nothing of a tenant is judged before all allocations are known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.allocations.run())
+            group.create_task(self.settlement.informer.run())
             group.create_task(self.nodes.run())
             group.create_task(self._read_ledger())
             group.create_task(self.reservations.run())
@@ -95,8 +100,13 @@ class Operator:
             await self.ledger.read()
             for queue in self._queues.values():
                 group.create_task(queue.run())
+            group.create_task(self.settlement.run())
             group.create_task(self.retention.run())
             group.create_task(self._kinds.run(self.named))
+
+    def _on_allocation(self, change: Change[Allocation]) -> None:
+        self.usage.on_allocation(change)
+        self.settlement.on_allocation(change)
 
     def named(self, resource: Resource, name: str) -> None:
         """An object of a small kind exists, or has changed."""

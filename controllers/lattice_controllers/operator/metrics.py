@@ -17,6 +17,9 @@ class OperatorMetrics:
         self.transitions = Counter("lattice_node_transitions", "Changes of state of nodes", ["state"], registry=registry)
         self.silent = Gauge("lattice_nodes_silent", "Nodes that are expected to report and are silent", registry=registry)
         self.deleted = Counter("lattice_allocations_expired", "Final allocations deleted after their retention", registry=registry)
+        self.settled = Counter("lattice_usage_attempts_settled", "Attempts that usage records hold, as read or written", registry=registry)
+        self.settlements = Counter("lattice_usage_record_writes", "Writes of usage records", registry=registry)
+        self.unsettled = Gauge("lattice_usage_unsettled", "Allocations with an ended attempt that no usage record holds", registry=registry)
         self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
         for state in NODE_STATES:
             self.nodes.labels(state).set(0)

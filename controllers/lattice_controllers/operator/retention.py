@@ -1,4 +1,4 @@
-"""Retention: final allocations are deleted when their tenant's `finishedRetention` has passed (api.md, "Retention")."""
+"""Retention: final allocations are deleted when their tenant's `finishedRetention` has passed, once their usage is settled."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Retention:
         usage: Usage,
         retention_of: Callable[[str], str],
         measured: OperatorMetrics,
+        is_settled: Callable[[Allocation], bool] = lambda _allocation: True,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -41,6 +42,7 @@ class Retention:
         self._usage = usage
         self._retention_of = retention_of
         self._measured = measured
+        self._is_settled = is_settled
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -61,7 +63,9 @@ class Retention:
         found = []
         for key, ended in self._usage.ended.items():
             allocation = self._allocations.objects.get(key)
-            if allocation is not None and now - ended >= self._seconds(allocation.spec.tenant):
+            if allocation is None or now - ended < self._seconds(allocation.spec.tenant):
+                continue
+            if self._is_settled(allocation):
                 found.append(allocation)
         return found
 

@@ -65,7 +65,7 @@ class Allocations:
     def __init__(
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
-        config: Callable[[], Config | None], stopped: Callable[[], bool],
+        config: Callable[[], Config | None], stopped: Callable[[], bool], settled: Callable[[Allocation], bool] = lambda _allocation: True,
     ) -> None:  # fmt: skip
         self.objects: dict[str, Allocation] = {}
         self.loop: Loop | None = None
@@ -80,6 +80,7 @@ class Allocations:
         self._vcluster = vcluster
         self._config = config
         self._stopped = stopped
+        self._settled = settled
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
         self.expectations = Expectations(clock, allocation=self.get, tell=self.queue.add)
         """Expected starts; whoever forecasts gives them to it."""
@@ -141,7 +142,9 @@ class Allocations:
     def _facts(self, uid: str) -> Facts:
         rows = tuple(self._stored.of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
-        return Facts(self.objects.get(uid), rows, self._clock.now(), standings, self._nodes.names)
+        allocation = self.objects.get(uid)
+        settled = allocation is None or not allocation.metadata.deletion_timestamp or self._settled(allocation)
+        return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled)
 
     async def _act(self, uid: str, step: Step) -> float | None:
         allocation = self.objects.get(uid)
@@ -171,7 +174,8 @@ class Allocations:
             case Project(row):
                 hollow = self._nodes.hollow(row.nodes)
                 score = self._score(uid)
-                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, **await self._stamp(uid))
+                gpus, stamp = self._nodes.gpus(row.nodes), await self._stamp(uid)
+                patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, gpus=gpus, **stamp)
                 again = await self._write(allocation, patch, "placed")
                 if self.loop is not None:
                     self.loop.forget(uid)

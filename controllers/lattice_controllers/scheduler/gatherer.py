@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from lattice.accounting.records import Records
+from lattice.accounting.tally import Tally
 from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
 from lattice.ledger.format import Key, Row
 from lattice.ledger.stored import Stored
 from lattice.scheduling.candidates import holder_of
-from lattice.scheduling.policies import energy_price, policy_of, runs_of, seconds, terms_of
+from lattice.scheduling.exhaustion import exhausted
+from lattice.scheduling.policies import energy_price, policy_of, seconds, terms_of
 from lattice.scheduling.scene import PowerBudget, Scene
 from lattice.scheduling.scoring import Scoring
-from lattice.scheduling.shares import HALF_LIFE, Shares
+from lattice.scheduling.shares import HALF_LIFE, Shares, Terms
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.reservations import Reservations
+
+BUDGET_SECONDS = 1.0
+"""How often budgets at whose end work waits are looked at."""
 
 
 class Gatherer:
@@ -26,7 +32,7 @@ class Gatherer:
     def __init__(
         self, scene: Scene, clock: Clock, stored: Stored, nodes: Nodes, reservations: Reservations, *,
         allocations: Mapping[str, Allocation], vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
-        config: Callable[[], Config | None], woken: Callable[[], None],
+        config: Callable[[], Config | None], woken: Callable[[], None], records: Records,
     ) -> None:  # fmt: skip
         self.scene = scene
         self.scoring = Scoring(policies=scene.policies)
@@ -42,7 +48,9 @@ class Gatherer:
         self._half_life = HALF_LIFE
         self._since: dict[Key, float] = {}
         self._releasing: dict[Key, float] = {}
-        self._runs: dict[str, tuple[str, ...]] = {}
+        self.tally = Tally(records, lambda charge, sign: self.scoring.shares.charge(charge, sign))
+        """Usage: what records hold, and what no record holds yet."""
+        self._budgets_at = float("-inf")
         self._holders_changed = True
         scene.accounts = stored.accounts
 
@@ -54,8 +62,9 @@ class Gatherer:
         self.policies_changed()
         for row in self._stored.rows.values():
             self._put(row)
+        self.tally.count_again()
         for allocation in self._allocations.values():
-            self._count(allocation)
+            self.tally.see(allocation)
 
     def rows_changed(self, changes: Iterable[tuple[Row | None, Row | None]]) -> None:
         """A commit stands."""
@@ -72,18 +81,20 @@ class Gatherer:
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """An allocation changed: its end may be known better, and it may have used more."""
-        if change.new is not None:
-            self._count(change.new)
         one = change.new or change.old
         if one is None:
             return
-        if change.new is None:
-            self.scoring.shares.forget(self._runs.pop(one.metadata.uid, ()), self._clock.now())
+        if change.new is not None:
+            self.tally.see(change.new)
+        else:
+            self.tally.forget(one.metadata.uid, self._clock.now())
         self.refresh(one.metadata.uid)
 
     def contracts_changed(self) -> None:
         """Tenants changed."""
-        self.scoring.shares.agree({name: terms_of(tenant) for name, tenant in self._tenants.items()})
+        if self.scoring.shares.agree(self._terms()):
+            self.count_again()
+        self._budgets_at = float("-inf")
         self._woken()
 
     def policies_changed(self) -> None:
@@ -98,7 +109,7 @@ class Gatherer:
         half_life = seconds(options.fair_share_half_life, HALF_LIFE)
         if half_life != self._half_life:
             self._half_life = half_life
-            self._count_again()
+            self.count_again()
         self._woken()
 
     # -- before a cycle -----------------------------------------------------------------------------
@@ -108,6 +119,9 @@ class Gatherer:
         windows = self._reservations.windows(now)
         if windows != self.scene.windows:
             self.scene.set_windows(windows)
+        if not self._budgets_at <= now < self._budgets_at + BUDGET_SECONDS:
+            self._budgets_at = now
+            self.scene.exhausted = exhausted(self.scoring.shares.meter, now)
         self.scoring.energy_price = energy_price(self._config(), now)
         if self._holders_changed:
             self._holders_changed = False
@@ -141,24 +155,14 @@ class Gatherer:
 
     # -- shares -------------------------------------------------------------------------------------
 
-    def _count(self, allocation: Allocation) -> None:
-        runs = runs_of(allocation, self._gpus)
-        if not runs:
-            return
-        for run in runs:
-            self.scoring.shares.see(run)
-        self._runs[allocation.metadata.uid] = tuple(run.key for run in runs)
-
-    def _count_again(self) -> None:
-        """Another half-life: everything that is still known is counted anew."""
+    def count_again(self) -> None:
+        """Another half-life, other budgets, or records that were restored: everything is counted anew."""
         self.scoring.shares = Shares(self._half_life)
-        self.contracts_changed()
-        for allocation in self._allocations.values():
-            self._count(allocation)
+        self.scoring.shares.agree(self._terms())
+        self.tally.count_again()
 
-    def _gpus(self, names: Sequence[str]) -> int:
-        nodes = self._nodes.nodes
-        return sum(max(1, nodes[name].status.capabilities.gpus) if name in nodes else 1 for name in names)
+    def _terms(self) -> dict[str, Terms]:
+        return {name: terms_of(tenant) for name, tenant in self._tenants.items()}
 
 
 def holder_key(row: Row) -> str:

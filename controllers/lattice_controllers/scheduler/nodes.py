@@ -162,6 +162,10 @@ class Nodes:
         """Whether these are hollow nodes."""
         return any(facts.hollow for index in indices if (facts := self.machine.nodes.get(index)) is not None)
 
+    def gpus(self, indices: Iterable[int]) -> int:
+        """GPUs of these nodes together."""
+        return sum(facts.gpus for index in indices if (facts := self.machine.nodes.get(index)) is not None)
+
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
         """(node, attempt) that nodes of a plan's group run although no plan names it."""
         return [

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lattice.accounting.records import Records
+from lattice.accounting.settlement import is_settled
 from lattice.daemon import process
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -27,6 +29,7 @@ from lattice.kube.resources import (
     PLANS,
     RESERVATIONS,
     TENANTS,
+    USAGE_RECORDS,
     VCLUSTERS,
 )
 from lattice.ledger.commit import Book
@@ -39,6 +42,7 @@ from lattice.scheduling.scene import Scene
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Ledger, Node, NodeIndex, Plan, Tenant, VCluster
 from lattice.views.reservation import Reservation
+from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.answers import Desk
 from lattice_controllers.scheduler.bounds import Bounds
@@ -142,16 +146,19 @@ class Term:
             cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=lambda _change: self._policies()
         )
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=lambda _change: self._policies())
+        self.records = Records()
+        self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
         self.allocations = Allocations(
             cluster, clock, self.committer.stored, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
             vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
+            settled=lambda allocation: is_settled(allocation, self.records),
         )  # fmt: skip
         scene = Scene(self.nodes.machine)
         self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=lambda: self.loop.wake(), stopped=stopped)
         self.gatherer = Gatherer(
             scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=lambda: self.configs.objects.get("lattice"),
-            woken=lambda: self.loop.wake(),
+            woken=lambda: self.loop.wake(), records=self.records,
         )  # fmt: skip
         self.bounds = Bounds(clock, scene, measured)
         self.recorder = Recorder(
@@ -190,7 +197,7 @@ class Term:
             cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
         )
         self.informers: list[Informer[Any]] = [
-            self.tenants, self.vclusters, self.configs, self.leases,
+            self.tenants, self.vclusters, self.configs, self.leases, self.usage,
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
@@ -245,6 +252,19 @@ class Term:
             self.forecasts.learn(change.new)
         elif change.old is not None:
             self.forecasts.forget(change.old.metadata.uid)
+
+    def _on_record(self, change: Change[UsageRecord]) -> None:
+        """A usage record has grown: what it holds counts from there, and allocations that waited for it may go."""
+        restarts = self.records.restarts
+        rows = self.records.put(change.new) if change.new is not None else []
+        if change.new is None:
+            self.records.drop(change.key)
+        if not self.working:
+            return  # everything is counted once everything is read
+        if self.records.restarts != restarts:
+            self.gatherer.count_again()
+        self.gatherer.tally.settle(rows)
+        self.allocations.touch({row.uid for row in rows})
 
     def _contracts(self) -> None:
         self._tenants_dirty.set()

@@ -22,11 +22,12 @@ from lattice.models.node import LatticeNode
 from lattice.models.reservation import Reservation
 from lattice.models.shape import GROUP, VERSION, Column, Kind, Meta
 from lattice.models.tenant import Tenant
+from lattice.models.usage import UsageRecord
 from lattice.models.vcluster import VCluster
 from lattice_dev.generate.placing import place_rules
 
 KINDS: Final[tuple[type[Kind], ...]] = (
-    Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan,
+    Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan, UsageRecord,
 )  # fmt: skip
 """Every kind that Lattice serves."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple
 from decimal import Decimal
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from lattice.accounting.budgets import Allowance, Budgets, Period
 from lattice.scheduling import policies
 from lattice.scheduling.policy import BALANCED, PROFILES, Borrowing, Limits, Policy, Weights
-from lattice.scheduling.shares import Run, Terms
+from lattice.scheduling.shares import Terms
 from lattice.units import parse_time
-from lattice.views import Attempt, Config, Tenant, VCluster
+from lattice.views import Config, Tenant, VCluster
 from lattice.views.cluster import SchedulingOptions
-from tests.build import allocation, uid
 
 
 def vcluster(**spec: Any) -> VCluster:
@@ -84,31 +83,9 @@ def test_weights_are_known_exactly_before_they_are_normalised() -> None:
 def test_the_terms_of_a_tenant_are_read() -> None:
     budget = {"gpuHours": 100, "nodeHours": 7, "periodDays": 30, "fairShareTarget": "150m", "burstAllowance": "1500m"}
     assert policies.terms_of(msgspec.convert({"metadata": {"name": "a"}, "spec": {"budget": budget}}, Tenant)) == Terms(
-        target=0.15, burst_allowance=1.5, gpu_hours=100.0, node_hours=7.0, period=30 * 86400.0
+        target=0.15, burst_allowance=1.5, budgets=Budgets(Allowance(100.0, 7.0), period=Period(seconds=30 * 86400.0))
     )
     assert policies.terms_of(msgspec.convert({"metadata": {"name": "a"}}, Tenant)) == Terms()
-
-
-def gpus(names: Sequence[str]) -> int:
-    return 4 * len(names)
-
-
-def test_every_attempt_that_ran_is_a_run() -> None:
-    times = [f"2026-01-0{day}T00:00:00Z" for day in range(1, 6)]
-    attempts = (
-        Attempt(attempt=1, nodes="nid[001-003]", start_time=times[0], end_time=times[1]),
-        Attempt(attempt=2, nodes="nid001", end_time=times[2]),
-    )
-    made = allocation(1, status_attempt=3, status_nodes="nid[001-002]", status_start_time=times[3], status_attempts=attempts)
-    assert policies.runs_of(made, gpus) == [
-        Run(f"{uid(1)}/1", "physics", "alice", 3, 12, parse_time(times[0]), parse_time(times[1])),
-        Run(f"{uid(1)}/3", "physics", "alice", 2, 8, parse_time(times[3])),
-    ]
-
-
-def test_what_never_started_is_no_run() -> None:
-    assert policies.runs_of(allocation(1), gpus) == []
-    assert policies.runs_of(allocation(1, status_attempt=1, status_nodes="nid001"), gpus) == []
 
 
 def test_the_price_of_electricity_is_known_for_the_time_that_it_was_given_for() -> None:

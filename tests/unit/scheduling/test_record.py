@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lattice.accounting.budgets import Allowance, Budgets
 from lattice.errors import Corrupt
 from lattice.scheduling import record_rows
 from lattice.scheduling.chronicle import Chronicler, Reader, Turn, encoded
@@ -47,7 +48,7 @@ class Site:
         self.lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
         self.scene = Scene(machine, policies={name: self.some_policy(name) for name in VCLUSTERS})
         self.scoring = Scoring(Shares(), self.scene.policies, energy_price=roll.choice((None, 0.25)))
-        self.scoring.shares.agree({"t": Terms(target=0.3, node_hours=5.0), "s": Terms()})
+        self.scoring.shares.agree({"t": Terms(target=0.3, budgets=Budgets(Allowance(node_hours=5.0))), "s": Terms()})
         if roll.random() < 0.8:
             self.scene.scorings = dict.fromkeys(VCLUSTERS, self.scoring)
         self.scene.power = PowerBudget(roll.choice((None, 3000)))

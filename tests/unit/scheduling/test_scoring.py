@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.accounting.budgets import Allowance, Budgets
 from lattice.scheduling import cost
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Score
@@ -59,10 +60,10 @@ def of(made: Scoring, *jobs: Candidate, on: Machine | None = None, now: float = 
     return list(made.score(jobs, on or machine(("g0", 4, "a")), now))
 
 
-def shares_of(**used: int) -> Shares:
+def shares_of(terms: Terms | None = None, **used: int) -> Shares:
     """Users of physics and how many nodes each used in the last hour; chemistry used none."""
     shares = Shares()
-    shares.agree({"physics": Terms(target=0.5), "chemistry": Terms(target=0.5)})
+    shares.agree({"physics": terms or Terms(target=0.5), "chemistry": Terms(target=0.5)})
     for user, nodes in used.items():
         shares.see(Run(f"{user}/1", "physics", user, nodes, 0, NOW - HOUR, NOW))
     return shares
@@ -177,10 +178,9 @@ def test_the_tenant_below_its_share_goes_first() -> None:
 
 
 def test_a_used_up_budget_leaves_a_twentieth_of_the_score() -> None:
-    shares = shares_of(alice=9)
-    before = of(scoring(shares=shares), job(1))[0]
-    shares.agree({"physics": Terms(target=0.5, node_hours=1.0), "chemistry": Terms(target=0.5)})
-    after = of(scoring(shares=shares), job(1))[0]
+    before = of(scoring(shares=shares_of(alice=9)), job(1))[0]
+    spent = Terms(target=0.5, budgets=Budgets(Allowance(node_hours=1.0)))
+    after = of(scoring(shares=shares_of(spent, alice=9)), job(1))[0]
     assert (before.multiplier, after.multiplier) == (1.0, cost.LEAST_MULTIPLIER)
     assert after.total == pytest.approx(before.total * cost.LEAST_MULTIPLIER)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.accounting.budgets import Allowance, Budgets, Period
 from lattice.scheduling.shares import HALF_LIFE, Run, Shares, Terms
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -19,6 +20,10 @@ def run(
     number: int, tenant: str = "physics", *, start: float, end: float | None, nodes: int = 1, gpus: int = 0, user: str = "alice"
 ) -> Run:
     return Run(f"uid-{number}/1", tenant, user, nodes, gpus, start, end)
+
+
+def agreed(*, gpu_hours: float = 0.0, node_hours: float = 0.0, days: float = 90.0) -> Terms:
+    return Terms(budgets=Budgets(Allowance(gpu_hours, node_hours), period=Period(seconds=days * DAY)))
 
 
 def history(*runs: Run, terms: dict[str, Terms] | None = None) -> Shares:
@@ -72,11 +77,11 @@ def test_the_same_history_gives_the_same_shares_in_any_order_and_told_twice(told
 @settings(deadline=None, max_examples=50)
 @given(runs(), st.floats(1, 40))
 def test_a_budget_counts_the_hours_inside_its_window_exactly(told: list[Run], days: float) -> None:
-    terms = Terms(gpu_hours=1000.0, node_hours=500.0, period=days * DAY)
+    terms = agreed(gpu_hours=1000.0, node_hours=500.0, days=days)
     shares = history(*told, terms={"physics": terms})
     for _ in range(2):
         inside = [
-            (each, max(0.0, (NOW if each.end is None else each.end) - max(each.start, NOW - terms.period)) / 3600)
+            (each, max(0.0, (NOW if each.end is None else each.end) - max(each.start, NOW - days * DAY)) / 3600)
             for each in told
             if each.tenant == "physics"
         ]
@@ -85,16 +90,16 @@ def test_a_budget_counts_the_hours_inside_its_window_exactly(told: list[Run], da
 
 
 def test_the_window_moves_with_time_and_forgets_nothing_too_early() -> None:
-    shares = history(run(1, start=NOW, end=NOW + 10 * HOUR, nodes=2), terms={"physics": Terms(node_hours=20.0, period=DAY)})
+    shares = history(run(1, start=NOW, end=NOW + 10 * HOUR, nodes=2), terms={"physics": agreed(node_hours=20.0, days=1)})
     used = [shares.utilisation("physics", NOW + hours * HOUR) for hours in (10, 24, 29, 34, 99)]
     assert used == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
 def test_the_worse_budget_decides() -> None:
     told = run(1, start=NOW - 10 * HOUR, end=NOW, nodes=1, gpus=4)
-    shares = history(told, terms={"physics": Terms(gpu_hours=100.0, node_hours=11.0)})
+    shares = history(told, terms={"physics": agreed(gpu_hours=100.0, node_hours=11.0)})
     assert shares.utilisation("physics", NOW) == pytest.approx(10 / 11)
-    shares.agree({"physics": Terms(gpu_hours=40.0, node_hours=11.0)})
+    shares.agree({"physics": agreed(gpu_hours=40.0, node_hours=11.0)})
     assert shares.utilisation("physics", NOW) == pytest.approx(1.0)
 
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from lattice import views
-from lattice.models import allocation, config, elastic_quota, ledger, node, reservation, tenant, vcluster
+from lattice.models import allocation, config, elastic_quota, ledger, node, reservation, tenant, usage, vcluster
 from lattice.views import cluster, koordinator, meta, work
+from lattice.views.usage import UsageRecord
 
 PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Allocation": (views.Allocation, allocation.Allocation),
@@ -23,6 +24,7 @@ PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Tenant": (views.Tenant, tenant.Tenant),
     "VCluster": (views.VCluster, vcluster.VCluster),
     "Reservation": (views.Reservation, reservation.Reservation),
+    "UsageRecord": (UsageRecord, usage.UsageRecord),
     "ElasticQuota": (views.ElasticQuota, elastic_quota.ElasticQuota),
     "LatticeConfig": (views.Config, config.LatticeConfig),
     "Ledger": (views.Ledger, ledger.Ledger),

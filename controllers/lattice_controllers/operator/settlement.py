@@ -1,0 +1,156 @@
+"""Settlement: attempts that have ended are written into UsageRecords, in batches, before their allocation may go.
+
+At most one write a tenant and round. A round takes what waits long enough, or at once what belongs to an allocation that is being
+deleted. Nothing is remembered between rounds but what was read: after a kill at any point the next leader goes on from the records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from lattice.accounting.charges import Charge
+from lattice.accounting.records import Records
+from lattice.accounting.settlement import Append, Open, is_settled, next_write, unsettled
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import AlreadyExists, Corrupt, LatticeError, NotFound, Stale, UnknownOutcome
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import USAGE_RECORDS
+from lattice.views import Allocation
+from lattice.views.usage import UsageRecord
+from lattice_controllers.operator.metrics import OperatorMetrics
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 1.0
+PATIENCE_SECONDS = 5.0
+"""How long an ended attempt waits for others to share a write; none where its allocation is being deleted."""
+KEYS_AT_ONCE = 1000
+"""Allocations that are looked at without letting others run."""
+
+
+class Settlement:
+    """Writes the records; `records` is what it has read of them."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics) -> None:
+        self.records = Records()
+        self.informer: Informer[UsageRecord] = Informer(
+            cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record, freeze=True
+        )
+        self._cluster = cluster
+        self._clock = clock
+        self._allocations = allocations
+        self._measured = measured
+        self._waiting: dict[str, dict[str, float]] = {}
+        """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """An allocation changed: what ended is to be settled."""
+        allocation = change.new
+        if allocation is None or not (allocation.status.attempts or allocation.status.end_time):
+            return
+        if not self.informer.synced.is_set() or unsettled(allocation, self.records):
+            self._want(change.key, allocation)
+
+    def is_settled(self, allocation: Allocation) -> bool:
+        """Whether every attempt of a final allocation stands in the records."""
+        return self.informer.synced.is_set() and is_settled(allocation, self.records)
+
+    @property
+    def backlog(self) -> int:
+        """Allocations with something that is not settled."""
+        return sum(map(len, self._waiting.values()))
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        await self.informer.synced.wait()
+        while True:
+            await self.round()
+            await self._clock.sleep(ROUND_SECONDS)
+
+    async def round(self, *, all_of_it: bool = False) -> None:
+        """Settle what is due of every tenant; `all_of_it`: what waits for company too."""
+        now = self._clock.monotonic()
+        for tenant, keys in list(self._waiting.items()):
+            if all_of_it or min(keys.values(), default=float("inf")) <= now:
+                await self._tried(tenant)
+        self._measured.unsettled.set(self.backlog)
+
+    async def _tried(self, tenant: str) -> None:
+        try:
+            await self._settle(tenant)
+        except Corrupt:
+            raise
+        except LatticeError as error:
+            event(log, "SettlementFailed", logging.WARNING, tenant=tenant, reason=error.reason, message=error.message)
+
+    async def _settle(self, tenant: str) -> None:
+        """Write until nothing of the tenant is unsettled; what changed meanwhile is read again, and comes with the next round."""
+        waiting = self._waiting[tenant]
+        while keys := list(islice(waiting, KEYS_AT_ONCE)):
+            charges = self._charges(tenant, keys)
+            while (write := next_write(self.records, tenant, charges)) is not None:
+                try:
+                    self._take(await self._write(write))
+                except (Stale, NotFound, AlreadyExists, UnknownOutcome) as error:
+                    event(log, "RecordsReadAgain", tenant=tenant, reason=error.reason)
+                    await self._read_again(tenant)
+                    return
+                charges = [charge for charge in charges if not self.records.holds(charge.uid, charge.attempt)]
+            for key in keys:
+                allocation = self._allocations.get(key)
+                if allocation is None or not unsettled(allocation, self.records):
+                    waiting.pop(key, None)
+        if not waiting:
+            self._waiting.pop(tenant, None)
+
+    async def _write(self, write: Append | Open) -> UsageRecord:
+        self._measured.settlements.inc()
+        match write:
+            case Append(page, text, sealed):
+                patch = {"metadata": {"resourceVersion": page.version}, "spec": {"rows": text, "sealed": sealed}}
+                return await self._cluster.patch(USAGE_RECORDS, page.name, patch, type=UsageRecord)
+            case Open(name, tenant, month, part, text):
+                body: dict[str, Any] = {
+                    "apiVersion": USAGE_RECORDS.api_version,
+                    "kind": USAGE_RECORDS.kind,
+                    "metadata": {"name": name, "labels": {"lattice.dev/tenant": tenant}},
+                    "spec": {"tenant": tenant, "month": month, "part": part, "sealed": False, "rows": text},
+                }
+                return await self._cluster.create(USAGE_RECORDS, body, type=UsageRecord)
+
+    def _charges(self, tenant: str, keys: Iterable[str]) -> list[Charge]:
+        """What is unsettled now of these allocations of the tenant."""
+        found: list[Charge] = []
+        for key in keys:
+            allocation = self._allocations.get(key)
+            if allocation is not None and allocation.spec.tenant == tenant:
+                found += unsettled(allocation, self.records)
+        return found
+
+    async def _read_again(self, tenant: str) -> None:
+        listing = await self._cluster.list(USAGE_RECORDS, type=UsageRecord, labels=f"lattice.dev/tenant={tenant}")
+        for record in listing.items:
+            self._take(record)
+
+    def _take(self, record: UsageRecord) -> None:
+        self._measured.settled.inc(len(self.records.put(record)))
+
+    def _on_record(self, change: Change[UsageRecord]) -> None:
+        if change.new is not None:
+            self._take(change.new)
+        elif change.old is not None:
+            event(log, "UsageRecordGone", logging.WARNING, record=change.key)
+            self.records.drop(change.old.metadata.name)
+            for key, allocation in self._allocations.items():
+                if unsettled(allocation, self.records):
+                    self._want(key, allocation)
+
+    def _want(self, key: str, allocation: Allocation) -> None:
+        due = self._clock.monotonic() + (0.0 if allocation.metadata.deletion_timestamp else PATIENCE_SECONDS)
+        waiting = self._waiting.setdefault(allocation.spec.tenant, {})
+        waiting[key] = min(due, waiting.get(key, due))

@@ -1,0 +1,188 @@
+"""Budgets: what was agreed with a tenant, in which period it counts, and how it stands (book, "Quota Enforcement", "Soft Quotas").
+
+A budget of hours is the tenant's, a project's in it, or each user's. Hours of a rolling window, or since the beginning of the month,
+quarter or year (UTC). An outside source, while what it told is fresh, takes precedence for the tenant's own budget. Times are seconds
+since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from lattice.errors import Rejected
+from lattice.units import parse_duration, parse_quantity, parse_time
+from lattice.views.cluster import Tenant
+
+DAY: Final = 86400.0
+ROLLING, MONTH, QUARTER, YEAR = "Rolling", "Month", "Quarter", "Year"
+_MONTHS: Final = {MONTH: 1, QUARTER: 3, YEAR: 12}
+INTERNAL, EXTERNAL = "Internal", "External"
+OF_TENANT, OF_PROJECT, OF_USER = "Tenant", "Project", "User"
+
+
+class Scope(NamedTuple):
+    """Whose budget: the tenant's (name empty), or that of a project or a user in it."""
+
+    kind: str
+    tenant: str
+    name: str = ""
+
+    @property
+    def words(self) -> str:
+        """As sentences name it."""
+        if self.kind == OF_TENANT:
+            return f'tenant "{self.tenant}"'
+        return f'{"project" if self.kind == OF_PROJECT else "user"} "{self.name}" of tenant "{self.tenant}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Hours in a period; 0: no such budget."""
+
+    gpu_hours: float = 0.0
+    node_hours: float = 0.0
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a budget at all."""
+        return self.gpu_hours > 0 or self.node_hours > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Which hours count: a rolling window of so many seconds, or since the beginning of the calendar's month, quarter or year."""
+
+    kind: str = ROLLING
+    seconds: float = 90 * DAY
+
+    def begin(self, now: float) -> float:
+        """The beginning of the period that holds now."""
+        return now - self.seconds if self.kind == ROLLING else self._start(now, 0)
+
+    def end(self, now: float) -> float | None:
+        """When the present period ends and the next one begins; None: a rolling window has no end."""
+        return None if self.kind == ROLLING else self._start(now, 1)
+
+    def _start(self, now: float, ahead: int) -> float:
+        length = _MONTHS[self.kind]
+        moment = datetime.fromtimestamp(now, UTC)
+        months = (moment.year * 12 + moment.month - 1) // length * length + ahead * length
+        return datetime(months // 12, months % 12 + 1, 1, tzinfo=UTC).timestamp()
+
+    @property
+    def words(self) -> str:
+        """As sentences name it."""
+        return f"in the last {self.seconds / DAY:g} days" if self.kind == ROLLING else f"this {self.kind.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What an outside source told of the tenant's budget; it counts until `until`."""
+
+    name: str
+    used: Allowance
+    limit: Allowance
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """All budgets of one tenant."""
+
+    whole: Allowance = Allowance()
+    projects: Mapping[str, Allowance] = field(default_factory=dict)
+    per_user: Allowance = Allowance()
+    period: Period = Period()
+    queues: bool = False
+    """`onExhausted: Queue`: at the end of a budget work waits; else its score falls."""
+    outside: Outside | None = None
+
+    @property
+    def counted(self) -> tuple[object, ...]:
+        """What decides which hours are kept; where it changes, everything is counted again."""
+        return self.whole.given, tuple(sorted(name for name, one in self.projects.items() if one.given)), self.per_user.given, self.period
+
+    def allowance(self, scope: Scope) -> Allowance:
+        """The budget of one of its scopes; an empty one where there is none."""
+        if scope.kind == OF_TENANT:
+            return self.whole
+        return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
+
+    def scopes(self, tenant: str, user: str, project: str) -> list[Scope]:
+        """Whose budgets apply to work of this user and project."""
+        found = [Scope(OF_TENANT, tenant)] if self.whole.given or self.outside is not None else []
+        if project in self.projects and self.projects[project].given:
+            found.append(Scope(OF_PROJECT, tenant, project))
+        if self.per_user.given:
+            found.append(Scope(OF_USER, tenant, user))
+        return found
+
+
+NO_BUDGETS: Final = Budgets()
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How one budget stands: hours used and agreed in the period [begin, end); end None: a rolling window."""
+
+    scope: Scope
+    used: Allowance
+    limit: Allowance
+    begin: float
+    end: float | None
+    source: str = INTERNAL
+    told_by: str = ""
+    """The outside source, where that is what counts."""
+
+    @property
+    def fraction(self) -> float:
+        """Used ÷ agreed, of the worse of the two budgets; 0 without one."""
+        return max((used / limit for used, limit in self.pairs()), default=0.0)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether one of the two is used up."""
+        return self.fraction >= 1.0
+
+    def pairs(self) -> Iterable[tuple[float, float]]:
+        """(used, agreed) of GPU-hours and node-hours, where there is a budget."""
+        pairs = ((self.used.gpu_hours, self.limit.gpu_hours), (self.used.node_hours, self.limit.node_hours))
+        return ((used, limit) for used, limit in pairs if limit > 0)
+
+    @property
+    def numbers(self) -> str:
+        """`87.5 of 100 GPU-hours and 10 of 50 node-hours`."""
+        named = ((self.used.gpu_hours, self.limit.gpu_hours, "GPU-hours"), (self.used.node_hours, self.limit.node_hours, "node-hours"))
+        return " and ".join(f"{used:.6g} of {limit:.6g} {what}" for used, limit, what in named if limit > 0)
+
+
+def budgets_of(tenant: Tenant) -> Budgets:
+    """The budgets of a Tenant; what does not parse (the webhook was away) counts as not there."""
+    budget, told = tenant.spec.budget, tenant.status.external_budget
+    outside = None
+    if told is not None:
+        try:
+            outside = Outside(
+                told.source, Allowance(_hours(told.gpu_hours.used), _hours(told.node_hours.used)),
+                Allowance(_hours(told.gpu_hours.limit), _hours(told.node_hours.limit)),
+                parse_time(told.observed) + parse_duration(told.valid_for),
+            )  # fmt: skip
+        except Rejected:
+            outside = None
+    per_user = budget.per_user
+    return Budgets(
+        whole=Allowance(float(budget.gpu_hours), float(budget.node_hours)),
+        projects={one.name: Allowance(float(one.gpu_hours), float(one.node_hours)) for one in budget.projects},
+        per_user=Allowance(float(per_user.gpu_hours), float(per_user.node_hours)) if per_user is not None else Allowance(),
+        period=Period(budget.period if budget.period in _MONTHS else ROLLING, budget.period_days * DAY),
+        queues=budget.on_exhausted == "Queue",
+        outside=outside,
+    )
+
+
+def _hours(quantity: int | str) -> float:
+    return float(Decimal(parse_quantity(quantity)))

@@ -1,0 +1,159 @@
+"""What each attempt of an allocation is charged: from the time at which it got its nodes to its end, as its status has them.
+
+node-seconds = nodes × (end − commit), GPU-seconds = GPUs of these nodes × (end − commit); a node without GPUs counts none (book,
+"Internal Budget Ledger"; decisions, "Staging": hours count from the commit). Times are whole seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from lattice.lifecycle.conditions import condition
+from lattice.lifecycle.settle import is_final
+from lattice.models.conditions import FINISHED
+from lattice.units import parse_time
+from lattice.views.allocation import Allocation, Attempt, Exit
+
+COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancelled", "Requeued", "Running"
+STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
+"""How an attempt stands: the first four have ended; after Requeued another attempt followed."""
+
+_moment = lru_cache(maxsize=65536)(parse_time)
+
+
+class Charge(msgspec.Struct, frozen=True, gc=False):
+    """One attempt, or several that are no longer told apart (`first` below `attempt`); 0 as a time: there is none.
+
+    Attempt 0 is an allocation that ended without ever having had nodes.
+    """
+
+    uid: str
+    attempt: int
+    first: int
+    number: int
+    tenant: str
+    namespace: str
+    name: str
+    job: str
+    """`tags.name`."""
+    user: str
+    project: str
+    vcluster: str
+    nodes: int
+    gpus: int
+    """Of all its nodes together."""
+    submitted: int
+    committed: int
+    """When it got its nodes."""
+    started: int
+    """Its first process."""
+    ended: int
+    """0: it has not."""
+    state: str
+    reason: str
+    exit: int | None
+    node_seconds: int
+    gpu_seconds: int
+    preemption_class: int
+
+    @property
+    def summed(self) -> bool:
+        """Whether it stands for attempts that are no longer told apart: it has amounts, and neither nodes nor a commit."""
+        return not self.nodes and self.node_seconds > 0
+
+    def at(self, now: float) -> Charge:
+        """The charge up to now, where the attempt has not ended."""
+        if self.ended or not self.committed:
+            return self
+        held = max(0, int(now) - self.committed)
+        return msgspec.structs.replace(self, node_seconds=self.nodes * held, gpu_seconds=self.gpus * held)
+
+
+def charges_of(allocation: Allocation) -> list[Charge]:
+    """Every attempt that the object tells of, oldest first; the last one may be running, or not be judged yet.
+
+    What fell out of `attempts` is not among them (`fallen_out`).
+    """
+    told = [_former(allocation, entry) for entry in allocation.status.attempts]
+    present = _present(allocation)
+    return told if present is None or any(charge.attempt == present.attempt for charge in told) else [*told, present]
+
+
+def settled_only(charges: list[Charge]) -> list[Charge]:
+    """Those that have ended for good: nothing about them changes any more."""
+    return [charge for charge in charges if charge.state != RUNNING]
+
+
+def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds: int) -> Charge | None:
+    """The attempts after `upto` that fell out of `attempts` before any record held them, as one charge; None where there are none.
+
+    `upto`: the last attempt that records hold; the amounts: what they hold of this allocation up to there.
+    """
+    usage = allocation.status.usage
+    if usage is None or usage.attempts <= upto:
+        return None
+    return _charge(
+        allocation, usage.attempts, first=max(1, upto + 1), ended=_second(usage.end_time), state=REQUEUED, reason="Requeued",
+        node_seconds=max(0, usage.node_seconds - node_seconds), gpu_seconds=max(0, usage.gpu_seconds - gpu_seconds),
+    )  # fmt: skip
+
+
+def _former(allocation: Allocation, entry: Attempt) -> Charge:
+    committed, ended = _second(entry.scheduled_time or entry.start_time), _second(entry.end_time)
+    held = max(0, ended - committed) if committed and ended else 0
+    return _charge(
+        allocation, entry.attempt, first=entry.attempt, nodes=entry.node_count, gpus=entry.gpus, committed=committed,
+        started=_second(entry.start_time), ended=ended, state=REQUEUED, reason=entry.reason, exit_code=_code(entry.exit),
+        node_seconds=entry.node_count * held, gpu_seconds=entry.gpus * held,
+    )  # fmt: skip
+
+
+def _present(allocation: Allocation) -> Charge | None:
+    """The present attempt, where it has nodes or is final."""
+    status, final = allocation.status, is_final(allocation.status)
+    committed = _second(status.scheduled_time or status.start_time)
+    if not final and not (status.attempt and committed and status.node_count):
+        return None
+    finished = condition(status.conditions, FINISHED)
+    ended = _second(status.end_time or (finished.last_transition_time if finished is not None and final else None))
+    held = max(0, ended - committed) if committed and ended else 0
+    return _charge(
+        allocation, status.attempt, first=status.attempt, nodes=status.node_count if committed else 0,
+        gpus=status.gpus if committed else 0, committed=committed, started=_second(status.start_time), ended=ended,
+        state=_state(status.phase) if final else RUNNING, reason=finished.reason if finished is not None else "",
+        exit_code=_code(status.exit), node_seconds=status.node_count * held, gpu_seconds=status.gpus * held,
+    )  # fmt: skip
+
+
+def _charge(
+    allocation: Allocation, attempt: int, *, first: int, ended: int, state: str, reason: str, nodes: int = 0, gpus: int = 0,
+    committed: int = 0, started: int = 0, exit_code: int | None = None, node_seconds: int = 0, gpu_seconds: int = 0,
+) -> Charge:  # fmt: skip
+    metadata, spec, status = allocation.metadata, allocation.spec, allocation.status
+    return Charge(
+        uid=metadata.uid, attempt=attempt, first=first, number=status.number or 0, tenant=spec.tenant, namespace=metadata.namespace,
+        name=metadata.name, job=spec.tags.get("name", ""), user=spec.user, project=spec.project, vcluster=spec.vcluster, nodes=nodes,
+        gpus=gpus, submitted=_second(status.submit_time or metadata.creation_timestamp), committed=committed, started=started,
+        ended=ended, state=state, reason=reason, exit=exit_code, node_seconds=node_seconds, gpu_seconds=gpu_seconds,
+        preemption_class=spec.lifecycle.preemption_class,
+    )  # fmt: skip
+
+
+def held_seconds(begin: str | None, end: str | None) -> int:
+    """Whole seconds from one time to another, not below 0; 0 where one of them is missing."""
+    return max(0, _second(end) - _second(begin)) if begin and end else 0
+
+
+def _state(phase: str) -> str:
+    return phase if phase in (COMPLETED, CANCELLED) else FAILED
+
+
+def _second(text: str | None) -> int:
+    return int(_moment(text)) if text else 0
+
+
+def _code(ended_with: Exit | None) -> int | None:
+    return ended_with.code if ended_with is not None else None

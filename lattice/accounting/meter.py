@@ -1,0 +1,203 @@
+"""Hours in a period, kept by events, of everybody who has a budget; exact, the same in whatever order the events come.
+
+`Window` keeps when rates change; `Meter` one window of nodes and one of GPUs for each scope that has a budget. Sums are whole numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lattice.accounting.budgets import EXTERNAL, NO_BUDGETS, OF_PROJECT, OF_TENANT, OF_USER, Allowance, Balance, Budgets, Scope
+from lattice.accounting.charges import Charge
+
+_HOUR = 3_600_000
+
+
+@dataclass(slots=True)
+class Window:
+    """A rate over time: the sum of it between two moments.
+
+    Changes that lie after the beginning of the window stand in `moments` (milliseconds, ascending) and `changes`; the others are folded
+    into `before` (rates, and rates times milliseconds). The sum up to t is Σ change · (t - moment).
+    """
+
+    moments: array[int] = field(default_factory=lambda: array("q"))
+    changes: array[int] = field(default_factory=lambda: array("q"))
+    rates: int = 0
+    products: int = 0
+    before_rates: int = 0
+    before_products: int = 0
+    begin: int = -(10**18)
+
+    def add(self, at: float, change: int) -> None:
+        """The rate changes by so much at this time, in seconds."""
+        if not change:
+            return
+        moment = round(at * 1000)
+        self.rates += change
+        self.products += change * moment
+        if moment <= self.begin:
+            self.before_rates += change
+            self.before_products += change * moment
+            return
+        place = bisect_left(self.moments, moment)
+        if place < len(self.moments) and self.moments[place] == moment:
+            self.changes[place] += change
+        else:
+            self.moments.insert(place, moment)
+            self.changes.insert(place, change)
+
+    def hours(self, begin: float, now: float) -> float:
+        """Rate × hours between two times in seconds; the beginning never goes back (what was folded stays folded)."""
+        moment, start = round(now * 1000), max(round(begin * 1000), self.begin)
+        self._fold(start)
+        until_now = self.rates * moment - self.products
+        until_begin = self.before_rates * start - self.before_products
+        return max(0, until_now - until_begin) / _HOUR
+
+    def rate(self) -> int:
+        """The rate after the last change: what goes on."""
+        return self.rates
+
+    def below(self, hours: float, length: float, now: float) -> float | None:
+        """When a rolling window of so many seconds that goes on without any rate holds fewer hours; None: it holds fewer now.
+
+        `rate` of what goes on is taken to end now.
+        """
+        over = self.hours(now - length, now) - hours
+        if over < 0:
+            return None
+        wanted, reached, rate = over * _HOUR, 0.0, self.before_rates
+        at = self.begin
+        for moment, change in zip(self.moments, self.changes, strict=True):
+            gained = rate * (min(moment, round(now * 1000)) - at)
+            if rate > 0 and reached + gained > wanted:
+                break
+            reached, at, rate = reached + gained, moment, rate + change
+        return (at + (wanted - reached) / rate if rate > 0 else at) / 1000 + length + 1.0
+
+    def _fold(self, begin: int) -> None:
+        passed = bisect_right(self.moments, begin)
+        for moment, change in zip(self.moments[:passed], self.changes[:passed], strict=True):
+            self.before_rates += change
+            self.before_products += change * moment
+        if passed:
+            del self.moments[:passed], self.changes[:passed]
+        self.begin = begin
+
+
+class Meter:
+    """Hours of every scope that has a budget; `agree` says which they are."""
+
+    def __init__(self, *, every_tenant: bool = False) -> None:
+        self._every_tenant = every_tenant
+        """Whether the hours of tenants without a budget are kept, too."""
+        self._budgets: dict[str, Budgets] = {}
+        self._windows: dict[Scope, tuple[Window, Window]] = {}
+
+    def agree(self, budgets: Mapping[str, Budgets]) -> bool:
+        """The budgets of every tenant; whether other hours are to be kept than before, so that all of them have to be counted again."""
+        before = {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
+        self._budgets = dict(budgets)
+        return before != {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
+
+    def clear(self) -> None:
+        """Count anew from here on."""
+        self._windows.clear()
+
+    def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int) -> None:
+        """From this time on so many more nodes and GPUs (fewer where negative) are used."""
+        budgets = self._budgets.get(tenant)
+        if budgets is None:
+            return
+        scopes = budgets.scopes(tenant, user, project)
+        if self._every_tenant and Scope(OF_TENANT, tenant) not in scopes:
+            scopes.append(Scope(OF_TENANT, tenant))
+        for scope in scopes:
+            of_nodes, of_gpus = self._windows.setdefault(scope, (Window(), Window()))
+            of_nodes.add(at, nodes)
+            of_gpus.add(at, gpus)
+
+    def charge(self, charge: Charge, sign: int = 1) -> None:
+        """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
+        for begin, end, nodes, gpus in spans(charge):
+            self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus)
+            if end is not None:
+                self.count(charge.tenant, charge.user, charge.project, end, -sign * nodes, -sign * gpus)
+
+    def balance(self, scope: Scope, now: float) -> Balance:
+        """How a budget stands: by the outside source while that is fresh, else by what is counted here."""
+        budgets = self._budgets.get(scope.tenant, NO_BUDGETS)
+        begin, end = budgets.period.begin(now), budgets.period.end(now)
+        outside = budgets.outside
+        if scope.kind == OF_TENANT and outside is not None and now < outside.until:
+            return Balance(scope, outside.used, outside.limit, begin, end, EXTERNAL, outside.name)
+        return Balance(scope, self.used(scope, now), budgets.allowance(scope), begin, end)
+
+    def used(self, scope: Scope, now: float) -> Allowance:
+        """Hours of a scope in the present period, as counted here."""
+        windows = self._windows.get(scope)
+        if windows is None:
+            return Allowance()
+        begin = self._budgets.get(scope.tenant, NO_BUDGETS).period.begin(now)
+        return Allowance(gpu_hours=windows[1].hours(begin, now), node_hours=windows[0].hours(begin, now))
+
+    def lets_go(self, balance: Balance, now: float) -> float | None:
+        """When an exhausted budget is one no longer, if nothing more is used: the next period, or when enough has left the window.
+
+        None where that cannot be told: by an outside source.
+        """
+        if balance.source == EXTERNAL:
+            return None
+        if balance.end is not None:
+            return balance.end
+        windows, length = self._windows.get(balance.scope), now - balance.begin
+        if windows is None:
+            return None
+        ends = [
+            windows[place].below(limit, length, now)
+            for place, limit in ((0, balance.limit.node_hours), (1, balance.limit.gpu_hours))
+            if limit > 0
+        ]
+        return max((end for end in ends if end is not None), default=None)
+
+    def balances(self, tenant: str, now: float) -> Iterator[Balance]:
+        """Every budget of a tenant that somebody has drawn on, and the tenant's and its projects' in any case."""
+        budgets = self._budgets.get(tenant, NO_BUDGETS)
+        if budgets.whole.given or budgets.outside is not None:
+            yield self.balance(Scope(OF_TENANT, tenant), now)
+        for name, allowance in sorted(budgets.projects.items()):
+            if allowance.given:
+                yield self.balance(Scope(OF_PROJECT, tenant, name), now)
+        for scope in sorted(self._windows):
+            if scope.tenant == tenant and scope.kind == OF_USER:
+                yield self.balance(scope, now)
+
+    def worst(self, tenant: str, user: str, project: str, now: float) -> float:
+        """Used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""
+        budgets = self._budgets.get(tenant)
+        if budgets is None:
+            return 0.0
+        return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
+
+    def period_words(self, tenant: str) -> str:
+        """The period of a tenant's budgets, as sentences name it."""
+        return self._budgets.get(tenant, NO_BUDGETS).period.words
+
+    def queueing(self) -> list[str]:
+        """The tenants whose work waits at the end of a budget."""
+        return [name for name, budgets in self._budgets.items() if budgets.queues]
+
+
+def spans(charge: Charge) -> list[tuple[float, float | None, int, int]]:
+    """(begin, end or None, nodes, GPUs) of what a charge used: what is summed up counts as one node, and one GPU, up to its end."""
+    if charge.summed:
+        ended = float(charge.ended)
+        return [(ended - charge.node_seconds, ended, 1, 0), (ended - charge.gpu_seconds, ended, 0, 1)]
+    if not charge.committed or not charge.nodes:
+        return []
+    end = float(max(charge.ended, charge.committed)) if charge.ended else None
+    return [(float(charge.committed), end, charge.nodes, charge.gpus)]

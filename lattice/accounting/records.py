@@ -1,0 +1,203 @@
+"""UsageRecords: their rows as text (format 1, docs/explanation/formats.md), and which attempts they hold.
+
+A record belongs to one tenant and the month (UTC) in which the attempts ended; its rows are only ever appended to. When it is full
+it is sealed, and the next part is opened: so the parts of a month are one chain, of which only the last one is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, unquote
+
+from lattice.accounting.charges import Charge
+from lattice.errors import Corrupt, Rejected
+from lattice.units import decode_uid, encode_uid
+from lattice.views.usage import UsageRecord
+
+FORMAT: Final = 1
+_OPENING: Final = f"{FORMAT}\n"
+_COLUMNS: Final = 22
+_NONE: Final = "-"
+_SAFE: Final = "!#$&'()*+,/:;=?@[]~"
+NEVER: Final = -1
+"""Of an allocation that no record holds an attempt of."""
+
+
+def month_of(second: int) -> str:
+    """The month (UTC) of a time in seconds since the epoch: `2026-11`."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m")
+
+
+def record_name(tenant: str, month: str, part: int) -> str:
+    """The name of a record: `physics-2026-11`, then `physics-2026-11-1` and so on."""
+    return f"{tenant}-{month}" + (f"-{part}" if part else "")
+
+
+def encode_row(charge: Charge) -> str:
+    """One attempt as a line, with its newline; the tenant is the record's."""
+    numbers = (charge.nodes, charge.gpus, charge.submitted, charge.committed, charge.started, charge.ended)
+    columns = (
+        encode_uid(charge.uid), charge.attempt, charge.first, charge.number, _word(charge.namespace), _word(charge.name),
+        _word(charge.job), _word(charge.user), _word(charge.project), _word(charge.vcluster), *numbers, charge.state, _word(charge.reason),
+        _NONE if charge.exit is None else charge.exit, charge.node_seconds, charge.gpu_seconds, charge.preemption_class,
+    )  # fmt: skip
+    return " ".join(map(str, columns)) + "\n"
+
+
+def decode_row(line: str, tenant: str) -> Charge:
+    """The attempt of a line; raises Corrupt where it is none."""
+    parts = line.split(" ")
+    if len(parts) < _COLUMNS:
+        raise Corrupt(f"a usage row has {len(parts)} columns instead of {_COLUMNS}: {line[:80]!r}", reason="UsageRecordBroken")
+    try:
+        return Charge(
+            decode_uid(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), tenant, _text(parts[4]), _text(parts[5]), _text(parts[6]),
+            _text(parts[7]), _text(parts[8]), _text(parts[9]), int(parts[10]), int(parts[11]), int(parts[12]), int(parts[13]),
+            int(parts[14]), int(parts[15]), parts[16], _text(parts[17]), None if parts[18] == _NONE else int(parts[18]),
+            int(parts[19]), int(parts[20]), int(parts[21]),
+        )  # fmt: skip
+    except (ValueError, Rejected) as error:
+        raise Corrupt(f"a usage row cannot be read: {line[:80]!r}: {error}", reason="UsageRecordBroken") from error
+
+
+def rows_text(charges: Iterable[Charge], before: str = "") -> str:
+    """The rows of a record with these appended to those before."""
+    return (before or _OPENING) + "".join(map(encode_row, charges))
+
+
+def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
+    """The attempts of a record's rows, from the character `begin` on (0: all)."""
+    if not begin:
+        opening, newline, _ = text.partition("\n")
+        if not newline or opening != str(FORMAT):
+            raise Corrupt(
+                f"the rows of a UsageRecord have format {opening[:20]!r}, and this program reads {FORMAT}; use the version that wrote them",
+                reason="UsageRecordBroken",
+            )
+        begin = len(_OPENING)
+    for line in text[begin:].split("\n")[:-1]:
+        yield decode_row(line, tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One record as it was last seen: `version` is its resourceVersion, `text` its rows."""
+
+    name: str
+    tenant: str
+    month: str
+    part: int
+    version: str
+    sealed: bool
+    text: str
+
+
+class Records:
+    """Every record as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
+
+    An attempt stands in one row: whoever writes sees to it (`settlement`), and `validate` finds where that is broken.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Page] = {}
+        """By name."""
+        self.restarts = 0
+        """How often rows went away, which only a restored or meddled-with server does: who has counted rows counts them again."""
+        self._upto: dict[str, int] = {}
+
+    def put(self, record: UsageRecord) -> list[Charge]:
+        """A record is there, or has grown: the rows that are new. An older version than the one known changes nothing."""
+        page = page_of(record)
+        before = self.pages.get(page.name)
+        if before is not None and int(page.version) <= int(before.version):
+            return []
+        known = before.text if before is not None else ""
+        self.pages[page.name] = page
+        if not page.text.startswith(known):
+            self._restart()
+            return []
+        fresh = list(read_rows(page.text, page.tenant, len(known))) if page.text else []
+        for charge in fresh:
+            self._take(charge)
+        return fresh
+
+    def drop(self, name: str) -> None:
+        """A record is gone."""
+        page = self.pages.pop(name, None)
+        if page is not None and page.text:
+            self._restart()
+
+    def upto(self, uid: str) -> int:
+        """The last attempt of an allocation that the records hold, all before it included; -1: none."""
+        return self._upto.get(uid, NEVER)
+
+    def holds(self, uid: str, attempt: int) -> bool:
+        """Whether the records hold this attempt."""
+        return attempt <= self.upto(uid)
+
+    def amounts(self, uid: str, tenant: str) -> tuple[int, int]:
+        """Node-seconds and GPU-seconds that the records hold of one allocation; looks through the tenant's rows."""
+        key = encode_uid(uid)
+        node_seconds = gpu_seconds = 0
+        for page in self.pages.values():
+            if page.tenant != tenant or key not in page.text:
+                continue
+            for line in page.text.split("\n"):
+                if line.startswith(key):
+                    charge = decode_row(line, tenant)
+                    node_seconds, gpu_seconds = node_seconds + charge.node_seconds, gpu_seconds + charge.gpu_seconds
+        return node_seconds, gpu_seconds
+
+    def chain(self, tenant: str, month: str) -> list[Page]:
+        """The parts of a tenant's month, in order."""
+        pages: list[Page] = []
+        while (page := self.pages.get(record_name(tenant, month, len(pages)))) is not None:
+            pages.append(page)
+        return pages
+
+    def all_rows(self) -> Iterator[Charge]:
+        """Every row, the oldest months first."""
+        for page in sorted(self.pages.values(), key=lambda page: (page.month, page.tenant, page.part)):
+            if page.text:
+                yield from read_rows(page.text, page.tenant)
+
+    def validate(self) -> None:
+        """Read everything again; raises Corrupt where an attempt stands twice, or an allocation's last attempt is another one."""
+        upto: dict[str, int] = {}
+        seen: set[tuple[str, int]] = set()
+        for charge in self.all_rows():
+            for attempt in range(charge.first, charge.attempt + 1):
+                if (charge.uid, attempt) in seen:
+                    raise Corrupt(f"attempt {attempt} of {charge.uid} stands in the usage records twice", reason="UsageCountedTwice")
+                seen.add((charge.uid, attempt))
+            upto[charge.uid] = max(charge.attempt, upto.get(charge.uid, NEVER))
+        if upto != self._upto:
+            raise Corrupt("the index of the usage records differs from their rows", reason="UsageIndexDiffers")
+
+    def _take(self, charge: Charge) -> None:
+        if charge.attempt > self._upto.get(charge.uid, NEVER):
+            self._upto[charge.uid] = charge.attempt
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._upto = {}
+        for charge in self.all_rows():
+            self._take(charge)
+
+
+def page_of(record: UsageRecord) -> Page:
+    """The record as it stands."""
+    spec, metadata = record.spec, record.metadata
+    return Page(metadata.name, spec.tenant, spec.month, spec.part, metadata.resource_version or "0", spec.sealed, spec.rows)
+
+
+def _word(text: str) -> str:
+    """A text without blanks, in ASCII, and never empty."""
+    return "%2D" if text == _NONE else quote(text, safe=_SAFE) or _NONE
+
+
+def _text(word: str) -> str:
+    return "" if word == _NONE else unquote(word)

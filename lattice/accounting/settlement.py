@@ -1,0 +1,104 @@
+"""What is written into UsageRecords next, so that each ended attempt stands there exactly once.
+
+The parts of a tenant's month are a chain. Only its last part is appended to, with compare-and-swap on what was read; before a next
+part is made the last one is sealed, which a compare-and-swap too decides. Whoever writes from an older reading is refused by one of
+the two, or by the name of the next part, which is taken. So no attempt is written twice, whoever else writes, and killed at any
+point nothing is lost: what no record holds is settled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from lattice.accounting.charges import Charge, charges_of, fallen_out, settled_only
+from lattice.accounting.records import Page, Records, encode_row, month_of, record_name, rows_text
+from lattice.views.allocation import Allocation
+
+LARGEST: Final = 64 * 1024
+"""Bytes of the rows of one part: what one write carries at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Replace the rows of a part as it was read (`page`) by longer ones."""
+
+    page: Page
+    text: str
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Make a new part."""
+
+    name: str
+    tenant: str
+    month: str
+    part: int
+    text: str
+
+
+Write = Append | Open
+
+
+def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
+    """The attempts of an allocation that have ended for good and that no record holds, oldest first."""
+    uid, usage = allocation.metadata.uid, allocation.status.usage
+    upto = records.upto(uid)
+    charges = [charge for charge in settled_only(charges_of(allocation)) if charge.attempt > upto]
+    if usage is None or usage.attempts <= upto:
+        return charges
+    gap = fallen_out(allocation, upto, *records.amounts(uid, allocation.spec.tenant))
+    return charges if gap is None else [gap, *charges]
+
+
+def is_settled(allocation: Allocation, records: Records) -> bool:
+    """Whether the records hold every attempt of an allocation that is final."""
+    charges = settled_only(charges_of(allocation))
+    return not charges or charges[-1].attempt <= records.upto(allocation.metadata.uid)
+
+
+def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest: int = LARGEST) -> Write | None:
+    """The next thing to write for these unsettled attempts of one tenant; None when there are none.
+
+    After it was carried out, and the records show it, the same question is asked again: until nothing is left.
+    """
+    month, rows = _first_month(charges)
+    if not rows:
+        return None
+    chain = records.chain(tenant, month)
+    last = chain[-1] if chain else None
+    if last is None or last.sealed:
+        fitting = _fitting(rows, len(rows_text(())), largest) or 1
+        return Open(record_name(tenant, month, len(chain)), tenant, month, len(chain), rows_text(rows[:fitting]))
+    fitting = _fitting(rows, len(last.text), largest)
+    return Append(last, rows_text(rows[:fitting], last.text), sealed=fitting < len(rows))
+
+
+def _first_month(charges: Iterable[Charge]) -> tuple[str, list[Charge]]:
+    """The earliest month in which something is to be written, and its rows: of each allocation the first attempts without a gap.
+
+    Attempts of an allocation are written in their order whatever its clocks said, since a record that holds one holds all before it.
+    """
+    by_uid: dict[str, list[Charge]] = {}
+    for charge in sorted(charges, key=lambda charge: charge.attempt):
+        by_uid.setdefault(charge.uid, []).append(charge)
+    month = min((_month(group[0]) for group in by_uid.values()), default="")
+    groups = sorted(by_uid.values(), key=lambda group: (group[0].ended, group[0].uid))
+    return month, [charge for group in groups for charge in takewhile(lambda charge: _month(charge) == month, group)]
+
+
+def _month(charge: Charge) -> str:
+    return month_of(charge.ended or charge.submitted)
+
+
+def _fitting(rows: Sequence[Charge], taken: int, largest: int) -> int:
+    """How many of the rows fit beside so many bytes."""
+    for count, charge in enumerate(rows):
+        taken += len(encode_row(charge))
+        if taken > largest:
+            return count
+    return len(rows)

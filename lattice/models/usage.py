@@ -1,0 +1,68 @@
+"""UsageRecord: what the attempts of a tenant used that ended in one month; written by the operator alone, never changed."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lattice.models.shape import Column, Kind, Meta, Name, Part, Rule
+
+LARGEST_ROWS = 131072
+"""Bytes of the rows of one part, at most."""
+
+
+class UsageRecordSpec(Part):
+    """The rows, appended to until the part is sealed."""
+
+    tenant: Name
+    """Whose attempts."""
+    month: Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", max_length=7)]
+    """The month (UTC) in which they ended: 2026-11."""
+    part: Annotated[int, Field(ge=0, le=99999)] = 0
+    """Number of this part of the month, from 0."""
+    sealed: bool = False
+    """True: it is full, and the next part goes on."""
+    rows: Annotated[str, Field(max_length=LARGEST_ROWS)] = ""
+    """One line an attempt; format in docs/explanation/formats.md."""
+
+    rules: ClassVar = (
+        Rule(
+            "self.tenant == oldSelf.tenant && self.month == oldSelf.month && self.?part.orValue(0) == oldSelf.?part.orValue(0)",
+            "tenant, month and part of a UsageRecord never change",
+        ),
+        Rule(
+            "self.?rows.orValue('').startsWith(oldSelf.?rows.orValue(''))",
+            "the rows of a UsageRecord are only appended to: what is written stays",
+        ),
+        Rule("!oldSelf.?sealed.orValue(false) || self == oldSelf", "the part is sealed: the next part of the month goes on"),
+    )
+
+
+class UsageRecord(Kind):
+    """What the attempts of a tenant used that ended in one month, in numbered parts."""
+
+    meta: ClassVar = Meta(
+        kind="UsageRecord",
+        plural="usagerecords",
+        short_names=("usage",),
+        namespaced=False,
+        columns=(
+            Column("Tenant", ".spec.tenant"),
+            Column("Month", ".spec.month"),
+            Column("Part", ".spec.part", "integer"),
+            Column("Sealed", ".spec.sealed", "boolean"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        selectable=(".spec.tenant", ".spec.month"),
+        rules=(
+            Rule(
+                "self.metadata.name == self.spec.tenant + '-' + self.spec.month"
+                " + (self.spec.?part.orValue(0) == 0 ? '' : '-' + string(self.spec.?part.orValue(0)))",
+                "the name of a UsageRecord is TENANT-MONTH, from the second part on with its number",
+            ),
+        ),
+    )
+    kind: str = "UsageRecord"
+    spec: UsageRecordSpec
+    """The rows."""

@@ -1,0 +1,111 @@
+"""Each attempt counts once: told by its object, by the record that holds it, in whatever order, after restarts and deletions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.accounting.budgets import OF_TENANT, Allowance, Budgets, Period, Scope
+from lattice.accounting.charges import Charge
+from lattice.accounting.meter import Meter, Window
+from lattice.accounting.records import Records
+from lattice.accounting.tally import Tally
+from tests.unit.accounting.lives import live
+from tests.unit.accounting.test_records import START, Server, read, settle
+
+LATER = START + 400 * 86400
+
+
+class Sum:
+    """What counts."""
+
+    def __init__(self) -> None:
+        self.node_seconds = 0
+        self.gpu_seconds = 0
+
+    def __call__(self, charge: Charge, sign: int) -> None:
+        self.node_seconds += sign * charge.node_seconds
+        self.gpu_seconds += sign * charge.gpu_seconds
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32))
+def test_hours_equal_an_independent_sum_whoever_tells_first(seed: int) -> None:
+    roll, server = Random(seed), Server()
+    lives = [live(number, roll, START) for number in range(1, 13)]
+    records, total = Records(), Sum()
+    tally, gone = Tally(records, total), set[int]()
+    for _ in range(30):
+        life = roll.choice(lives)
+        match roll.randrange(4):
+            case 0 if life.number not in gone:
+                tally.see(life.view)
+            case 1:
+                settle(server, read(server, Records()), [life], life.tenant, largest=2000)
+            case 2:
+                for record in server.objects.values():
+                    tally.settle(records.put(record))
+            case 3 if not any(True for charge in tally.unsettled() if charge.uid == life.view.metadata.uid) and life.number not in gone:
+                tally.see(life.view)
+                tally.forget(life.view.metadata.uid, LATER)
+                gone.add(life.number)
+    for life in lives:
+        if life.number not in gone:
+            tally.see(life.view)
+    assert total.node_seconds == sum(life.node_seconds for life in lives)
+    assert total.gpu_seconds == sum(life.gpu_seconds for life in lives)
+    fresh = Sum()
+    again = Tally(records, fresh)
+    again.count_again()
+    for life in lives:
+        again.see(life.view)
+    assert (fresh.node_seconds, fresh.gpu_seconds) == (total.node_seconds, total.gpu_seconds)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(1, 9)), max_size=12), st.integers(1, 400))
+def test_a_window_is_the_integral_and_lets_go_when_it_says(spans: list[tuple[int, int, int]], length: int) -> None:
+    window, now = Window(), 600.0
+    for begin, duration, nodes in spans:
+        window.add(begin, nodes)
+        window.add(min(begin + duration, now), -nodes)
+
+    def used(at: float) -> float:
+        begin = at - length
+        return sum(nodes * max(0.0, min(first + duration, now, at) - max(first, begin)) for first, duration, nodes in spans) / 3600
+
+    assert window.hours(now - length, now) == pytest.approx(used(now))
+    limit = used(now) * 0.5
+    if limit > 0:
+        at = window.below(limit, length, now)
+        assert at is not None
+        assert used(at) < limit
+        assert used(at - 2.0) >= limit - 1e-9
+
+
+def test_a_calendar_period_counts_from_its_first_day_and_lets_go_at_its_end() -> None:
+    november, december = 1_793_491_200.0, 1_796_083_200.0  # 2026-11-01, 2026-12-01
+    meter = Meter()
+    assert meter.agree({"a": Budgets(Allowance(node_hours=10.0), period=Period("Month"), queues=True)})
+    meter.count("a", "u", "", november - 3600, 4, 0)
+    meter.count("a", "u", "", november + 3600 * 5, -4, 0)
+    balance = meter.balance(Scope(OF_TENANT, "a"), november + 86400)
+    assert balance.used.node_hours == pytest.approx(20.0)
+    assert balance.exhausted
+    assert meter.lets_go(balance, november + 86400) == december
+    assert not meter.balance(Scope(OF_TENANT, "a"), december + 1).exhausted
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "end"),
+    [
+        ("Month", 1_793_491_200.0, 1_796_083_200.0), ("Quarter", 1_790_812_800.0, 1_798_761_600.0),
+        ("Year", 1_767_225_600.0, 1_798_761_600.0), ("Rolling", 1_795_000_000.0 - 86400, None),
+    ],
+)  # fmt: skip
+def test_periods_begin_and_end_where_the_calendar_has_it(kind: str, begin: float, end: float | None) -> None:
+    period = Period(kind, 86400.0)
+    assert (period.begin(1_795_000_000.0), period.end(1_795_000_000.0)) == (begin, end)
