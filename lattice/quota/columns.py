@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Final
 
 from lattice.quota.groups import ROOT, Group, Options, Resources
@@ -21,7 +21,6 @@ LIGHT: Final = 2**53
 NO_CUT: Final = 2**63 - 1
 
 Column = MutableSequence[int]
-_NOBODY: Final = Group("")
 
 
 class Columns:
@@ -42,7 +41,11 @@ class Columns:
             self.last.append(len(self.names))
         self.slots = {name: at for at, name in enumerate(self.names)}
         self.groups = [Group(ROOT, parent="", is_parent=True), *(groups[name] for name in self.names[1:])]
-        self.keys = list(dict.fromkeys([*total, *(key for group in self.groups for key in _keys(group))]))
+        booked = [[group.booked(amounts) for amounts in (group.request, group.used, group.non_preemptible_used)] for group in self.groups]
+        resources = (
+            amounts for group, own in zip(self.groups, booked, strict=True) for amounts in (group.max, group.min, group.floor, *own)
+        )
+        self.keys = list(dict.fromkeys([*total, *(key for amounts in resources for key in amounts)]))
         self.index = {key: at for at, key in enumerate(self.keys)}
         self.width = len(self.names) + 1
         """One slot more than there are groups: it is always empty, and stands for nobody."""
@@ -53,25 +56,24 @@ class Columns:
         """The resources that the total has: the mins of others do not shrink."""
         self.guaranteeing = any(self.guarantees[1:]) or any(group.floor for group in self.groups)
         self.literal = options.raw_weight
-        self.bound = [sum(map(sum, (_amounts(group, key) for group in self.groups))) for key in self.keys]
+        parts = [[group.min, group.floor, *own] for group, own in zip(self.groups, booked, strict=True)]
+        self.bound = [sum(amounts.get(key, 0) for each in parts for amounts in each) for key in self.keys]
+        """By resource: what all groups together can add to a sum, at most."""
         self.exact = any(bound >= FITS for bound in self.bound) or any(amount >= FITS for amount in total.values())
-        self._fill()
+        self._fill(booked)
 
-    def _fill(self) -> None:
-        size = len(self.keys) * self.width
-        self.least = self._column(lambda group, key: group.min.get(key, 0))
-        self.most = self._column(lambda group, key: group.max.get(key, NO_CUT if not self.exact else 1 << 400))
-        self.floor = self._column(lambda group, key: group.floor.get(key, 0))
-        self.kept = self._of(
+    def _fill(self, booked: Sequence[Sequence[Resources]]) -> None:
+        groups, size = self.groups, len(self.keys) * self.width
+        self.least = self._column([group.min for group in groups])
+        self.most = self._column([group.max for group in groups], absent=1 << 400 if self.exact else NO_CUT)
+        self.floor = self._column([group.floor for group in groups])
+        self.kept = self._column(
             [
-                group.min.get(key, 0) if guarantees else group.kept(key)
-                for key in self.keys
-                for group, guarantees in zip([*self.groups, _NOBODY], [*self.guarantees, False], strict=True)
+                group.min if guarantees else {key: group.kept(key) for key in group.min} if group.lend_limit or not group.lends else {}
+                for group, guarantees in zip(groups, self.guarantees, strict=True)
             ]
         )
-        self.asked = self._column(lambda group, key: group.booked(group.request).get(key, 0))
-        self.used = self._column(lambda group, key: group.booked(group.used).get(key, 0))
-        self.fixed = self._column(lambda group, key: group.booked(group.non_preemptible_used).get(key, 0))
+        self.asked, self.used, self.fixed = (self._column([own[at] for own in booked]) for at in range(3))
         self.allocated = self._of(self.used)
         self.limit, self.secured, self.guaranteed, self.effective, self.runtime, self.given = (self._of([0] * size) for _ in range(6))
         self.level = array("d", [0.0]) * size
@@ -84,8 +86,9 @@ class Columns:
         for k in range(len(self.keys)):
             self._sum_up(k * self.width)
 
-    def _column(self, amount: Callable[[Group, str], int]) -> Column:
-        return self._of([amount(group, key) for key in self.keys for group in (*self.groups, _NOBODY)])
+    def _column(self, rows: Sequence[Resources], *, absent: int = 0) -> Column:
+        """One column of what each slot has of each resource; the last slot has nothing."""
+        return self._of([amounts.get(key, absent) for key in self.keys for amounts in (*rows, {})])
 
     def _of(self, amounts: Sequence[int]) -> Column:
         return list(amounts) if self.exact else array("q", amounts)
@@ -205,16 +208,3 @@ class Columns:
         if any(key in self.groups[i].max for i in range(start, end)):
             return True
         return any(self.limit[k * self.width + start : k * self.width + end])
-
-
-def _keys(group: Group) -> Iterable[str]:
-    yield from group.max
-    yield from group.min
-    yield from group.floor
-    for amounts in (group.request, group.used, group.non_preemptible_used):
-        yield from group.booked(amounts)
-
-
-def _amounts(group: Group, key: str) -> list[int]:
-    """What a group can add to the sums above it."""
-    return [amounts.get(key, 0) for amounts in (group.request, group.used, group.non_preemptible_used, group.min, group.floor)]

@@ -26,11 +26,17 @@ _SURE: Final = 1 - 1e-12
 """A ratio below this part of the level is below it, whatever floating point rounds."""
 
 
+_add: Final = np.add.reduce
+_lowest: Final = np.minimum.reduce
+
+
 @dataclass(slots=True)
 class Views:
     """The columns of a tree as matrices [resource, slot] over the same memory."""
 
     least: Ints
+    least_below: Ints
+    """The sum of the mins of the set below a slot."""
     limit: Ints
     floor: Ints
     guaranteed: Ints
@@ -41,20 +47,29 @@ class Views:
     level: Floats
     keeps: Marks
     """By slot: whether it keeps its idle floor."""
-    able: Marks
-    """By slot: whether its min shrinks."""
     keeping: bool
     """Whether anybody does."""
+    able: Marks
+    """By slot: whether its min shrinks."""
     plan: list[Batch] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Batch:
-    """Sets of one depth and of about one size: their parents, and their members as [set, place]; empty places are the last slot."""
+    """Sets that are divided at once: those of one depth and of about one size, or one set."""
 
-    parents: Ints
+    parents: Ints | slice
     members: Ints | slice
-    sets: int
+    """Slots as [set, place], empty places are the last slot; or those of one set."""
+    names: list[int]
+    """The parents' slots."""
+    width: int
+    places: Ints
+
+    @property
+    def sets(self) -> int:
+        """How many there are."""
+        return len(self.names)
 
 
 def batches(columns: Columns) -> Sequence[Batch]:
@@ -67,60 +82,57 @@ def batches(columns: Columns) -> Sequence[Batch]:
 
 def batch_of(columns: Columns, p: int) -> Batch:
     """The set below one slot."""
-    return Batch(np.array([p]), slice(columns.first[p], columns.last[p]), 1)
+    first, last = columns.first[p], columns.last[p]
+    return Batch(slice(p, p + 1), slice(first, last), [p], last - first, _places(last - first))
 
 
 def divide(columns: Columns, batch: Batch) -> list[tuple[int, int]]:
     """Divide what each parent may use among its children, every resource; resource and parent of what must be divided by the rule."""
     with np.errstate(all="ignore"):  # rows that are not fit for this are divided again
         wrong = _divide(columns, _views(columns), batch)
-    again = [(k, p) for k, p in columns.heavy if p in batch.parents] if columns.heavy else []
-    if wrong.any():
-        rows = np.flatnonzero(wrong).tolist()
-        again += [(row // batch.sets, int(batch.parents[row % batch.sets])) for row in rows]
-    return again
+    again = [(k, p) for k, p in columns.heavy if p in batch.names] if columns.heavy else []
+    return again + [(row // batch.sets, batch.names[row % batch.sets]) for row in wrong]
 
 
-def _divide(columns: Columns, views: Views, batch: Batch) -> Marks:
-    """One resource a row, then one set; the columns take the shares."""
-    resources, members = len(columns.keys), batch.members
-    available = views.runtime[:, batch.parents].reshape(-1)
-    width = (members.stop - members.start) if isinstance(members, slice) else members.shape[1]
-    shape = (resources * batch.sets, width)
-
-    def rows(matrix: Ints) -> Ints:
-        return matrix[:, members].reshape(shape)
-
-    mins, wrong = _mins(columns, views, batch, available, rows(views.least))
+def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
+    """One resource a row, then one set; the columns take the shares; the rows that are not sure."""
+    resources, members, parents = len(columns.keys), batch.members, batch.parents
+    shape = (resources * batch.sets, batch.width)
+    limits, weights = views.limit[:, members].reshape(shape), views.weight[:, members].reshape(shape)
+    available, level = views.runtime[:, parents].reshape(-1), views.level[:, parents].reshape(-1)
+    mins, wrong = _mins(columns, views, batch, available)
     floors = mins
     if columns.guaranteeing:
-        floors = np.maximum(np.maximum(mins, rows(views.floor)), rows(views.guaranteed))
-    keeps = np.broadcast_to(views.keeps[members], (resources, batch.sets, width)).reshape(shape) if views.keeping else None
-    level = views.level[:, batch.parents].reshape(-1)
-    shares, unsure = _shares(available, floors, rows(views.limit), rows(views.weight), keeps, level)
-    three = (resources, width) if isinstance(members, slice) else (resources, batch.sets, width)
+        stated, secured = views.floor[:, members].reshape(shape), views.guaranteed[:, members].reshape(shape)
+        floors = np.maximum(np.maximum(mins, stated), secured)
+    shares = np.minimum(limits, floors)
+    needs = limits - shares
+    if views.keeping:
+        keeps = np.broadcast_to(views.keeps[members], (resources, batch.sets, batch.width)).reshape(shape)
+        shares = np.where(keeps, floors, shares)
+    wrong += _water(available, shares, needs, weights, level, batch.places)
+    three = (resources, batch.width) if isinstance(members, slice) else (resources, batch.sets, batch.width)
     views.effective[:, members] = mins.reshape(three)
     views.runtime[:, members] = shares.reshape(three)
-    views.given[:, batch.parents] = available.reshape(resources, -1)
-    views.level[:, batch.parents] = level.reshape(resources, -1)
-    return wrong | unsure
+    views.given[:, parents] = available.reshape(resources, -1)
+    views.level[:, parents] = level.reshape(resources, -1)
+    return wrong
 
 
-def _mins(columns: Columns, views: Views, batch: Batch, available: Ints, least: Ints) -> tuple[Ints, Marks]:
+def _mins(columns: Columns, views: Views, batch: Batch, available: Ints) -> tuple[Ints, list[int]]:
     """The mins in effect; and the rows in which they are too large for this."""
-    sums = least.sum(axis=1)
-    wrong = sums >= LIGHT
-    rows = np.flatnonzero((sums > available) & ~wrong)
+    least = views.least[:, batch.members].reshape(-1, batch.width)
+    sums = views.least_below[:, batch.parents].reshape(-1)
+    rows = (sums > available).nonzero()[0]
     if rows.size:
-        parents = batch.parents.tolist()
-        rows = rows[[columns.counts(row // batch.sets, parents[row % batch.sets]) for row in rows.tolist()]]
-    wrong &= sums > available
+        rows = rows[[columns.counts(row // batch.sets, batch.names[row % batch.sets]) for row in rows.tolist()]]
     if not rows.size:
-        return least, wrong
+        return least, []
+    wrong: list[int] = rows[sums[rows] >= LIGHT].tolist()
     able = views.able[batch.members].reshape(batch.sets, -1)[rows % batch.sets]
     old = least[rows]
-    able_mins = np.where(able, old, 0)
-    scalable = able_mins.sum(axis=1)
+    able_mins = old * able
+    scalable = _add(able_mins, axis=1)
     rest = np.maximum(available[rows] - (sums[rows] - scalable), 0)
     quotient, _ = _proportion(able_mins, rest[:, None], np.maximum(scalable, 1)[:, None])
     mins = least.copy()
@@ -128,68 +140,70 @@ def _mins(columns: Columns, views: Views, batch: Batch, available: Ints, least: 
     return mins, wrong
 
 
-def _shares(available: Ints, floors: Ints, limits: Ints, weights: Ints, keeps: Marks | None, level: Floats) -> tuple[Ints, Marks]:
-    """What each may use of what its row has; the levels found; and the rows that are not sure."""
-    shares = np.minimum(limits, floors)
-    if keeps is not None:
-        shares = np.where(keeps, floors, shares)
-    needs = np.where(weights > 0, np.maximum(limits - floors, 0), 0)
-    pool = available - shares.sum(axis=1)
-    wanted = needs.sum(axis=1)
-    unsure = np.zeros(len(available), dtype=np.bool_)
-    plenty = (wanted <= pool) & (wanted > 0)
-    if plenty.all():
-        return shares + needs, unsure
-    shares += np.where(plenty[:, None], needs, 0)
-    rows = np.flatnonzero((pool > 0) & (wanted > pool))
-    if rows.size:
-        picked = slice(None) if rows.size == len(available) else rows
-        hungry = needs[picked]
-        found, gain, failed = _pour(pool[picked], hungry, np.where(hungry > 0, weights[picked], 0), level[picked])
-        shares[rows] += gain
-        level[rows] = found
-        unsure[rows] = failed
-    return shares, unsure
+def _water(available: Ints, shares: Ints, needs: Ints, weights: Ints, level: Floats, places: Ints) -> list[int]:
+    """Add to the shares, which are floors or less, what each gains, and keep the levels; the rows that are not sure."""
+    needs = needs * (weights > 0)
+    pool = available - _add(shares, axis=1)
+    wanted = _add(needs, axis=1)
+    enough = wanted <= pool
+    short = (pool > 0) & ~enough
+    if not short.any():
+        shares += needs * enough[:, None]
+        return []
+    if short.all():
+        gain, failed = _pour(pool, needs, weights, level, places)
+        shares += gain
+        return failed.nonzero()[0].tolist() if failed.any() else []
+    rows = short.nonzero()[0]
+    part = level[rows]
+    gain, failed = _pour(pool[rows], needs[rows], weights[rows], part, places)
+    shares += needs * enough[:, None]
+    shares[rows] += gain
+    level[rows] = part
+    wrong: list[int] = rows[failed].tolist()
+    return wrong
 
 
-def _pour(pool: Ints, needs: Ints, weights: Ints, level: Floats) -> tuple[Floats, Ints, Marks]:
-    """Share each row's pool, which is less than its needs: the level, what each gains, the rows that are not sure."""
-    full, left, power, level = _search(pool, needs, weights, level)
-    broken = (left <= 0) | (power <= 0)
+def _pour(pool: Ints, needs: Ints, weights: Ints, level: Floats, places: Ints) -> tuple[Ints, Marks]:
+    """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure; keeps the level."""
+    weights = weights * (needs > 0)
+    full, left, power = _search(pool, needs, weights, level)
+    broken = np.minimum(left, power) <= 0
     for _ in range(_CHECKS):
-        quotient, remainder = _proportion(np.where(full, 0, weights), left[:, None], power[:, None])
-        more = ~full & ((needs < quotient) | ((needs == quotient) & (remainder > 0)))
-        failed = more.any(axis=1)
-        if not failed.any():
+        rest = ~full
+        quotient, remainder = _proportion(weights * rest, left[:, None], power[:, None])
+        lacking = needs - quotient
+        more = rest & ((lacking < 0) | ((lacking == 0) & (remainder > 0)))
+        if not more.any():
+            failed = broken
             break
         full |= more
-        left = pool - np.where(full, needs, 0).sum(axis=1)
-        power = np.where(full, 0, weights).sum(axis=1)
-        broken |= (left < 0) | (power <= 0)
+        left = pool - _add(needs * full, axis=1)
+        power = _add(weights * ~full, axis=1)
+        broken |= np.minimum(left, power) <= 0
         power = np.maximum(power, 1)
-    units = left - np.where(full, 0, quotient).sum(axis=1)
-    gain = np.where(full, needs, quotient) + _largest(np.where(full, 0, remainder), units, power)
-    return level, gain, failed | broken
+    else:
+        failed = broken | more.any(axis=1)
+    gain = quotient + needs * full  # the quotient of those who are full is 0
+    return gain + _largest(remainder, pool - _add(gain, axis=1), power, places), failed
 
 
-def _search(pool: Ints, needs: Ints, weights: Ints, level: Floats) -> tuple[Marks, Ints, Ints, Floats]:
+def _search(pool: Ints, needs: Ints, weights: Ints, level: Floats) -> tuple[Marks, Ints, Ints]:
     """Who has all he needs at the level, what is left for the others, and their weight; from any level, in a few steps."""
     ratios = needs / np.maximum(weights, 1)
-    every = weights.sum(axis=1)
     full = ratios <= level[:, None]
     for _ in range(_SEARCHES):
-        left = pool - np.where(full, needs, 0).sum(axis=1)
-        power = every - np.where(full, weights, 0).sum(axis=1)
-        high = (left <= 0) | (power <= 0)
-        if high.any():
-            left, power = np.where(high, pool, left), np.where(high, every, power)
-            full &= ~high[:, None]
-        level = left / power
+        left = pool - _add(needs * full, axis=1)
+        power = _add(weights * ~full, axis=1)
+        if _lowest(left) <= 0 or _lowest(power) <= 0:  # the level was too high to start from
+            full &= (np.minimum(left, power) > 0)[:, None]
+            left, power = pool - _add(needs * full, axis=1), _add(weights * ~full, axis=1)
+        level[:] = left / power
         now = ratios <= (level * _SURE)[:, None]
-        if (now == full).all():
-            return full, left, power, level
+        if not (now != full).any():
+            break
         full = now
-    return full, left, power, level
+    return full, left, power
 
 
 def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
@@ -197,27 +211,42 @@ def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
 
     The product may pass 2^63: its remainder is right all the same, since it is found modulo 2^64 and is small.
     """
-    whole, part = np.divmod(pool, power)
+    whole = pool // power
+    part = pool - whole * power
     quotient = (weights * (part / power)).astype(np.int64)
     remainder = weights * part - quotient * power
     again = remainder // power
-    exact: Ints = weights * whole + quotient + again
-    return exact, remainder - again * power
+    quotient += again
+    quotient += weights * whole
+    remainder -= again * power
+    return quotient, remainder
 
 
-def _largest(remainders: Ints, units: Ints, power: Ints) -> Ints:
+def _largest(remainders: Ints, units: Ints, power: Ints, places: Ints) -> Ints:
     """One unit for each of the largest remainders of a row, as many as it has units; the first of equals comes first."""
     rows, width = remainders.shape
-    places = np.arange(width - 1, -1, -1)
     if float(power.max()) * width < LIGHT * 256:
         ranked = remainders * width + places
         order = np.sort(ranked, axis=1)
-        bar = order[np.arange(rows), np.clip(width - units, 0, width - 1)]
-        return ((ranked >= bar[:, None]) & (units > 0)[:, None]).astype(np.int64)
+        bar = order[np.arange(rows), np.minimum(np.maximum(width - units, 0), width - 1)]
+        bar += units <= 0
+        extra: Ints = (ranked >= bar[:, None]).astype(np.int64)
+        return extra
     order = np.argsort(-remainders, axis=1, kind="stable")
     extra = np.zeros_like(remainders)
     np.put_along_axis(extra, order, (np.arange(width) < units[:, None]).astype(np.int64), axis=1)
     return extra
+
+
+def _places(width: int) -> Ints:
+    """What breaks a tie: the first place has the most."""
+    found = _PLACES.get(width)
+    if found is None:
+        found = _PLACES[width] = np.arange(width - 1, -1, -1)
+    return found
+
+
+_PLACES: Final[dict[int, Ints]] = {}
 
 
 def _views(columns: Columns) -> Views:
@@ -228,13 +257,14 @@ def _views(columns: Columns) -> Views:
         def matrix(column: Any, kind: type = np.int64) -> Any:
             return np.frombuffer(column, dtype=kind).reshape(-1, width)
 
-        by_name = {
-            name: matrix(getattr(columns, name))
-            for name in ("least", "limit", "floor", "guaranteed", "weight", "runtime", "effective", "given")
-        }
+        named = ("least", "limit", "floor", "guaranteed", "weight", "runtime", "effective", "given")
+        by_name = {name: matrix(getattr(columns, name)) for name in named}
+        upto = np.concatenate([np.zeros((len(columns.keys), 1), dtype=np.int64), np.cumsum(by_name["least"], axis=1)], axis=1)
+        least_below = upto[:, columns.last] - upto[:, columns.first]
         keeps = np.array([not lends for lends in columns.lends] + [False] * (width - slots))
         able = np.array(columns.scales + [False] * (width - slots))
-        views = Views(**by_name, level=matrix(columns.level, np.float64), keeps=keeps, able=able, keeping=bool(keeps.any()))
+        level = matrix(columns.level, np.float64)
+        views = Views(**by_name, least_below=least_below, level=level, keeps=keeps, keeping=bool(keeps.any()), able=able)
         columns.vectors = views
     return views
 
@@ -253,4 +283,4 @@ def _plan(columns: Columns) -> Iterator[Batch]:
         members = np.full((len(parents), widest), len(columns.names))
         for at, p in enumerate(parents):
             members[at, : columns.last[p] - columns.first[p]] = range(columns.first[p], columns.last[p])
-        yield Batch(np.array(parents), members, len(parents))
+        yield Batch(np.array(parents), members, parents, widest, _places(widest))
