@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import TENANTS
+from lattice.kube.resources import LEDGERS, TENANTS
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
@@ -82,6 +82,77 @@ def test_where_the_tenant_says_queue_it_waits_for_headroom_and_starts_when_there
     assert all(word in said for word in ("current: 2", "requested: 1", "limit: 2")), said
     me.lattice("cancel", "full")
     assert me.ended("next")["phase"] == "Completed"
+
+
+def test_each_user_has_a_limit_that_the_ledger_holds_in_all_vclusters_together(
+    control_plane: Instance, me: Person, sam: Person, tenant: Room, admin: BlockingCluster
+) -> None:
+    bob = person(control_plane, "bob", tenant.namespace)
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes-per-user=1", "--max-pending-per-user=2", "--on-exceeded=queue")
+    until(lambda: admin.get(LEDGERS, "lattice")["status"]["tenants"][tenant.name].get("userMaxNodes") == 1, within=15)
+    me.apply("first", entrypoint="sleep 4246.5")
+    me.phase("first", "Running")
+    sentence = f'user "alice" of tenant "{tenant.name}" would exceed max_nodes quota (current: 1, requested: 1, limit: 1)'
+    assert "no room in its max_nodes quota (current: 1, requested: 1, limit: 1)" in me.apply("second", entrypoint="true").stderr
+    until(lambda: reason(me.get("second").get("status", {}), "Scheduled") == "WaitingForQuotaHeadroom", within=10)
+    waits = next(entry for entry in me.get("second")["status"]["conditions"] if entry["type"] == "Scheduled")
+    assert sentence in waits["message"]
+    bob.apply("bobs", entrypoint="true")
+    assert bob.ended("bobs")["phase"] == "Completed", "another user has a limit of his own"
+    much = me.apply("much", nodes=2, entrypoint="true", ok=False)
+    assert f'user "alice" of tenant "{tenant.name}" would exceed max_nodes quota (current: 1, requested: 2, limit: 1)' in much.stderr
+    me.apply("third", entrypoint="true")
+    full = me.apply("fourth", entrypoint="true", ok=False)
+    assert "would exceed max_pending quota (current: 2, requested: 1, limit: 2)" in full.stderr
+    me.lattice("cancel", "first")
+    assert [me.ended(name)["phase"] for name in ("second", "third")] == ["Completed", "Completed"]
+
+
+def test_a_limit_lowered_below_what_is_held_refuses_new_work_and_ends_nothing(
+    me: Person, sam: Person, tenant: Room, admin: BlockingCluster
+) -> None:
+    sam.lattice("admin", "tenant", "update", tenant.name, "--max-nodes=2", "--on-exceeded=queue")
+    use(admin, tenant.name, maxNodes=2)
+    me.apply("wide", nodes=2, entrypoint="sleep 4246.6")
+    me.phase("wide", "Running")
+    use(admin, tenant.name, usedNodes=2)
+    me.apply("waiting", entrypoint="true")
+    lowered = sam.lattice("admin", "tenant", "update", tenant.name, "--max-nodes=1", "--on-exceeded=reject")
+    assert "2 are in use: running allocations are not ended" in lowered.stderr
+    use(admin, tenant.name, maxNodes=1)
+    refused = me.apply("new", entrypoint="true", ok=False)
+    assert " ".join(refused.stderr.split()).endswith(
+        f'allocation rejected: tenant "{tenant.name}" exceeds max_nodes quota Current usage: 2 nodes New limit: 1 nodes '
+        "Hint: Wait for running allocations to complete, or contact your tenant admin."
+    ), refused.stderr
+    submitted = me.lattice("submit", "--", "true", ok=False)
+    assert submitted.stderr.startswith(
+        f'Error: allocation rejected: tenant "{tenant.name}" exceeds max_nodes quota\n  Current usage: 2 nodes\n'
+    )
+    said = me.lattice("why", "waiting").stdout
+    assert all(word in said for word in ("current: 2", "requested: 1", "limit: 1")), said
+    assert me.get("wide")["status"]["phase"] == "Running"
+    me.lattice("cancel", "wide")
+    assert me.ended("waiting")["phase"] == "Completed", "it starts by itself when there is room"
+
+
+def test_with_the_webhook_down_a_full_quota_queues_and_the_ledger_holds_it(
+    control_plane: Instance, me: Person, sam: Person, tenant: Room, admin: BlockingCluster
+) -> None:
+    sam.lattice("admin", "tenant", "set-quota", tenant.name, "--max-nodes=1")
+    use(admin, tenant.name, maxNodes=1)
+    me.apply("full", entrypoint="sleep 4246.7")
+    me.phase("full", "Running")
+    use(admin, tenant.name, usedNodes=1)
+    control_plane.stop("webhook")
+    try:
+        me.apply("next", entrypoint="true", user="alice", tenant=tenant.name, vcluster="hpc-batch")
+        until(lambda: reason(me.get("next").get("status", {}), "Scheduled") == "WaitingForQuotaHeadroom", within=10)
+        assert admin.get(LEDGERS, "lattice")["status"]["tenants"][tenant.name]["usedNodes"] == 1
+        me.lattice("cancel", "full")
+        assert me.ended("next")["phase"] == "Completed"
+    finally:
+        control_plane.start("webhook")
 
 
 def test_a_limit_of_zero_pauses_the_tenant_and_lets_what_runs_go_on(me: Person, sam: Person, tenant: Room, admin: BlockingCluster) -> None:
