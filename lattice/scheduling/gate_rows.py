@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 
 from lattice.errors import NotFound
+from lattice.quota.forest import DEFAULT
+from lattice.scheduling.exhaustion import budget
 from lattice.scheduling.gates import admission, hard_quota, own_wishes, vcluster_limits
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.quota_answers import (
@@ -84,11 +86,11 @@ def _subject(situation: Situation, uid: str) -> Subject:
     elastic = situation.scene.elastic
     candidate = situation.candidates.get(uid)
     if candidate is not None:
-        place = Place(elastic.forest, candidate.quota, elastic.asked(candidate)) if elastic is not None else None
+        place = Place(elastic.forest, candidate.quota or DEFAULT, elastic.asked(candidate)) if elastic is not None else None
         return Subject(candidate, candidate.minimum, 1, place)
     holder = situation.holders.get(uid)
     if holder is not None:
-        place = Place(elastic.forest, holder.quota, elastic.holding(uid)) if elastic is not None else None
+        place = Place(elastic.forest, holder.quota or DEFAULT, elastic.holding(uid)) if elastic is not None else None
         return Subject(holder, 0, 0, place)
     raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
 
@@ -126,6 +128,16 @@ def _hard_quota(situation: Situation, found: Subject, reader: Reader) -> Gate:
         ),
     ]
     return _gate("HardQuota", blocked, limits)
+
+
+def _budget(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """The budgets of its tenant, its project and its user, where work waits at their end."""
+    del reader
+    candidate = found.candidate
+    if candidate is None:
+        return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
+    blocked = budget(situation.scene.exhausted, candidate)
+    return _gate("Budget", blocked, [], "" if blocked is not None else "no budget at whose end work waits is used up")
 
 
 def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
@@ -208,6 +220,7 @@ def _pair(
 _GATES: Final[tuple[Callable[[Situation, Subject, Reader], Gate], ...]] = (
     _itself,
     _hard_quota,
+    _budget,
     _quota_tree,
     _vcluster,
     _reservation,

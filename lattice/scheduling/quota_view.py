@@ -46,7 +46,7 @@ def quotas(forest: Forest, mine: Collection[str], reader: Reader, at: str, over_
 def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
     """The groups of the reader's work that waits or holds nodes."""
     work = (*situation.candidates.values(), *situation.holders.values())
-    return frozenset(one.quota for one in work if one.user == reader.user)
+    return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 
 def sees_all(reader: Reader) -> bool:

@@ -10,18 +10,22 @@ import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Denied, NotFound, Rejected
+from lattice.quota.declared import Binding, Bindings, Declared, Source, bindings_of
+from lattice.quota.forest import Forest, TreeSpec
+from lattice.quota.groups import Group
 from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.forecast import Expected, Forecaster
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.preemption import PreemptionLimits
+from lattice.scheduling.readers import Reader
 from lattice.scheduling.scene import Window, mask_of
 from lattice.scheduling.work import Holder
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.desk import LoopDesk
+from lattice_controllers.scheduler.desk import NO_BINDINGS, LoopDesk
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from tests.build import uid
@@ -32,7 +36,7 @@ HPC = VCluster(metadata=Metadata(name="hpc"))
 
 def desk(
     nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
-    bursting: Collection[str] = (), limits: PreemptionLimits | None = None,
+    bursting: Collection[str] = (), limits: PreemptionLimits | None = None, bindings: Bindings = NO_BINDINGS,
 ) -> tuple[LoopDesk, Loop]:  # fmt: skip
     """A loop with work on some nodes, and one that waits for more than are free."""
     queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
@@ -65,6 +69,7 @@ def desk(
         clock, loop, candidate=candidate_from, holders=lambda: situation.scene.holders, expected=dict, suppose=suppose,
         number=lambda _uid: 7, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
         bursts=lambda tenant: tenant in bursting, limits=lambda: limits or PreemptionLimits(),
+        bindings=lambda: bindings,
     )  # fmt: skip
     return made, loop
 
@@ -186,3 +191,39 @@ async def test_what_is_not_pending_and_unknown_vclusters_are_not_found() -> None
     with pytest.raises(NotFound):
         await made.queue("nowhere", ALICE, 10)
     assert [queue.pending for queue in (await made.queue("", ALICE, 10)).vclusters] == [1]
+
+
+def planted(loop: Loop) -> None:
+    """A tree of two groups over the nodes; the work that waits belongs to neither."""
+    groups = (Group("theory", min={"nodes": 1}, max={"nodes": 3}), Group("lab", min={"nodes": 1}, max={"nodes": 3}))
+    loop.scene.plant(Forest([TreeSpec(groups=groups)]))
+    elastic = loop.scene.elastic
+    assert elastic is not None
+    elastic.forest.capacity("", {"nodes": 4})
+    elastic.ask(loop.candidates.values(), NOW)
+
+
+async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> None:
+    made, loop = desk()
+    assert (await made.quota(ALICE)).trees == []
+    planted(loop)
+    (tree,) = (await made.quota(ALICE)).trees
+    assert [(group.name, group.whose) for group in tree.groups] == [("", "others"), ("default", "yours")]
+    source = Source("lattice.dev", "theory")
+    bound, other = desk(bindings=bindings_of([Declared("theory", source, bindings=(Binding("physics"),))]))
+    planted(other)
+    (tree,) = (await bound.quota(ALICE)).trees
+    assert [(group.name, group.whose) for group in tree.groups] == [("theory", "yours"), ("", "others"), ("default", "yours")]
+    (tree,) = (await bound.quota(Reader("eve", frozenset()))).trees
+    assert [(group.name, group.count) for group in tree.groups] == [("", 2)]
+
+
+async def test_the_gates_of_work_that_waits_are_explained_and_the_loop_stays_as_it_was() -> None:
+    made, loop = desk()
+    planted(loop)
+    found = await made.explain_quota(uid(2), ALICE)
+    assert (found.leaf, [gate.gate for gate in found.gates if gate.first]) == ("default", ["Nodes"])
+    assert (await made.explain_quota(uid(1), ALICE)).holds
+    with pytest.raises(NotFound):
+        await made.explain_quota(uid(77), ALICE)
+    loop.scene.validate()

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from lattice.accounting.budgets import OF_TENANT, Scope
 from lattice.errors import NotFound
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import ROOT, Group
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.exhaustion import Exhausted
 from lattice.scheduling.gate_rows import explain_gates
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Borrowing, Limits, Policy
@@ -28,7 +30,7 @@ from tests.unit.scheduling.moments import ALICE, MARK, NOW, holding, moment, mom
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "reference" / "schemas" / "quota-explanation-v1.json").read_text())
 ADMIN = Reader("ada", groups=True)
-ORDER = ["Itself", "HardQuota", "QuotaTree", "VCluster", "Reservation", "Nodes"]
+ORDER = ["Itself", "HardQuota", "Budget", "QuotaTree", "VCluster", "Reservation", "Nodes"]
 
 
 def gates(situation: Situation, number: int = 1, reader: Reader = ALICE) -> dict[str, Gate]:
@@ -80,6 +82,15 @@ def test_the_hard_quota_shows_the_limits_of_tenant_and_user_and_which_one_blocks
         ("tenant physics", "quota.maxConcurrentAllocations", 1, 1, 5, False),
         ("user alice", "quota.perUser.maxNodes", 2, 2, 3, True),
     ]
+
+
+def test_a_budget_at_whose_end_work_waits_blocks_with_its_numbers() -> None:
+    situation = moment(4, (), (pending(1),))
+    spent = Exhausted('the budget of tenant "physics" has used 110 of 100 node-hours', NOW + 600)
+    situation.scene.exhausted = {Scope(OF_TENANT, "physics"): spent}
+    gate = gates(situation)["Budget"]
+    assert (gate.verdict, gate.first, gate.reason) == ("Blocks", True, "BudgetExhausted")
+    assert "110 of 100 node-hours" in gate.message
 
 
 def test_the_quota_tree_shows_level_by_level_and_which_one_blocks() -> None:
