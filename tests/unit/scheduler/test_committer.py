@@ -199,6 +199,21 @@ async def test_without_a_ledger_beside_known_work_none_is_made() -> None:
     assert cluster.writes(LEDGERS) == []
 
 
+async def test_in_one_commit_limits_come_before_claims_so_that_every_version_is_within_the_limits_it_shows() -> None:
+    cluster = FakeCluster(QuickClock())
+    leader = await lead(cluster)
+    await asyncio.gather(leader.committer.propose(Limits("physics", None, None)), leader.committer.propose(Pool(NODES)))
+    claimed = leader.committer.propose(claim(1, (0, 1)))
+    lowered = leader.committer.propose(Limits("physics", None, None, 1))
+    assert await lowered == Accepted()
+    sentence = 'user "alice" of tenant "physics" would exceed max_nodes quota (current: 0, requested: 2, limit: 1)'
+    assert await claimed == Refused("WaitingForQuotaHeadroom", sentence)
+    assert await leader.committer.propose(claim(2, (0,))) == Accepted()
+    assert (await stored(cluster)).tenants["physics"].user_max_nodes == 1
+    leader.task.cancel()
+    await asyncio.gather(leader.task, return_exceptions=True)
+
+
 @pytest.mark.parametrize("seed", range(25))
 async def test_two_schedulers_under_faults_never_give_a_node_twice(seed: int) -> None:
     chance = random.Random(seed)
