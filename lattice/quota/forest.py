@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lattice.errors import NotFound, Rejected
-from lattice.quota.gates import MAX, MIN, RUNTIME, Blocked, Borrower, Gate
+from lattice.quota.gates import MAX, MIN, RUNTIME, Blocked, Borrower, Gate, Limited
 from lattice.quota.groups import ROOT, Group, Options, Resources
-from lattice.quota.tree import QuotaTree
+from lattice.quota.tree import Figures, QuotaTree
 
 DEFAULT_TREE: Final = ""
 """The tree of all nodes that no other tree claims."""
@@ -47,6 +47,10 @@ class Demand:
     """Pending and running."""
     used: Resources = field(default_factory=dict)
     non_preemptible_used: Resources = field(default_factory=dict)
+
+    def parts(self) -> tuple[Resources, Resources, Resources]:
+        """Request, used, used by non-preemptible work."""
+        return self.request, self.used, self.non_preemptible_used
 
     def plus(self, request: Resources, used: Resources, non_preemptible_used: Resources) -> Demand:
         """The sums; never below 0."""
@@ -103,8 +107,9 @@ class Forest:
         self._tree_of: dict[str, str] = {}
         self._capacity: dict[str, dict[str, int]] = {}
         self._before: dict[str, dict[str, int]] = {}
-        self._demand: dict[str, Demand] = {}
+        self._strays: dict[str, Demand] = {}
         self._default_max: dict[str, int] = {}
+        self._declared_data: list[dict[str, Any]] | None = None
         self.declare(trees)
 
     # Events
@@ -118,20 +123,23 @@ class Forest:
             for group in spec.groups:
                 if tree_of.setdefault(group.name, spec.name) != spec.name:
                     raise Rejected(f'quota "{group.name}" stands in two trees', reason="DuplicateName")
-        built = {name: self._planted(spec) for name, spec in specs.items()}
+        tree_of = {name: tree for name, tree in tree_of.items() if not _built_in(name)}
+        demand = dict(self._demands())
+        planted = {name: self._planted(spec, demand) for name, spec in specs.items()}
         default = [group for group in specs[DEFAULT_TREE].groups if ALIASES.get(group.name, group.name) == DEFAULT]
-        self._specs, self._trees, self._default_max = specs, built, dict(default[0].max) if default else {}
-        self._tree_of = {name: tree for name, tree in tree_of.items() if not _built_in(name)}
-        for name in specs:
-            self._capacity_of(name)
+        self._specs, self._trees, self._tree_of, self._declared_data = specs, planted, tree_of, None
+        self._default_max = dict(default[0].max) if default else {}
+        self._strays = {name: booked for name, booked in demand.items() if name not in tree_of}
+        self._capacity = {name: self._capacity.get(name, {}) for name in specs}
+        self._before = {name: self._before.get(name, {}) for name in specs}
         self._built_in_used()
 
     def capacity(self, tree: str, amounts: Resources) -> None:
         """The nodes that count for a tree have so much, in sum."""
         self._known(tree)
-        before = self._before.setdefault(tree, dict(amounts))
-        for key in amounts.keys() | before.keys():
-            before[key] = max(before.get(key, 0), amounts.get(key, 0))
+        before = self._before[tree]
+        for key, amount in amounts.items():
+            before[key] = max(before.get(key, 0), amount)
         self._capacity[tree] = dict(amounts)
         self._trees[tree].total_changed(amounts)
 
@@ -139,16 +147,17 @@ class Forest:
         self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
     ) -> None:
         """Work bound to a group asks for, or holds, so much more (or less: negative); a name in no tree counts as the default group."""
-        leaf = ALIASES.get(leaf, leaf)
-        demand = self._demand.get(leaf, Demand()).plus(request or {}, used or {}, non_preemptible_used or {})
-        self._demand[leaf] = demand
+        more = (request or {}, used or {}, non_preemptible_used or {})
         tree = self._tree_of.get(leaf)
-        if tree is None:
+        if tree is not None:
+            self._trees[tree].demand_added(leaf, *more)
+            return
+        leaf = ALIASES.get(leaf, leaf)
+        self._strays[leaf] = self._strays.get(leaf, Demand()).plus(*more)
+        if not any(self._strays[leaf].parts()):
+            del self._strays[leaf]
+        if more[1]:
             self._built_in_used()
-        else:
-            self._trees[tree].demand_changed(leaf, demand.request, demand.used)
-        if not (demand.request or demand.used or demand.non_preemptible_used):
-            del self._demand[leaf]
 
     def settled(self) -> None:
         """Where nobody uses more than he may, the capacity as it is becomes the one that overuse is judged by."""
@@ -172,21 +181,18 @@ class Forest:
         return self._tree_of.get(name, DEFAULT_TREE)
 
     def is_leaf(self, name: str) -> bool:
-        """Whether work may be bound to it: a group without children that is no parent, or the default group."""
-        if ALIASES.get(name, name) in (DEFAULT, SYSTEM):
+        """Whether work may be bound to it: a group that is no parent, or a built-in one."""
+        if _built_in(name):
             return True
         tree = self._tree_of.get(name)
         return tree is not None and not self._trees[tree].group(name).is_parent
 
     def path(self, leaf: str) -> tuple[str, ...]:
-        """The group and all above it, itself first."""
+        """The group and all above it, itself first; the default group for a name in no tree."""
         tree = self._tree_of.get(leaf)
         if tree is None:
-            return (DEFAULT,)
-        way = [leaf]
-        while (parent := self._trees[tree].group(way[-1]).parent) != ROOT:
-            way.append(parent)
-        return tuple(way)
+            return (SYSTEM if ALIASES.get(leaf, leaf) == SYSTEM else DEFAULT,)
+        return tuple(self._trees[tree].path(leaf))
 
     def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
         """What a tree divides: its capacity without what the built-in groups use."""
@@ -195,7 +201,8 @@ class Forest:
 
     def booked(self, leaf: str) -> Demand:
         """What the work bound to a group asks for and holds."""
-        return self._demand.get(ALIASES.get(leaf, leaf), Demand())
+        tree = self._tree_of.get(leaf)
+        return self._strays.get(ALIASES.get(leaf, leaf), Demand()) if tree is None else _demand_of(self._trees[tree].group(leaf))
 
     def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
         """Whether so much more may be used at a leaf now; else the first level and resource that does not allow it."""
@@ -210,9 +217,8 @@ class Forest:
 
     def standing(self, name: str) -> Standing:
         """Where a group stands; raises NotFound."""
-        name = ALIASES.get(name, name)
-        if name in (DEFAULT, SYSTEM):
-            return self._built_in_standing(name)
+        if _built_in(name):
+            return self._built_in_standing(ALIASES.get(name, name))
         tree = self._tree_of.get(name)
         if tree is None:
             raise NotFound(f'quota "{name}" is in no tree', reason="QuotaUnknown")
@@ -220,7 +226,9 @@ class Forest:
 
     def standings(self, tree: str = DEFAULT_TREE) -> Iterator[Standing]:
         """Every group of a tree, parents first."""
-        for name in self.names(tree):
+        names = self.names(tree)
+        self._trees[tree].refresh()
+        for name in names:
             yield self._standing(tree, name)
 
     def overused(self, *, on_shrink: bool = False, leaving: Iterable[tuple[str, Resources]] = ()) -> tuple[Overuse, ...]:
@@ -236,24 +244,23 @@ class Forest:
         return tuple(over for tree in self._trees for over in self._over(tree, gone) if over.by_demand or on_shrink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain data from which `restored` makes an equal forest."""
+        """Plain data from which `restored` makes an equal forest; not to be changed."""
+        if self._declared_data is None:
+            self._declared_data = [_spec_data(spec) for spec in self._specs.values()]
         return {
-            "trees": [_spec_data(spec) for spec in self._specs.values()],
+            "trees": self._declared_data,
             "capacity": {tree: dict(amounts) for tree, amounts in self._capacity.items()},
             "before": {tree: dict(amounts) for tree, amounts in self._before.items()},
-            "demand": {
-                name: [dict(demand.request), dict(demand.used), dict(demand.non_preemptible_used)] for name, demand in self._demand.items()
-            },
+            "demand": {name: [dict(part) for part in demand.parts()] for name, demand in self._demands()},
         }
 
     @classmethod
     def restored(cls, data: Mapping[str, Any]) -> Forest:
         """The forest of a snapshot."""
         forest = cls(_spec_of(entry) for entry in data["trees"])
-        for tree, amounts in data["before"].items():
-            forest.capacity(tree, amounts)
-        for tree, amounts in data["capacity"].items():
-            forest.capacity(tree, amounts)
+        for amounts_by_tree in (data["before"], data["capacity"]):
+            for tree, amounts in amounts_by_tree.items():
+                forest.capacity(tree, amounts)
         for name, (request, used, non_preemptible) in data["demand"].items():
             forest.demand(name, request, used, non_preemptible)
         return forest
@@ -265,22 +272,32 @@ class Forest:
 
     # Parts of events
 
-    def _planted(self, spec: TreeSpec) -> QuotaTree:
-        groups = [_with(group, self._demand.get(group.name, Demand())) for group in spec.groups if not _built_in(group.name)]
+    def _planted(self, spec: TreeSpec, demand: Mapping[str, Demand]) -> QuotaTree:
+        if self._specs.get(spec.name) == spec and not any(group.name in self._strays for group in spec.groups):
+            return self._trees[spec.name]
+        groups = [_with(group, demand.get(group.name, Demand())) for group in spec.groups if not _built_in(group.name)]
         return QuotaTree(self._capacity.get(spec.name, {}), spec.options, groups)
 
-    def _capacity_of(self, tree: str) -> None:
-        self._capacity.setdefault(tree, {})
-        self._before.setdefault(tree, dict(self._capacity[tree]))
+    def _demands(self) -> Iterator[tuple[str, Demand]]:
+        """The demand of all work by group, where there is any."""
+        for name, tree in self._tree_of.items():
+            demand = _demand_of(self._trees[tree].group(name))
+            if any(demand.parts()):
+                yield name, demand
+        yield from self._strays.items()
 
     def _built_in_used(self) -> None:
         """What the default and the system group hold leaves the default tree."""
-        default: dict[str, int] = {}
-        for name, demand in self._demand.items():
-            if name not in self._tree_of and name != SYSTEM:
-                default = _sum(default, demand.used)
-        system = dict(self._demand.get(SYSTEM, Demand()).used)
-        self._trees[DEFAULT_TREE].built_in_used_changed(system, default)
+        default, system = self._stray(DEFAULT), self._stray(SYSTEM)
+        self._trees[DEFAULT_TREE].built_in_used_changed(system.used, default.used)
+
+    def _stray(self, name: str) -> Demand:
+        """The demand of a built-in group: the default group has what belongs to no other."""
+        found = Demand()
+        for leaf, demand in self._strays.items():
+            if (leaf == SYSTEM) == (name == SYSTEM):
+                found = found.plus(*demand.parts())
+        return found
 
     def _known(self, tree: str) -> None:
         if tree not in self._trees:
@@ -294,36 +311,34 @@ class Forest:
         if tree is None:
             yield from self._default_gates(asked) if ALIASES.get(leaf, leaf) != SYSTEM else ()
             return
-        for at, name in enumerate(self.path(leaf)):
-            seen = self._standing(tree, name)
-            for key, amount in asked:
-                if key not in seen.max:
+        for at, (group, figures) in enumerate(self._trees[tree].levels(leaf, [key for key, _ in asked])):
+            for (key, amount), seen in zip(asked, figures, strict=True):
+                if seen is None:
                     continue  # a resource that a group does not manage is not bounded there
+                most = group.max[key]
                 if at == 0 and non_preemptible:
-                    yield _gate(seen, key, amount, MIN, seen.non_preemptible_used.get(key, 0), seen.min.get(key, 0))
-                runtime, most, used = seen.runtime.get(key, 0), seen.max[key], seen.used.get(key, 0)
-                by, limit = (MAX, most) if most <= runtime else (RUNTIME, runtime)
-                yield _gate(seen, key, amount, by, used, limit)
+                    yield _gate(group.name, key, amount, MIN, seen.non_preemptible_used, seen.min, seen, most)
+                if most <= seen.runtime:
+                    yield _gate(group.name, key, amount, MAX, seen.used, most, seen, most)
+                else:
+                    yield _gate(group.name, key, amount, RUNTIME, seen.used, seen.runtime, seen, most)
 
     def _default_gates(self, asked: list[tuple[str, int]]) -> Iterator[Gate]:
-        seen = self._built_in_standing(DEFAULT)
+        demand = self._stray(DEFAULT)
         for key, amount in asked:
-            if key in seen.max:
-                yield _gate(seen, key, amount, MAX, seen.used.get(key, 0), seen.max[key])
+            most = self._default_max.get(key)
+            if most is not None:
+                used, fixed = demand.used.get(key, 0), demand.non_preemptible_used.get(key, 0)
+                seen = Figures(used, fixed, demand.request.get(key, 0), most, 0, 0)
+                yield _gate(DEFAULT, key, amount, MAX, used, most, seen, most)
 
     def _borrowers(self, gate: Gate) -> tuple[Borrower, ...]:
         """The siblings of the level that blocks which use more than their guarantee of that resource."""
         tree = self._tree_of.get(gate.quota)
         if tree is None or gate.by != RUNTIME:
             return ()
-        grown = self._trees[tree]
-        parent = grown.group(gate.quota).parent
-        found = []
-        for name in grown.children(parent):
-            more = grown.used(name).get(gate.resource, 0) - grown.effective_min(name).get(gate.resource, 0)
-            if more > 0 and name != gate.quota:
-                found.append(Borrower(name, more))
-        return tuple(sorted(found, key=lambda borrower: (-borrower.amount, borrower.quota)))
+        found = self._trees[tree].borrowers(self._trees[tree].group(gate.quota).parent, gate.resource)
+        return tuple(Borrower(name, more) for name, more in found if name != gate.quota)
 
     def _standing(self, tree: str, name: str) -> Standing:
         grown = self._trees[tree]
@@ -342,73 +357,67 @@ class Forest:
             child_request=grown.child_request(name),
             request=grown.request(name),
             used=grown.used(name),
-            non_preemptible_used=self._non_preemptible(tree, name),
+            non_preemptible_used=grown.non_preemptible_used(name),
             runtime=grown.runtime(name),
         )
 
     def _built_in_standing(self, name: str) -> Standing:
         most = self._default_max if name == DEFAULT else {}
-        own = [demand for key, demand in self._demand.items() if key not in self._tree_of and (key == SYSTEM) == (name == SYSTEM)]
-        request, used, fixed = {}, {}, {}  # type: dict[str, int], dict[str, int], dict[str, int]
-        for demand in own:
-            request, used, fixed = _sum(request, demand.request), _sum(used, demand.used), _sum(fixed, demand.non_preemptible_used)
-        return Standing(name, DEFAULT_TREE, "", 0, False, False, {}, most, {}, {}, request, request, used, fixed, most)
-
-    def _non_preemptible(self, tree: str, name: str) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        waiting = [name]
-        while waiting:
-            at = waiting.pop()
-            waiting += self._trees[tree].children(at)
-            sums = _sum(sums, self._demand.get(at, Demand()).non_preemptible_used)
-        return sums
+        demand = self._stray(name)
+        return Standing(
+            name=name,
+            tree=DEFAULT_TREE,
+            parent="",
+            depth=0,
+            is_parent=False,
+            lends=False,
+            min={},
+            max=most,
+            weight={},
+            effective_min={},
+            child_request=demand.request,
+            request=demand.request,
+            used=demand.used,
+            non_preemptible_used=demand.non_preemptible_used,
+            runtime=most,
+        )
 
     def _shrunk(self, tree: str) -> bool:
         now, before = self._capacity[tree], self._before[tree]
         return any(amount > now.get(key, 0) for key, amount in before.items())
 
     def _over(self, tree: str, gone: Mapping[str, Resources]) -> Iterator[Overuse]:
+        """The groups of a tree that are over: by the capacity as it was, or else by the capacity as it is."""
         grown = self._trees[tree]
-        runtimes = {name: grown.runtime(name) for name in grown.names()}
-        before = runtimes
-        if self._shrunk(tree):
+        over = {name: (grown.runtime(name), keys) for name in grown.overused() if (keys := _above(grown, name, gone))}
+        before: dict[str, tuple[dict[str, int], list[str]]] = over
+        if over and self._shrunk(tree):
             grown.total_changed(self._before[tree])
-            before = {name: grown.runtime(name) for name in runtimes}
+            before = {name: (grown.runtime(name), _above(grown, name, gone)) for name in over}
             grown.total_changed(self._capacity[tree])
-        for name, runtime in runtimes.items():
-            group, used = grown.group(name), _without(grown.used(name), gone.get(name, {}))
-            over = _above(used, runtime, group)
-            demanded = _above(used, before[name], group)
-            if over:
-                limits = before[name] if demanded else runtime
-                keys = demanded or over
-                allowed = {key: max(limits.get(key, 0), group.min.get(key, 0)) for key in keys}
-                yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(demanded))
+        for name, now in over.items():
+            runtime, keys = before[name] if before[name][1] else now
+            least, used = grown.group(name).min, _without(grown.used(name), gone.get(name, {}))
+            allowed = {key: max(runtime.get(key, 0), least.get(key, 0)) for key in keys}
+            yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(before[name][1]))
 
 
-def _above(used: Resources, runtime: Resources, group: Group) -> list[str]:
-    """The resources of which more is used than runtime and min, in the order of their names."""
+def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[str]:
+    """The resources of which a group uses more than its runtime and its min, in the order of their names."""
+    group, runtime, used = tree.group(name), tree.runtime(name), _without(tree.used(name), gone.get(name, {}))
     return sorted(key for key in group.max if used.get(key, 0) > max(runtime.get(key, 0), group.min.get(key, 0)))
 
 
-def _gate(seen: Standing, key: str, asked: int, by: Any, used: int, limit: int) -> Gate:
-    return Gate(
-        quota=seen.name,
-        resource=key,
-        by=by,
-        asked=asked,
-        used=used,
-        limit=limit,
-        request=seen.request.get(key, 0),
-        runtime=seen.runtime.get(key, 0),
-        min=seen.min.get(key, 0),
-        effective_min=seen.effective_min.get(key, 0),
-        max=seen.max[key],
-    )
+def _gate(quota: str, key: str, asked: int, by: Limited, used: int, limit: int, seen: Figures, most: int) -> Gate:
+    return Gate(quota, key, by, asked, used, limit, seen.request, seen.runtime, seen.min, seen.effective_min, most)
 
 
 def _without(some: Resources, less: Resources) -> dict[str, int]:
     return _sum(some, {key: -amount for key, amount in less.items()})
+
+
+def _demand_of(group: Group) -> Demand:
+    return Demand(*(_sum(part, {}) for part in (group.request, group.used, group.non_preemptible_used)))
 
 
 def _built_in(name: str) -> bool:
@@ -438,6 +447,7 @@ _GROUP_FIELDS: Final = (
     "lends",
     "lend_limit",
     "scales",
+    "guarantees",
     "floor",
     "keeps_unmanaged",
 )

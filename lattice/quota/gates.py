@@ -58,21 +58,30 @@ class Gate:
         """What would fit now; at least 0."""
         return max(0, self.limit - self.used)
 
+    @property
+    def ceiling(self) -> int:
+        """What no wait raises: the min of work that may not be preempted, else the max."""
+        return self.min if self.by == MIN else self.max
+
     def sentence(self) -> str:
         """Why it does not fit, with the numbers and what to do; names nobody else."""
-        asked, used, limit = (quantity(self.resource, amount) for amount in (self.asked, self.used, self.limit))
-        least, most = quantity(self.resource, self.min), quantity(self.resource, self.max)
-        start = f'quota "{self.quota}": {self.resource}: {asked} asked for and {used} used'
-        match self.by:
-            case "Min":
-                return (
-                    f"{start} by work that may not be preempted are above its min, which is {limit}: wait for such work to end, "
-                    "let this be preempted (preemptible: ByClass), or ask for a larger min"
-                )
-            case "Max":
-                return f"{start} are above its max, which is {limit}: wait for work of the group to end, or ask for a larger max"
-            case "Runtime":
-                return f"{start} are above its runtime, which is {limit} now (min {least}, max {most}): wait for work of the tree to end"
+        asked, used, limit, ceiling, least = (
+            quantity(self.resource, amount) for amount in (self.asked, self.used, self.limit, self.ceiling, self.min)
+        )
+        start = f'quota "{self.quota}": {self.resource}: {asked} asked for'
+        word = "min" if self.by == MIN else "max"
+        fixed = " by work that may not be preempted" if self.by == MIN else ""
+        if self.asked > self.ceiling:
+            return (
+                f"{start}{fixed} is above its {word}, which is {ceiling}: it cannot start here however long it waits; "
+                f"ask for at most {ceiling}, or for a larger {word}"
+            )
+        start += f" and {used} used{fixed} are above its"
+        if self.by == MIN:
+            return f"{start} min, which is {limit}: wait for such work to end, let this be preempted (preemptible: ByClass), or ask for a larger min"
+        if self.by == MAX:
+            return f"{start} max, which is {limit}: wait for work of the group to end, or ask for a larger max"
+        return f"{start} runtime, which is {limit} now (min {least}, max {ceiling}): wait for work of the tree to end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ columns (`lattice.quota.columns`), which are made again after a change of the gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -139,15 +139,41 @@ class QuotaTree:
         """What is not taken back from a group, where groups are guaranteed what they use; else nothing."""
         return self._some(name, self._ready().guaranteed)
 
-    def figures(self, name: str, key: str) -> Figures | None:
-        """The figures of one resource of a group, those of `standing`; None where the group does not manage it."""
-        group = self._groups[name]
-        if key not in group.max:
-            return None
+    def levels(self, name: str, keys: Sequence[str]) -> Iterator[tuple[Group, list[Figures | None]]]:
+        """A group and all above it, itself first, with its figures of some resources; None of one that it does not manage."""
         columns = self._divided(name)
-        at = columns.index[key] * columns.width + columns.slots[name]
-        request = max(columns.asked[at], columns.kept[at])
-        return Figures(columns.used[at], columns.fixed[at], request, columns.runtime[at], columns.least[at], columns.effective[at])
+        slot = columns.slots[name]
+        while slot:
+            group = self._groups[columns.names[slot]]
+            yield group, [_figures(columns, columns.index[key] * columns.width + slot) if key in group.max else None for key in keys]
+            slot = columns.parent[slot]
+
+    def borrowers(self, parent: str, key: str) -> list[tuple[str, int]]:
+        """The groups right below one that use more of a resource than their guarantee in effect, and how much more; most first."""
+        columns = self._divided(parent)
+        p, base = columns.slots[parent], columns.index[key] * columns.width
+        if columns.last[p] > columns.first[p]:
+            divide_path(columns, columns.first[p])
+        slots = range(columns.first[p], columns.last[p])
+        found = [(columns.used[base + i] - columns.effective[base + i], columns.names[i]) for i in slots]
+        return [(name, more) for more, name in sorted(found, key=lambda each: (-each[0], each[1])) if more > 0]
+
+    def overused(self) -> list[str]:
+        """The groups that use more of a resource that they manage than their runtime and more than their min; parents first."""
+        self.refresh()
+        columns = self._ready()
+        found: set[int] = set()
+        for k, key in enumerate(columns.keys):
+            row = slice(k * columns.width + 1, (k + 1) * columns.width - 1)
+            rows = zip(columns.used[row], columns.runtime[row], columns.least[row], strict=True)
+            over = [slot for slot, (used, runtime, least) in enumerate(rows, start=1) if used > runtime and used > least]
+            found.update(slot for slot in over if key in columns.groups[slot].max)
+        return [columns.names[slot] for slot in sorted(found)]
+
+    def path(self, name: str) -> list[str]:
+        """A group and all above it, itself first; the root left out."""
+        self._known(name)
+        return list(self._upwards(name))[:-1]
 
     def refresh(self) -> None:
         """Divide everything that is marked, at once: cheaper than to ask for every group when many are."""
@@ -277,6 +303,11 @@ class QuotaTree:
         columns = self._ready()
         slot = columns.slots[name]
         return {key: amount for k, key in enumerate(columns.keys) if (amount := column[k * columns.width + slot])}
+
+
+def _figures(columns: Columns, at: int) -> Figures:
+    request = max(columns.asked[at], columns.kept[at])
+    return Figures(columns.used[at], columns.fixed[at], request, columns.runtime[at], columns.least[at], columns.effective[at])
 
 
 def _difference(new: Resources, old: Resources) -> dict[str, int]:
