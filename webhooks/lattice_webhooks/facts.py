@@ -9,6 +9,7 @@ from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
 from lattice.admission.facts import Occupied, Own
+from lattice.admission.tenants import homes
 from lattice.errors import NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
@@ -185,9 +186,10 @@ class Gatherer:
         if tenant is None or tenant.spec.quota.per_user == UserQuota():
             return None
         fields = f"spec.tenant={tenant.metadata.name},spec.user={spec.get('user', '')}"
-        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields)
-        holding = [entry.status for entry in listing.items if entry.status.nodes and not is_final(entry.status)]
-        waiting = sum(entry.status.phase in ("", PENDING) for entry in listing.items)
+        listed = [await self._cluster.list(ALLOCATIONS, home, type=Allocation, fields=fields) for home in homes(tenant)]
+        theirs = [entry.status for listing in listed for entry in listing.items]
+        holding = [status for status in theirs if status.nodes and not is_final(status)]
+        waiting = sum(status.phase in ("", PENDING) for status in theirs)
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
     async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:

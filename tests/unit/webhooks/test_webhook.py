@@ -152,6 +152,40 @@ async def test_warnings_are_passed_on(running: Running) -> None:
     assert "the cluster has 1" in response["warnings"][0]
 
 
+async def refusal(running: Running, filled: dict[str, Any], words: str) -> str:
+    """The message once it has these words: the webhook's cache hears of a change in a moment."""
+    message = ""
+    for _ in range(200):
+        message = (await running.caller.review("/validate", filled)).get("status", {}).get("message", "")
+        if words in message:
+            break
+    return message
+
+
+async def test_what_a_user_has_in_the_tenant_is_counted_only_where_the_tenant_limits_its_users(running: Running) -> None:
+    for name, phase in (("runs", "Running"), ("waits", "Pending"), ("new", ""), ("done", "Completed")):
+        one = allocation(tenant="physics", user="alice")
+        await running.cluster.create(ALLOCATIONS, {**one, "metadata": {"name": name}}, "physics")
+        held = {"nodes": "n[1-3]", "nodeCount": 3} if phase in ("Running", "Completed") else {}
+        ended = [{"type": kind, "status": "True", "reason": "Completed"} for kind in ("Finished", "Ready") if phase == "Completed"]
+        await running.cluster.patch(
+            ALLOCATIONS, name, {"status": {"phase": phase, "conditions": ended, **held}}, "physics", subresource="status"
+        )
+    filled = await mutated(running.caller, allocation())
+    assert (await running.caller.review("/validate", filled))["allowed"] is True
+    for limits, numbers in (
+        ({"maxNodes": 3}, "max_nodes quota (current: 3, requested: 1, limit: 3)"),
+        ({"maxRunning": 1}, "max_running quota (current: 1, requested: 1, limit: 1)"),
+        ({"maxPending": 2}, "max_pending quota (current: 2, requested: 1, limit: 2)"),
+    ):
+        await running.cluster.patch(TENANTS, "physics", {"spec": {"quota": {"perUser": None}}})
+        await running.cluster.patch(TENANTS, "physics", {"spec": {"quota": {"perUser": limits}}})
+        assert f'user "alice" of tenant "physics" would exceed {numbers}' in await refusal(running, filled, numbers)
+    filled["spec"]["user"] = "bob"
+    running.cluster.grants.add(("alice", "runas", "tenants", "physics"))
+    assert (await running.caller.review("/validate", filled))["allowed"] is True
+
+
 async def test_submitting_for_others_asks_for_the_right(running: Running) -> None:
     filled = await mutated(running.caller, allocation(user="bob"))
     response = await running.caller.review("/validate", filled)
