@@ -107,12 +107,15 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     Webhooks are left out when `webhook`, their URL, is empty.
     """
     definitions = read_manifests(shipped("crds"), {})
+    foreign = read_manifests(shipped("crds") / "koordinator", {})
     bundle = base64.b64encode(authority.read_bytes()).decode()
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
     for manifest in [*definitions, *chosen, *(HOLLOW_ROLES if hollow else ())]:
         apply(cluster, manifest)
-    names = [manifest["metadata"]["name"] for manifest in definitions]
+    for manifest in foreign:
+        create_missing(cluster, manifest)  # another one's kinds: made where they are missing, never changed
+    names = [manifest["metadata"]["name"] for manifest in (*definitions, *foreign)]
     wait_until(lambda: _not_established(cluster, names), within=30, clock=clock, what="the CRDs")
     return len(definitions) + len(chosen)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from lattice.admission.constraints import check_gpus, check_node_sets, check_resources
 from lattice.admission.facts import Facts
+from lattice.admission.leaves import check_ceiling, check_leaf, check_preemptible_label
 from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_walltime
 from lattice.admission.ownership import check_tenant, check_user, check_vcluster
 from lattice.admission.reservations import check_reservation
@@ -21,6 +22,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_user,
     check_vcluster,
     check_reservation,
+    check_leaf,
     check_work,
     check_nodes,
     check_resources,
@@ -28,6 +30,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_node_sets,
     check_walltime,
     check_class,
+    check_preemptible_label,
     check_grace_period,
     check_window,
     check_variables,
@@ -35,6 +38,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_job_name,
     check_pending,
     check_quota,
+    check_ceiling,
 )
 """What a new Allocation must pass; what changes by itself comes last."""
 

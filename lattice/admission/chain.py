@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from lattice.admission import allocations, configs, nodes, reservations, tenants, vclusters
+from lattice.admission import allocations, configs, nodes, quotas, reservations, tenants, vclusters
 from lattice.admission.defaults import fill_allocation
 from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
 from lattice.admission.submission import part, read_submission
@@ -40,14 +40,22 @@ _CREATION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
     "Reservation": reservations.judge,
     "LatticeConfig": configs.judge,
     "LatticeNode": nodes.judge,
+    quotas.OURS: quotas.judge,
+    quotas.KOORDINATORS: quotas.judge_koordinator,
+    quotas.PROFILE: quotas.judge_profile,
 }
 _CHANGE: Final[dict[str, Callable[[Object, Object, Facts], Iterator[Finding]]]] = {
     "Allocation": allocations.judge_change,
     "Reservation": reservations.judge_change,
+    quotas.OURS: quotas.judge_change,
+    quotas.KOORDINATORS: quotas.judge_koordinator_change,
+    quotas.PROFILE: quotas.judge_profile_change,
 }
 _DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
     "Tenant": tenants.judge_deletion,
     "VCluster": vclusters.judge_deletion,
+    quotas.OURS: quotas.judge_deletion,
+    quotas.KOORDINATORS: quotas.judge_koordinator_deletion,
 }
 
 
@@ -59,7 +67,17 @@ def fill(request: Request, facts: Facts) -> Accepted:
         return Accepted(vclusters.fill(request.obj))
     if request.kind == "LatticeNode" and request.operation != "DELETE":
         return Accepted(nodes.fill(request.obj, request.old, facts))
+    if request.kind == quotas.KOORDINATORS and request.operation == "CREATE":
+        return Accepted(quotas.fill_koordinator(request.obj, facts))
     return Accepted(request.obj)
+
+
+def unreadable(request: Request) -> Refused | None:
+    """What is wrong with amounts of a quota: said before the schema refuses them by a pattern."""
+    if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
+        return None
+    read = quotas.read_quota(request.kind, request.obj)
+    return read if isinstance(read, Refused) else None
 
 
 def judge(request: Request, facts: Facts) -> Verdict:

@@ -120,7 +120,7 @@ def _quota_tree(config: Config) -> Iterator[Finding]:
     try:
         amounts_of(options.default_max or {}, field="spec.quotaTree.defaultMax")
     except Rejected as error:
-        yield Refused("QuotaInvalid", error.message, (*error.fields, "")[0], "write for example nodes: 4")
+        yield Refused(error.reason, error.message, (*error.fields, "")[0], "write for example nodes: 4")
 
 
 def _work(config: Config) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import Final
 from lattice.admission.facts import Facts
 from lattice.admission.submission import part
 from lattice.admission.verdicts import Object
+from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.views import Tenant, VCluster
 
 RELEASE_FINALIZER: Final = "lattice.dev/release"
@@ -41,6 +42,8 @@ def fill_allocation(obj: Object, facts: Facts) -> Object:
     _set_absent(spec, "tenant", facts.namespace_tenant or "")
     tenant = (facts.tenants or {}).get(str(spec.get("tenant") or ""))
     _set_absent(spec, "vcluster", _vcluster(str(spec.get("tenant") or ""), tenant, facts))
+    if part(filled, "metadata", "labels").get(PREEMPTIBLE_LABEL) == "false" and isinstance(spec.get("lifecycle", {}), dict):
+        spec["lifecycle"] = {"preemptible": "Never", **part(spec, "lifecycle")}
     _fill_lifecycle(spec, tenant, (facts.vclusters or {}).get(str(spec.get("vcluster") or "")))
     return filled
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lattice.views import Reservation, Tenant, VCluster
+from lattice.quota.declared import Bindings, Declared, bindings_of
+from lattice.quota.groups import Resources
+from lattice.quota.selection import Traits
+from lattice.views import KoordinatorProfile, Reservation, Tenant, VCluster
 
 RUN_AS = "runas"
 """The verb on a tenant that lets its holder submit and act for other users."""
@@ -42,6 +45,29 @@ class Own:
 
 
 @dataclass(frozen=True)
+class QuotaFacts:
+    """The quota trees as the gatherer saw them; None is "not known".
+
+    `declared` are the groups of all objects that read; `groups` those that take part, by name; `used` and `requested`
+    what the scheduler published of them; `work` counts by leaf the allocations that have not ended; `capacity` is what
+    all nodes have; `charge` what the Allocation at hand asks for at least; `may_use` whether the requester holds the
+    verb `use` on the leaf that it names.
+    """
+
+    declared: tuple[Declared, ...] = ()
+    groups: Mapping[str, Declared] = field(default_factory=dict)
+    bindings: Bindings = field(default_factory=lambda: bindings_of(()))
+    profiles: tuple[KoordinatorProfile, ...] = ()
+    used: Mapping[str, Resources] | None = None
+    requested: Mapping[str, Resources] | None = None
+    work: Mapping[str, int] | None = None
+    capacity: Resources | None = None
+    nodes: tuple[Traits, ...] | None = None
+    charge: Resources | None = None
+    may_use: bool | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """The cluster as the gatherer saw it: nothing in here is asked for by a check itself.
 
@@ -67,3 +93,4 @@ class Facts:
     occupied: tuple[Occupied, ...] | None = None
     pending: int | None = None
     own: Own | None = None
+    quotas: QuotaFacts | None = None

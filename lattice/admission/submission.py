@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -23,6 +24,7 @@ class Submission:
     raw: Object
     spec: WorkSpec
     status: AllocationStatus
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def tenant(self, facts: Facts) -> Tenant | None:
         """Its tenant, where it is known."""
@@ -41,7 +43,9 @@ def read_submission(obj: Object) -> Submission | Refused:
         status = msgspec.convert(obj.get("status") or {}, AllocationStatus)
     except msgspec.ValidationError as error:
         return malformed(error, "spec")
-    return Submission(str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), part(obj, "spec"), spec, status)
+    return Submission(
+        str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), part(obj, "spec"), spec, status, part(metadata, "labels")
+    )
 
 
 def malformed(error: msgspec.ValidationError, root: str) -> Refused:

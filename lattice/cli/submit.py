@@ -45,6 +45,7 @@ _FLAGS = {
     "grace-period": ("TIME", "from TERM to KILL"),
     "max-requeue": ("N", "attempts after the first"),
     "project": ("PROJECT", "for accounting"),
+    "quota": ("LEAF", "leaf of the quota tree, a name or a path such as physics/theory (default: where your work belongs)"),
     "tag": ("KEY=VALUE,…", "free labels"),
     "intent": ("INTENT", "train, simulate, serve, interactive or preprocess"),
     "chdir": ("DIR", "working directory (default: here)"),

@@ -259,7 +259,7 @@ class AllocationSpec(Part):
     lifecycle: Lifecycle = Field(default_factory=Lifecycle)
     """How long, and how it ends."""
     quota: Text | None = None
-    """Leaf of the elastic quota tree."""
+    """Leaf of the elastic quota tree: a name or a path; default: where work of its vcluster, tenant or namespace belongs."""
     reservation: Text | None = None
     """The Reservation to run in."""
     data: Untyped | None = None
@@ -292,7 +292,6 @@ class AllocationSpec(Part):
         ),
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
-        not_served("quota", "the elastic quota tree is not served by this release"),
         not_served("data", "data is not staged by this release"),
         not_served("connectivity", "network domains are not served by this release"),
         not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),

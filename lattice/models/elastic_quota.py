@@ -87,7 +87,7 @@ class ElasticQuotaSpec(Part):
     strict_keys: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Resources of which max may not be set below what is used."""
     admission: Amounts | None = None
-    """Ceiling of what may be submitted, instead of max; 0 pauses submissions."""
+    """At most so much may be submitted, pending and running together; absent: no such ceiling; 0 pauses submissions."""
     namespaces: Annotated[list[Name], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Work of these namespaces belongs to it, unless a tenant is bound."""
     bindings: Annotated[list[QuotaBinding], Field(max_length=256, json_schema_extra=kube(list_type="map", list_map_keys=["tenant"]))] = (

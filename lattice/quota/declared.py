@@ -97,7 +97,7 @@ class Declared:
     strict: frozenset[str] = frozenset()
     """Resources of which max may not go below what is used."""
     admission: Resources | None = None
-    """Ceiling of what may be submitted; None: max."""
+    """Ceiling of what may be submitted, pending and running together; None, or a resource that is absent: none. 0 pauses."""
     namespaces: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
     tree: TreeSettings | None = None
@@ -106,10 +106,6 @@ class Declared:
     """Koordinator's label; empty: the default tree, or as the parent."""
     forced: bool = False
     """Whether sums of min are not checked (Koordinator's allow-force-update)."""
-
-    def ceiling(self) -> Resources:
-        """The most that may be submitted, pending and running together; resources without a key are not limited."""
-        return self.max if self.admission is None else self.admission
 
     def group(self) -> Group:
         """The group as the tree divides it, without demand; weights are literal (`Options.raw_weight`)."""
@@ -173,6 +169,11 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
         tree_id=labels.get(PREFIX + "tree-id", ""),
         forced=labels.get(PREFIX + "allow-force-update") == "true" or labels.get(PREFIX + "is-root") == "true",
     )
+
+
+def published_of(view: KoordinatorQuota, key: str) -> Resources:
+    """What a scheduler published of a group in an annotation such as `request` or `child-request`; nothing where it did not."""
+    return _resource_list(view.metadata.annotations, key) or {}
 
 
 def tree_of(profile: KoordinatorProfile) -> TreeSettings:

@@ -202,6 +202,7 @@ _LATTICE: Final = {
     "tenant": "tenant",
     "account": "tenant",
     "project": "project",
+    "quota": "quota",
     "user": "user",
     "tag": "tag",
     "uenv": "uenv",

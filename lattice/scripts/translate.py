@@ -71,7 +71,7 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
 
 
 def _identity(draft: _Draft) -> dict[str, Any]:
-    spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("tenant", "user", "project") if draft.value(slot)}
+    spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("tenant", "user", "project", "quota") if draft.value(slot)}
     if "reservation" in draft.asked:
         spec["reservation"] = _reservation(draft.asked["reservation"])
     vcluster = _vcluster(draft)

@@ -134,7 +134,6 @@ REFUSED = {
     "scale": (spec(lifecycle={"scale": {"min": 1}}), "spec.lifecycle.scale is not served yet: nothing scales it; remove the field"),
     "data": (spec(data={"output": "s3://x"}), "spec.data is not served yet: data is not staged by this release; remove the field"),
     "script from a ConfigMap": (spec(scriptFrom={"name": "x"}), "spec.scriptFrom is not served yet"),
-    "a quota leaf": (spec(quota="team-a/train"), "spec.quota is not served yet"),
     "a network domain": (spec(connectivity={"networkDomain": "x"}), "spec.connectivity is not served yet"),
     "a dependency": (spec(dependsOn=[{"ref": "x", "condition": "Success"}]), "spec.dependsOn is not served yet"),
     "manual checkpoints": (spec(checkpoint={"strategy": "Manual"}), "spec.checkpoint is not served yet"),

@@ -8,18 +8,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
-from lattice.admission.facts import Occupied, Own
+from lattice.admission.facts import Occupied, Own, QuotaFacts
+from lattice.admission.leaves import named_leaf
+from lattice.admission.quotas import KOORDINATORS, QUOTA_KINDS, means_the_same
+from lattice.admission.submission import read_submission
 from lattice.admission.tenants import homes
+from lattice.admission.verdicts import Refused
 from lattice.errors import NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
-from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, RESERVATIONS, SUBJECT_ACCESS_REVIEWS, TENANTS, VCLUSTERS
+from lattice.kube.resources import (
+    ALLOCATIONS,
+    ELASTIC_QUOTAS,
+    NAMESPACES,
+    NODES,
+    RESERVATIONS,
+    SUBJECT_ACCESS_REVIEWS,
+    TENANTS,
+    VCLUSTERS,
+    Resource,
+)
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
-from lattice.views import Allocation, Metadata, Reservation, Tenant, VCluster, View
+from lattice.views import Allocation, Metadata, Node, Reservation, Tenant, VCluster, View
 from lattice.views.cluster import UserQuota
+from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGatherer
 from lattice_webhooks.reviews import Identity
 
 TENANT_LABEL = "lattice.dev/tenant"
@@ -38,23 +53,28 @@ class Caches:
     tenants: Informer[Tenant]
     vclusters: Informer[VCluster]
     namespaces: Informer[Named]
-    nodes: Informer[Named]
+    nodes: Informer[Node]
     reservations: Informer[Reservation]
+    inventory: Inventory
+    quotas: QuotaCaches
 
     @classmethod
     def of(cls, cluster: Cluster, clock: Clock) -> Caches:
         """The caches of a cluster, not yet running."""
+        inventory = Inventory()
         return cls(
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
             vclusters=Informer(cluster, VCLUSTERS, type=VCluster, clock=clock),
             namespaces=Informer(cluster, NAMESPACES, type=Named, clock=clock),
-            nodes=Informer(cluster, NODES, type=Named, clock=clock),
+            nodes=Informer(cluster, NODES, type=Node, clock=clock, on_change=inventory.on_node, freeze=True),
             reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
+            inventory=inventory,
+            quotas=QuotaCaches.of(cluster, clock),
         )
 
     def all(self) -> tuple[Informer[Any], ...]:
-        """Each of them."""
-        return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations)
+        """Each that must have been read before anything is answered."""
+        return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours)
 
     def unsynced(self) -> list[str]:
         """The resources that have not been read yet."""
@@ -68,7 +88,7 @@ class Caches:
     async def run(self) -> None:
         """Follow all of them until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in self.all():
+            for cache in (*self.all(), self.quotas.koordinators, self.quotas.profiles):
                 group.create_task(cache.run())
 
 
@@ -79,13 +99,19 @@ class Gatherer:
         self._cluster = cluster
         self._clock = clock
         self._caches = caches
+        self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
     async def defaults(self, request: Request, identity: Identity) -> Facts:
         """What `fill` looks at."""
+        if request.kind in JUDGED:
+            creates = request.kind == KOORDINATORS and request.operation == "CREATE"
+            return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)
         return await self._known(request, identity)
 
     async def checks(self, request: Request, identity: Identity) -> Facts:
         """What `judge` looks at."""
+        if request.kind in JUDGED:
+            return await self._of_quota(request, identity)
         if request.operation == "UPDATE" and request.obj.get("spec") == request.old.get("spec"):
             return Facts(identity.requester)
         if request.operation == "DELETE":
@@ -93,7 +119,8 @@ class Gatherer:
         rights = await self._rights(request, identity)
         known = await self._known(request, identity, rights)
         if request.kind == "Allocation" and request.operation == "CREATE":
-            return replace(known, pending=await self._pending(request, known), own=await self._own(request, known))
+            quotas = await self._of_submission(request, identity)
+            return replace(known, pending=await self._pending(request, known), own=await self._own(request, known), quotas=quotas)
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
@@ -192,11 +219,33 @@ class Gatherer:
         waiting = sum(status.phase in ("", PENDING) for status in theirs)
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
+    async def _of_quota(self, request: Request, identity: Identity) -> Facts:
+        """What a quota or a profile is judged by; nothing where the change means nothing to a tree."""
+        if request.operation == "UPDATE" and request.kind in QUOTA_KINDS and means_the_same(request.kind, request.old, request.obj):
+            return Facts(identity.requester)
+        tenants, vclusters = self._caches.tenants.objects, self._caches.vclusters.objects
+        return Facts(identity.requester, tenants=tenants, vclusters=vclusters, quotas=await self._quotas.of_tree(request))
+
+    async def _of_submission(self, request: Request, identity: Identity) -> QuotaFacts | None:
+        """The quota trees as a new Allocation sees them; whether the requester may use the leaf that it names is asked of the server."""
+        quotas = await self._quotas.of_submission(request)
+        asked = read_submission(request.obj)
+        if quotas is None or isinstance(asked, Refused):
+            return None
+        name, _ = named_leaf(asked)
+        leaf = quotas.bindings.named(name) if name else None
+        if leaf is None or leaf == quotas.bindings.leaf("", "", asked.spec.tenant, asked.spec.vcluster, asked.namespace):
+            return quotas
+        return replace(quotas, may_use=await self._allowed(identity, ELASTIC_QUOTAS, "use", leaf))
+
     async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:
         tenant, verbs = wanted_rights(request, identity.user)
         return frozenset([verb for verb in sorted(verbs) if await self._may(identity, verb, tenant)])
 
     async def _may(self, identity: Identity, verb: str, tenant: str) -> bool:
+        return await self._allowed(identity, TENANTS, verb, tenant)
+
+    async def _allowed(self, identity: Identity, resource: Resource, verb: str, name: str) -> bool:
         review = {
             "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
             "kind": SUBJECT_ACCESS_REVIEWS.kind,
@@ -205,7 +254,7 @@ class Gatherer:
                 "uid": identity.uid,
                 "groups": list(identity.groups),
                 "extra": identity.extra,
-                "resourceAttributes": {"group": TENANTS.group, "resource": TENANTS.plural, "name": tenant, "verb": verb},
+                "resourceAttributes": {"group": resource.group, "resource": resource.plural, "name": name, "verb": verb},
             },
         }
         answer = await self._cluster.create(SUBJECT_ACCESS_REVIEWS, review)

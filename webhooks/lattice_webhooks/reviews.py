@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from lattice.admission import Accepted, Refused, Request, Requester, Verdict
 from lattice.admission.chain import Operation
 from lattice.admission.patches import difference
+from lattice.admission.quotas import KOORDINATORS, PROFILE
 from lattice.errors import Rejected
 
 API_VERSION = "admission.k8s.io/v1"
-FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension"})
+FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension", "QuotaNotAllowed"})
 """Refusals that a right would lift; they are answered with 403, all others with 422."""
 
 
@@ -70,6 +71,11 @@ class Review:
     identity: Identity
 
 
+_KINDS: Final[dict[tuple[str, str], str]] = {
+    ("scheduling.sigs.k8s.io", "ElasticQuota"): KOORDINATORS,
+    ("quota.koordinator.sh", "ElasticQuotaProfile"): PROFILE,
+}
+"""Koordinator's kinds by the names that admission has for them."""
 _decoder = msgspec.json.Decoder(_Review)
 _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DELETE": "DELETE"}
 
@@ -85,9 +91,10 @@ def read_review(body: bytes) -> Review:
     asked, user = review.request, review.request.user_info
     identity = Identity(user.username, user.uid, user.groups, user.extra)
     operation = _OPERATIONS.get(asked.operation)
-    if operation is None or asked.sub_resource or asked.kind.group != "lattice.dev":
+    kind = asked.kind.kind if asked.kind.group == "lattice.dev" else _KINDS.get((asked.kind.group, asked.kind.kind), "")
+    if operation is None or asked.sub_resource or not kind:
         return Review(asked.uid, None, identity)
-    return Review(asked.uid, Request(asked.kind.kind, operation, asked.object or {}, asked.old_object or {}, asked.namespace), identity)
+    return Review(asked.uid, Request(kind, operation, asked.object or {}, asked.old_object or {}, asked.namespace), identity)
 
 
 def allowed(review: Review) -> bytes:

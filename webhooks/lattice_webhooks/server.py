@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from lattice.admission import Refused, fill, judge
+from lattice.admission.chain import unreadable
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
@@ -84,6 +85,9 @@ class Server:
     async def _fill(self, review: Review) -> bytes:
         if review.request is None or review.request.operation == "DELETE":
             return allowed(review)
+        refused = unreadable(review.request)
+        if refused is not None:
+            return judged(review, refused)
         return filled(review, fill(review.request, await self._gatherer.defaults(review.request, review.identity)))
 
     async def _judge(self, review: Review) -> bytes:

@@ -13,6 +13,7 @@ from lattice.admission import chain as chain_module
 from lattice.admission.patches import difference
 from lattice.admission.reasons import REFUSAL_WORDS, REFUSALS
 from lattice.admission.strict import parse_strict
+from lattice.quota import checks
 from tests.unit.admission.builders import accepted, allocation, facts, refused, tenant, vcluster
 
 SITE = facts(
@@ -170,9 +171,10 @@ def test_what_is_in_use_is_not_deleted(kind: str) -> None:
 
 def test_every_reason_that_a_check_gives_is_documented() -> None:
     given: set[str] = set()
-    for path in Path(chain_module.__file__).parent.glob("*.py"):
+    rules = [Path(checks.__file__).parent / f"{name}.py" for name in ("amounts", "checks", "declared")]
+    for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refused" and isinstance(node.args[0], ast.Constant):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Refused", "Wrong", "_wrong") and isinstance(node.args[0], ast.Constant):
                 given.add(str(node.args[0].value))
             if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
                 given.add(str(node.value.value))
@@ -181,11 +183,11 @@ def test_every_reason_that_a_check_gives_is_documented() -> None:
 
 
 def test_strict_reading_names_what_was_meant_and_what_is_not_served() -> None:
-    obj = allocation(resources={"nods": 3}, lifecycle={"preemption_class": 2}, quota="a/b", sensitive=False)
+    obj = allocation(resources={"nods": 3}, lifecycle={"preemption_class": 2}, data={"output": "s3://x"}, sensitive=False)
     assert parse_strict("Allocation", obj) == [
         'spec.lifecycle.preemption_class is no field of spec.lifecycle: did you mean "preemptionClass"?',
         'spec.resources.nods is no field of spec.resources: did you mean "nodes"?',
-        "spec.quota is not served yet: the elastic quota tree is not served by this release; remove the field",
+        "spec.data is not served yet: data is not staged by this release; remove the field",
     ]
     assert parse_strict("Allocation", allocation(lifecycle={"preemptionClass": "2"})) == [
         "spec.lifecycle.preemptionClass: input should be a valid integer (given: '2')"

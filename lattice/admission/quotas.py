@@ -1,0 +1,238 @@
+"""Checks of what makes quota trees: Lattice's ElasticQuota, Koordinator's ElasticQuota and ElasticQuotaProfile.
+
+The rules themselves are `lattice.quota.checks`; here objects are read, and what the rules say becomes findings.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import msgspec
+
+from lattice.admission.facts import Facts, QuotaFacts
+from lattice.admission.submission import malformed, part
+from lattice.admission.verdicts import Caution, Finding, Object, Refused
+from lattice.errors import Rejected
+from lattice.quota.checks import Around, Odd, check_group, check_removal
+from lattice.quota.declared import PREFIX, Declared, declared_of, declared_of_koordinator, path_of, precedence, tree_of
+from lattice.quota.groups import ROOT
+from lattice.quota.selection import Selection
+from lattice.units import fold_nodes, parse_duration
+from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota
+
+OURS: Final = "ElasticQuota"
+KOORDINATORS: Final = "KoordinatorQuota"
+"""The request's kind for an ElasticQuota of scheduling.sigs.k8s.io, so that the two are told apart."""
+PROFILE: Final = "KoordinatorProfile"
+QUOTA_KINDS: Final = frozenset({OURS, KOORDINATORS})
+View = TypeVar("View")
+
+
+def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = ()) -> Declared | Refused:
+    """The group that an object of either kind declares; the refusal names the first field that does not read."""
+    try:
+        if kind == KOORDINATORS:
+            return declared_of_koordinator(msgspec.convert(_named(obj), KoordinatorQuota), profiles)
+        view = msgspec.convert(_named(obj), ElasticQuota)
+        if view.spec.tree is not None and view.spec.tree.delay is not None:
+            parse_duration(view.spec.tree.delay)
+        return declared_of(view)
+    except msgspec.ValidationError as error:
+        return malformed(error, "")
+    except Rejected as error:
+        return Refused(error.reason, error.message, (*error.fields, "spec")[0], "amounts are quantities such as 24, 1500m or 64Gi")
+
+
+def means_the_same(kind: str, old: Object, new: Object) -> bool:
+    """Whether a change leaves everything as it is that a quota tree looks at: status, finalizers, other people's annotations."""
+    before, after = read_quota(kind, old), read_quota(kind, new)
+    return isinstance(before, Declared) and isinstance(after, Declared) and replace(before, source=after.source) == after
+
+
+def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a new ElasticQuota of Lattice."""
+    yield from _judge(OURS, {}, obj, facts)
+
+
+def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a changed one."""
+    yield from _judge(OURS, old, new, facts)
+
+
+def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
+    """Why one cannot go."""
+    yield from _judge_deletion(OURS, old, facts)
+
+
+def judge_koordinator(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a new ElasticQuota of Koordinator."""
+    yield from _judge(KOORDINATORS, {}, obj, facts)
+
+
+def judge_koordinator_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a changed one."""
+    yield from _judge(KOORDINATORS, old, new, facts)
+
+
+def judge_koordinator_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
+    """Why one cannot go."""
+    yield from _judge_deletion(KOORDINATORS, old, facts)
+
+
+def judge_profile(obj: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about an ElasticQuotaProfile: a name of its own for the root, nodes that no other tree has."""
+    try:
+        profile = msgspec.convert(_named(obj), KoordinatorProfile)
+        tree = tree_of(profile)
+    except msgspec.ValidationError as error:
+        yield malformed(error, "")
+        return
+    except Rejected as error:
+        yield Refused(error.reason, error.message, (*error.fields, "spec")[0], 'as Koordinator has it: a ratio is a text such as "0.9"')
+        return
+    if not profile.spec.quota_name:
+        yield Refused("MissingValue", "spec.quotaName is empty", "spec.quotaName", "name the quota that is the root of the tree")
+    quotas = facts.quotas or QuotaFacts()
+    key = profile.metadata.key
+    for other in quotas.profiles:
+        if other.metadata.key != key and other.spec.quota_name == profile.spec.quota_name:
+            sentence = f'spec.quotaName "{profile.spec.quota_name}" is the root of ElasticQuotaProfile {other.metadata.key} already'
+            yield Refused("NameTaken", sentence, "spec.quotaName", "choose another name")
+    for declared in quotas.declared:
+        if declared.name == profile.spec.quota_name and declared.source.namespace != profile.metadata.namespace:
+            sentence = f'spec.quotaName "{declared.name}" is taken by {declared.source.text}'
+            yield Refused("NameTaken", sentence, "spec.quotaName", "choose another name, or delete the other object")
+    if not tree.nodes:
+        yield Refused("TreeInvalid", "spec.nodeSelector is missing", "spec.nodeSelector", "select nodes by labels of their LatticeNodes")
+        return
+    yield from _nodes_of_a_tree(f"ElasticQuotaProfile {key}", tree.nodes, _other_trees(quotas, key), quotas, "spec.nodeSelector")
+
+
+def judge_profile_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Every finding about a changed one: annotations count as well."""
+    del old
+    yield from judge_profile(new, facts)
+
+
+def fill_koordinator(obj: Object, facts: Facts) -> Object:
+    """A copy of a new ElasticQuota of Koordinator with what its own webhook fills in: parent, tree-id, shared-weight."""
+    filled = copy.deepcopy(obj)
+    declared = read_quota(KOORDINATORS, obj)
+    if isinstance(declared, Refused) or declared.name == ROOT:
+        return filled
+    metadata = filled.setdefault("metadata", {})
+    labels, notes = {**(metadata.get("labels") or {})}, {**(metadata.get("annotations") or {})}
+    labels.setdefault(PREFIX + "parent", ROOT)
+    above = {each.name: each for each in (facts.quotas or QuotaFacts()).declared}.get(declared.parent)
+    if above is not None and above.tree_id:
+        labels.setdefault(PREFIX + "tree-id", above.tree_id)
+    notes.setdefault(PREFIX + "shared-weight", json.dumps(part(obj, "spec").get("max") or {}, separators=(",", ":")))
+    metadata["labels"], metadata["annotations"] = labels, notes
+    return filled
+
+
+def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int] | None) -> int | None:
+    """Allocations that have not ended and belong to a group or to one below it."""
+    if work is None:
+        return None
+    return sum(
+        count for leaf, count in work.items() if leaf == name or (leaf in groups and name in path_of(groups[leaf], groups).split("/"))
+    )
+
+
+def _judge(kind: str, old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    if old and means_the_same(kind, old, new):
+        return
+    quotas = facts.quotas or QuotaFacts()
+    group = read_quota(kind, new, quotas.profiles)
+    if isinstance(group, Refused):
+        yield group
+        return
+    read_before = read_quota(kind, old, quotas.profiles) if old else None
+    before = read_before if isinstance(read_before, Declared) else None
+    around = _around(group, quotas)
+    for finding in check_group(group, before, around):
+        yield (
+            Caution(finding.sentence)
+            if isinstance(finding, Odd)
+            else Refused(finding.reason, finding.sentence, finding.field, finding.hint)
+        )
+    if group.tree is not None and not group.tree.profile:
+        yield from _nodes_of_a_tree(f'quota "{group.name}"', group.tree.nodes, _other_trees(quotas, group.name), quotas, "spec.tree.nodes")
+    yield from _unknown(group, facts)
+
+
+def _judge_deletion(kind: str, old: Object, facts: Facts) -> Iterator[Finding]:
+    quotas = facts.quotas or QuotaFacts()
+    group = read_quota(kind, old, quotas.profiles)
+    if isinstance(group, Refused):
+        return  # what does not read takes no part in any tree
+    counted = {each.name: each for each in sorted([*quotas.declared, group], key=precedence, reverse=True)}[group.name]
+    if counted.source != group.source:
+        return  # another object has the name: this one takes no part
+    for finding in check_removal(group, _around(group, quotas)):
+        yield Refused(finding.reason, finding.sentence, finding.field, finding.hint)
+
+
+def _around(group: Declared, quotas: QuotaFacts) -> Around:
+    own = (group.source.group, group.source.namespace, group.source.name)
+    others = {
+        each.name: each
+        for each in sorted(quotas.declared, key=precedence, reverse=True)
+        if (each.source.group, each.source.namespace, each.source.name) != own
+    }
+    used = None if quotas.used is None else quotas.used.get(group.name, {})
+    return Around(others, used, work_below(group.name, {**others, group.name: group}, quotas.work), quotas.capacity)
+
+
+def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
+    """The selections of all trees but one, by what declares them."""
+    trees: dict[str, Selection] = {}
+    for each in quotas.declared:
+        if each.tree is not None and not each.tree.profile and each.name != own:
+            trees[each.source.text] = each.tree.nodes
+    for profile in quotas.profiles:
+        if profile.metadata.key != own:
+            try:
+                trees[f"ElasticQuotaProfile {profile.metadata.key}"] = tree_of(profile).nodes
+            except Rejected:
+                continue  # it takes no part
+    return trees
+
+
+def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Selection], quotas: QuotaFacts, field: str) -> Iterator[Finding]:
+    """No node is in two trees; a tree without nodes is said."""
+    if quotas.nodes is None:
+        return
+    own = [node for node in quotas.nodes if selection.selects(node)]
+    for other, taken in sorted(others.items()):
+        both = [node.name for node in own if taken.selects(node)]
+        if both:
+            shown = fold_nodes(sorted(both)[:1000])
+            sentence = f"{len(both)} of the {len(own)} nodes of {who} are in the tree of {other} already: {shown[:200]}"
+            yield Refused("NodesTaken", sentence, field, "select other nodes: a node is in one tree")
+    if not own:
+        yield Caution(f"{field} selects none of the {len(quotas.nodes)} nodes: the tree of {who} has nothing to divide until nodes join")
+
+
+def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
+    """Tenants and vclusters that a binding names and that do not exist yet."""
+    tenants, vclusters = facts.tenants, facts.vclusters
+    strange = sorted({binding.tenant for binding in group.bindings if tenants is not None and binding.tenant not in tenants})
+    if strange:
+        yield Caution(f"spec.bindings names tenants that do not exist yet: {', '.join(strange[:20])}")
+    nowhere = {
+        binding.vcluster for binding in group.bindings if binding.vcluster and vclusters is not None and binding.vcluster not in vclusters
+    }
+    if nowhere:
+        yield Caution(f"spec.bindings names vclusters that do not exist yet: {', '.join(sorted(nowhere)[:20])}")
+
+
+def _named(obj: Object) -> Object:
+    """The object with a name: one that the server is still to make has none."""
+    metadata = part(obj, "metadata")
+    return {**obj, "metadata": {**metadata, "name": str(metadata.get("name") or "")}}

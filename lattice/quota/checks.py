@@ -1,0 +1,281 @@
+"""The rules of a tree for one group that is made, changed or removed: what stands around it in, what is wrong out.
+
+They are Koordinator's (R1 to R13 of its webhook) without its gaps: a cycle is found, no field is left out, and nothing
+is kept between two questions. A fault that stood before, and that the change does not make worse, is not in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.quota.amounts import KNOWN, quantity
+from lattice.quota.declared import DEFAULT, KOORDINATOR, KOORDINATOR_BUILT_IN, SYSTEM, Declared
+from lattice.quota.groups import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Why a group may not be so: a word, the sentence with the numbers, the field, and the next step."""
+
+    reason: str
+    sentence: str
+    field: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """What a group may be, although it is rarely meant."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around a group, as the gatherer saw it; None: not known, and then not judged."""
+
+    others: Mapping[str, Declared]
+    """All other groups by name."""
+    used: Resources | None = None
+    """What the work of the group holds."""
+    work: int | None = None
+    """Allocations that belong to the group or to one below it and have not ended."""
+    capacity: Resources | None = None
+    """What all nodes have together."""
+
+    def children(self, name: str) -> list[Declared]:
+        """The groups directly below one."""
+        return [other for other in self.others.values() if other.parent == name]
+
+
+Check = Callable[[Declared, Declared | None, Around], Iterator[Wrong | Odd]]
+
+
+def check_group(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """Every finding about a group that is made (`before` is None) or changed."""
+    for check in _CHECKS:
+        yield from check(group, before, around)
+
+
+def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
+    """Why a group cannot be removed: groups below it, or work that belongs to it (R13)."""
+    if group.name in KOORDINATOR_BUILT_IN or group.name in (DEFAULT, SYSTEM):
+        yield Wrong("BuiltInGroup", f'quota "{group.name}" is built in and stays', "metadata.name", "set its max instead")
+    children = around.children(group.name)
+    if children:
+        names = ", ".join(sorted(child.name for child in children)[:5])
+        yield Wrong(
+            "HasChildren",
+            f'quota "{group.name}" has {len(children)} groups below it: {names}',
+            "metadata.name",
+            "delete or move these first",
+        )
+    if around.work:
+        sentence = f'quota "{group.name}" has {around.work} allocations that have not ended'
+        yield Wrong("InUse", sentence, "metadata.name", "wait for them or cancel them; admission 0 of every resource takes no more")
+
+
+def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R1 and R6: one object for a name, none for the built-in groups."""
+    del before
+    ours = group.source.group != KOORDINATOR
+    if group.name in (DEFAULT, SYSTEM) or (ours and group.name in KOORDINATOR_BUILT_IN):
+        yield Wrong("BuiltInGroup", f'the quota "{group.name}" exists without an object', "metadata.name", "choose another name")
+    other = around.others.get(group.name)
+    if other is not None:
+        sentence = f'the name "{group.name}" of {group.source.text} is taken by {other.source.text}: a name stands once in all quota trees'
+        yield Wrong("NameTaken", sentence, "metadata.name", "choose another name, or delete the other object")
+
+
+def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R4: min is part of max and not above it; weights and lending limits are of resources that are managed."""
+    del before, around
+    if not group.max:
+        yield Wrong("MissingValue", "spec.max names no resource: the group would manage nothing", "spec.max", "write for example nodes: 16")
+    for key, amount in group.min.items():
+        if key not in group.max:
+            sentence = f"spec.min.{key} is {quantity(key, amount)}, and spec.max has no {key}"
+            yield Wrong("MinAboveMax", sentence, f"spec.min.{key}", f"add {key} to spec.max, at least {quantity(key, amount)}")
+        elif amount > group.max[key]:
+            sentence = f"spec.min.{key} is {quantity(key, amount)}, above spec.max.{key}, which is {quantity(key, group.max[key])}"
+            yield Wrong("MinAboveMax", sentence, f"spec.min.{key}", "lower min or raise max")
+    for key, amount in group.lend_limit.items():
+        if amount > group.min.get(key, 0):
+            least = quantity(key, group.min.get(key, 0))
+            yield Odd(f"spec.lending.limit.{key} is {quantity(key, amount)}, and there is only min to lend, which is {least}")
+    if group.max and not any(group.weight.values()):
+        yield Odd("every weight is 0: the group gets nothing beyond its min")
+    else:
+        for key in (key for key, weight in group.weight.items() if not weight and group.max[key]):
+            yield Odd(f"the weight of {key} is 0: the group gets nothing of it beyond its min")
+
+
+def _strict(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R5: max of a strict key is not below what is used; of another key it may be, and is said."""
+    for key, used in (around.used or {}).items():
+        most = group.max.get(key)
+        if not used or (most is not None and most >= used):
+            continue
+        shown = "absent" if most is None else quantity(key, most)
+        if key in group.strict:
+            sentence = f"spec.max.{key} is {shown}, below the {quantity(key, used)} that are used, and {key} is a strict key"
+            yield Wrong(
+                "MaxBelowUsed", sentence, f"spec.max.{key}", f"set it to at least {quantity(key, used)}, or wait until less is used"
+            )
+        elif most is not None and (before is None or before.max.get(key) != most):
+            yield Odd(f"spec.max.{key} is {shown}, below the {quantity(key, used)} that are used: nothing new starts until less is used")
+
+
+def _claims(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R2: a namespace, a tenant, a tenant in a vcluster belongs to one group."""
+    del before
+    namespaces = {name: other for other in around.others.values() for name in other.namespaces}
+    for name in group.namespaces:
+        if name in namespaces:
+            sentence = f'namespace "{name}" belongs to {namespaces[name].source.text} already'
+            yield Wrong("BindingTaken", sentence, "spec.namespaces", "take it out there first")
+    bindings = {binding: other for other in around.others.values() for binding in other.bindings}
+    for binding in group.bindings:
+        if binding in bindings:
+            where = f' in vCluster "{binding.vcluster}"' if binding.vcluster else ""
+            sentence = f'tenant "{binding.tenant}"{where} belongs to {bindings[binding].source.text} already'
+            yield Wrong("BindingTaken", sentence, "spec.bindings", "take it out there first")
+    if group.is_parent and (group.namespaces or group.bindings):
+        yield Odd(f'"{group.name}" is a parent and has no work of its own: what is bound to it goes to the group "{DEFAULT}"')
+
+
+def _parent(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R9 and cycles: the parent exists, is a parent, and is not below the group."""
+    if not group.parent:
+        return
+    way = [group.name]
+    name = group.parent
+    while name and name not in way and name in around.others:
+        way.append(name)
+        name = around.others[name].parent
+    if name == group.name:
+        sentence = f'parent "{group.parent}" of "{group.name}" is below it, or is itself: {" → ".join([*way, name])}'
+        yield Wrong("ParentCycle", sentence, _field(group, "parent"), "name a group that is not below this one")
+        return
+    parent = around.others.get(group.parent)
+    if parent is None:
+        parents = sorted(other.name for other in around.others.values() if other.is_parent)[:10]
+        there = f"parents are {', '.join(parents)}" if parents else "there is no parent yet"
+        sentence = f'parent "{group.parent}" of "{group.name}" does not exist'
+        yield Wrong("ParentUnknown", sentence, _field(group, "parent"), f"{there}; leave it out for the first level")
+    elif not parent.is_parent:
+        sentence = f'parent "{group.parent}" of "{group.name}" is no parent: its isParent is false'
+        yield Wrong("ParentIsLeaf", sentence, _field(group, "parent"), "set isParent of that group to true; its work must go first")
+    if before is not None and before.parent != group.parent and around.work:
+        sentence = f'"{group.name}" cannot move from "{before.parent or "the first level"}": {around.work} allocations have not ended'
+        yield Wrong("InUse", sentence, _field(group, "parent"), "wait for them or cancel them; or make a new group there")
+
+
+def _role(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R7: a parent keeps its role while it has children, a leaf while it has work."""
+    children = around.children(group.name)
+    if children and not group.is_parent:
+        names = ", ".join(sorted(child.name for child in children)[:5])
+        sentence = f'isParent of "{group.name}" is false, and {len(children)} groups are below it: {names}'
+        yield Wrong("HasChildren", sentence, _field(group, "isParent"), "delete or move these first")
+    if before is not None and group.is_parent and not before.is_parent and around.work:
+        sentence = f'"{group.name}" cannot become a parent: {around.work} allocations of it have not ended, and a parent has no work'
+        yield Wrong("ParentHasWork", sentence, _field(group, "isParent"), "wait for them or cancel them; or make a new parent above it")
+
+
+def _moved(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """The first level, too, is a place that a group in use does not move to."""
+    if before is not None and before.parent and not group.parent and around.work:
+        sentence = f'"{group.name}" cannot move from "{before.parent}" to the first level: {around.work} allocations have not ended'
+        yield Wrong("InUse", sentence, _field(group, "parent"), "wait for them or cancel them; or make a new group there")
+
+
+def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R8: a tree is of the first level, selects nodes, and is not left or entered with work."""
+    if group.tree is not None and group.parent:
+        sentence = f'"{group.name}" is below "{group.parent}", and only a group of the first level is the root of a tree'
+        yield Wrong("TreeInvalid", sentence, "spec.tree", "remove spec.tree or spec.parent")
+    if group.tree is not None and not group.tree.nodes:
+        yield Wrong("TreeInvalid", "spec.tree.nodes selects nothing: no field of it is given", "spec.tree.nodes", "name groups or features")
+    if before is not None and (before.tree is None) != (group.tree is None) and (around.work or around.children(group.name)):
+        sentence = f'"{group.name}" has groups below it or work, and would come into another tree with them'
+        yield Wrong("InUse", sentence, "spec.tree", "make a new group with spec.tree, and move the others below it")
+    if before is not None and before.tree_id and group.tree_id != before.tree_id:
+        sentence = f'the tree-id of "{group.name}" is "{before.tree_id}", and cannot become "{group.tree_id}"'
+        yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "make a new group in the other tree")
+    near = [(around.others[group.parent], group)] if group.parent in around.others else []
+    for above, below in (*near, *((group, child) for child in around.children(group.name))):
+        if above.source.group == below.source.group == KOORDINATOR and below.tree_id and above.tree_id != below.tree_id:
+            sentence = f'the tree-id of "{below.name}" is "{below.tree_id}", and that of its parent "{above.name}" is "{above.tree_id}"'
+            yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "a group is in the tree of its parent")
+
+
+def _resources(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R10: parent and child manage the same resources; and resources that no node has are said."""
+    parent = around.others.get(group.parent)
+    for above, below, other in [(parent, group, parent), *((group, child, child) for child in around.children(group.name))]:
+        if (
+            above is None
+            or other is None
+            or (before is not None and before.max.keys() == group.max.keys() and before.parent == group.parent)
+        ):
+            continue
+        for key in sorted(above.max.keys() ^ below.max.keys()):
+            has, lacks = (above, below) if key in above.max else (below, above)
+            sentence = (
+                f'max of "{has.name}" has {key}, and max of "{lacks.name}" has not: a group and those below it manage the same resources'
+            )
+            yield Wrong("ResourcesDiffer", sentence, "spec.max", f"add {key} to both, or to neither")
+    if around.capacity is None or (before is not None and before.max.keys() == group.max.keys()):
+        return
+    for key in sorted(group.max.keys() - around.capacity.keys()):
+        known = ", ".join(sorted(around.capacity)) or ", ".join(KNOWN)
+        yield Odd(f"no node has {key}: the group gets nothing of it (nodes have {known})")
+
+
+def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R11: the mins of the children are together not above the parent's; the first level is not compared with the nodes."""
+    if group.forced:
+        return
+    parent = around.others.get(group.parent)
+    if parent is not None:
+        old = before.min if before is not None and before.parent == group.parent else {}
+        grown = {key: amount for key, amount in group.min.items() if amount > old.get(key, 0)}
+        siblings = around.children(parent.name)
+        for key in sorted(grown):
+            total = group.min[key] + sum(sibling.min.get(key, 0) for sibling in siblings)
+            yield from _over(group, key, total, len(siblings) + 1, parent)
+    children = around.children(group.name)
+    for key in sorted({key for child in children for key in child.min}):
+        if before is None or group.min.get(key, 0) < before.min.get(key, 0):
+            yield from _over(group, key, sum(child.min.get(key, 0) for child in children), len(children), group)
+    if around.capacity is not None and not group.parent and group.tree is None and (before is None or before.min != group.min):
+        level = [group, *(other for other in around.others.values() if not other.parent and other.tree is None)]
+        for key in sorted(group.min.keys() & around.capacity.keys()):
+            total = sum(each.min.get(key, 0) for each in level)
+            there = around.capacity[key]
+            if total > there:
+                numbers = f"min.{key} of the first level is {quantity(key, total)} in sum, and the nodes have {quantity(key, there)}"
+                yield Odd(f"{numbers}: mins shrink in proportion where all are asked for (status.effectiveMin)")
+
+
+def _over(group: Declared, key: str, total: int, count: int, parent: Declared) -> Iterator[Wrong]:
+    limit = parent.min.get(key, 0)
+    if total > limit:
+        sentence = f'min.{key} of the {count} groups below "{parent.name}" would be {quantity(key, total)} in sum, above its own min'
+        numbers = f"(sum: {quantity(key, total)}, limit: {quantity(key, limit)}, this group: {quantity(key, group.min.get(key, 0))})"
+        yield Wrong("MinSumAboveParent", f"{sentence} {numbers}", f"spec.min.{key}", f'lower a min below "{parent.name}", or raise its own')
+
+
+_CHECKS: Final[tuple[Check, ...]] = (_name, _amounts, _strict, _claims, _parent, _moved, _role, _tree, _resources, _sums)
+"""In the order in which a person should hear of them."""
+
+
+def _field(group: Declared, name: str) -> str:
+    """Where a property stands: in the spec of our kind, in a label of Koordinator's."""
+    if group.source.group != KOORDINATOR:
+        return f"spec.{name}"
+    label = {"isParent": "is-parent"}.get(name, name)
+    return f"metadata.labels[quota.scheduling.koordinator.sh/{label}]"

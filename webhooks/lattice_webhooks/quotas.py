@@ -1,0 +1,219 @@
+"""The facts about quota trees: from caches for work that is submitted, fresh from the server for what changes a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lattice.admission import Request
+from lattice.admission.facts import QuotaFacts
+from lattice.admission.leaves import leaf_of, named_leaf
+from lattice.admission.quotas import PROFILE, QUOTA_KINDS, read_quota
+from lattice.admission.submission import part, read_submission
+from lattice.admission.verdicts import Refused
+from lattice.errors import NotFound, Rejected
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
+from lattice.lifecycle.settle import is_final
+from lattice.quota.amounts import amounts_of
+from lattice.quota.declared import NAME_LABEL, Declared, bindings_of, declared_of, declared_of_koordinator, published_of
+from lattice.quota.gathering import gather
+from lattice.quota.selection import traits_of
+from lattice.scheduling.candidates import need_of
+from lattice.scheduling.elastic import node_amounts
+from lattice.scheduling.facts import facts_of
+from lattice.scheduling.hardware import Hardware
+from lattice.units import parse_node_count
+from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node, View
+from lattice.views.allocation import AllocationStatus, Resources
+
+JUDGED = frozenset((*QUOTA_KINDS, PROFILE))
+
+
+class WorkSpec(View, frozen=True):
+    """What of an Allocation decides where it belongs."""
+
+    tenant: str = ""
+    vcluster: str = ""
+    quota: str = ""
+
+
+class Work(View, frozen=True):
+    """An Allocation, as far as it is counted."""
+
+    metadata: Metadata
+    spec: WorkSpec = WorkSpec()
+    status: AllocationStatus = AllocationStatus()
+
+
+@dataclass(frozen=True)
+class QuotaCaches:
+    """What the facts about submissions come from; Koordinator's kinds need not be served."""
+
+    ours: Informer[ElasticQuota]
+    koordinators: Informer[KoordinatorQuota]
+    profiles: Informer[KoordinatorProfile]
+
+    @classmethod
+    def of(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
+        """The caches of a cluster, not yet running."""
+        return cls(
+            ours=Informer(cluster, ELASTIC_QUOTAS, type=ElasticQuota, clock=clock),
+            koordinators=Informer(cluster, KOORDINATOR_QUOTAS, type=KoordinatorQuota, clock=clock),
+            profiles=Informer(cluster, KOORDINATOR_PROFILES, type=KoordinatorProfile, clock=clock),
+        )
+
+    def all(self) -> tuple[Informer[Any], ...]:
+        """Each of them."""
+        return (self.ours, self.koordinators, self.profiles)
+
+
+class Inventory:
+    """How many nodes of each class of hardware there are, kept by changes of the nodes."""
+
+    def __init__(self) -> None:
+        self.classes: dict[Hardware, int] = {}
+
+    def on_node(self, change: Change[Node]) -> None:
+        """A node came, changed, or went."""
+        for node, more in ((change.old, -1), (change.new, 1)):
+            if node is None:
+                continue
+            kind = _hardware(node)
+            count = self.classes.get(kind, 0) + more
+            if count:
+                self.classes[kind] = count
+            else:
+                del self.classes[kind]
+
+    def capacity(self) -> dict[str, int] | None:
+        """What all nodes have together; None while there are none."""
+        total: dict[str, int] = {}
+        for kind, count in self.classes.items():
+            for resource, amount in _amounts(kind).items():
+                total[resource] = total.get(resource, 0) + amount * count
+        return total or None
+
+    def charge(self, resources: Resources) -> dict[str, int] | None:
+        """What work asks for at least: the plainest class that it may use times its least number of nodes; None where none fits."""
+        try:
+            need, (least, _) = need_of(resources, {}), parse_node_count(resources.nodes)
+        except Rejected:
+            return None  # another check says so
+        fitting = [kind for kind in self.classes if need.admits(kind)]
+        if not fitting:
+            return None
+        return {resource: amount * least for resource, amount in _amounts(min(fitting, key=lambda kind: kind.worth)).items()}
+
+
+class QuotaGatherer:
+    """Gathers what a review needs to know of quota trees; it only reads."""
+
+    def __init__(self, cluster: Cluster, caches: QuotaCaches, nodes: Mapping[str, Node], inventory: Inventory) -> None:
+        self._cluster = cluster
+        self._caches = caches
+        self._nodes = nodes
+        self._inventory = inventory
+        self._known: tuple[tuple[str, ...], QuotaFacts] | None = None
+
+    async def of_tree(self, request: Request) -> QuotaFacts:
+        """What a group, or a profile, is judged by: every other one as the server has it now, not as a cache remembers it."""
+        quotas = await self._fresh()
+        has_nodes = request.kind == PROFILE or "tree" in part(request.obj, "spec")
+        nodes = tuple(traits_of(node) for node in self._nodes.values()) if has_nodes else None
+        facts = replace(quotas, capacity=self._inventory.capacity(), nodes=nodes)
+        return replace(facts, work=await self._work(facts)) if _needs_work(request) else facts
+
+    async def of_submission(self, request: Request) -> QuotaFacts | None:
+        """What the leaf of an Allocation is judged by; None where it does not read."""
+        asked = read_submission(request.obj)
+        if isinstance(asked, Refused):
+            return None
+        quotas = self._cached()
+        name, _ = named_leaf(asked)
+        if name and quotas.bindings.named(name) is None:
+            quotas = await self._fresh()  # it may be new
+        leaf = quotas.groups.get(leaf_of(asked, quotas))
+        charge = self._inventory.charge(asked.spec.resources) if leaf is not None else None
+        return replace(quotas, charge=charge)
+
+    def _cached(self) -> QuotaFacts:
+        stamp = tuple(cache.version for cache in self._caches.all())
+        if self._known is None or self._known[0] != stamp:
+            caches = self._caches
+            facts = _facts(caches.ours.objects.values(), caches.koordinators.objects.values(), caches.profiles.objects.values())
+            self._known = (stamp, facts)
+        return self._known[1]
+
+    async def _fresh(self) -> QuotaFacts:
+        ours = await self._list(ELASTIC_QUOTAS, ElasticQuota)
+        return _facts(
+            ours, await self._list(KOORDINATOR_QUOTAS, KoordinatorQuota), await self._list(KOORDINATOR_PROFILES, KoordinatorProfile)
+        )
+
+    async def _list(self, resource: Resource, type_: type[Any]) -> list[Any]:
+        try:
+            return list((await self._cluster.list(resource, type=type_)).items)
+        except NotFound:
+            return []  # the kind is not served here
+
+    async def _work(self, quotas: QuotaFacts) -> dict[str, int]:
+        """How many allocations that have not ended belong to each leaf."""
+        counts: dict[str, int] = {}
+        for work in (await self._cluster.list(ALLOCATIONS, type=Work)).items:
+            if not is_final(work.status):
+                spec, metadata = work.spec, work.metadata
+                label = metadata.labels.get(NAME_LABEL, "")
+                leaf = quotas.bindings.leaf(spec.quota, label, spec.tenant, spec.vcluster, metadata.namespace)
+                counts[leaf] = counts.get(leaf, 0) + 1
+        return counts
+
+
+def _needs_work(request: Request) -> bool:
+    """Whether the answer depends on work that has not ended: a group goes, moves, or changes what it is."""
+    if request.kind not in QUOTA_KINDS:
+        return False
+    if request.operation == "DELETE":
+        return True
+    before, after = read_quota(request.kind, request.old), read_quota(request.kind, request.obj)
+    if request.operation == "CREATE" or not isinstance(before, Declared) or not isinstance(after, Declared):
+        return False
+    return (before.parent, before.is_parent, before.tree is None) != (after.parent, after.is_parent, after.tree is None)
+
+
+def _facts(ours: Iterable[ElasticQuota], koordinators: Iterable[KoordinatorQuota], profiles: Iterable[KoordinatorProfile]) -> QuotaFacts:
+    """What the objects declare; one that does not read takes no part."""
+    known = tuple(profiles)
+    declared: list[Declared] = []
+    used: dict[str, Mapping[str, int]] = {}
+    requested: dict[str, Mapping[str, int]] = {}
+    for view in ours:
+        try:
+            declared.append(declared_of(view))
+            used[view.metadata.name] = amounts_of(view.status.used or {}, field="status.used")
+            requested[view.metadata.name] = amounts_of(view.status.child_request or {}, field="status.childRequest")
+        except Rejected:
+            continue
+    for theirs in koordinators:
+        try:
+            declared.append(declared_of_koordinator(theirs, known))
+            used.setdefault(theirs.metadata.name, amounts_of(theirs.status.used, field="status.used"))
+            requested.setdefault(theirs.metadata.name, published_of(theirs, "child-request"))
+        except Rejected:
+            continue
+    gathered = gather(declared)
+    return QuotaFacts(tuple(declared), gathered.groups, bindings_of(gathered.groups.values()), known, used, requested)
+
+
+def _amounts(kind: Hardware) -> Mapping[str, int]:
+    return node_amounts(kind.cpus, kind.memory, kind.gpus, kind.gpu_type)
+
+
+def _hardware(node: Node) -> Hardware:
+    had = facts_of(node, 0, usable=True, state="", homes={})
+    return Hardware(
+        had.cpus, had.memory, had.gpus, had.features, had.hollow, had.cxl_memory, had.gpu_type, had.gpu_memory, had.unified, had.watts
+    )
