@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 from lattice.errors import Corrupt
@@ -32,6 +33,8 @@ class Bucket:
     key: Key
     order: tuple[object, ...]
     """Of the key."""
+    watts: int
+    """Of each node, at its nominal power."""
     members: set[int] = field(default_factory=set)
     usable: int = 0
     """Free or held, but not drained, down, unheard."""
@@ -129,15 +132,16 @@ class Machine:
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
         """`take` for the lowest free nodes of these buckets."""
-        taken = self.taken
-        for index in indices:
-            taken[index] = until
+        self.taken.update(zip(indices, repeat(until)))
         for bucket, count in counts:
             del bucket.free[:count]
-            self.watts += bucket.key.hardware.watts * count
+            self.watts += bucket.watts * count
             ends = bucket.ends
             ends[until] = ends.get(until, 0) + count
-            self._changed(bucket, -count)
+            bucket.version += 1
+            for part, rank in bucket.counters:
+                part.note(rank, -count)
+        self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER) -> None:
         """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
@@ -290,7 +294,7 @@ class Machine:
         key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)
         bucket = self.buckets.get(key)
         if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, key.order)
+            bucket = self.buckets[key] = Bucket(key, key.order, facts.watts)
             self._reshape()
         self._of[index] = bucket
         self.tally += 1

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import sub
+from itertools import chain
+from operator import is_not, itemgetter
 from typing import Final
+
+from lattice.scheduling.stretches import Line, neighbours
 
 _BITS: Final = 24
 _RANK: Final = (1 << _BITS) - 1
 """Count and rank in one number that orders as the pair does: numbers are compared much faster than pairs."""
+_FEW: Final = 8
+"""So many of the largest groups are looked at before all of them are."""
 _MOST: Final = 1 << 62
 """More than any count and rank."""
 
@@ -23,23 +28,27 @@ class Part:
     Changes are noted, and counted in when a group is asked about: the next change often takes them back.
     """
 
-    __slots__ = ("_groups", "_noted", "_sizes", "total")
+    __slots__ = ("_groups", "_line", "_noted", "_sizes", "total")
 
     total: int
     _groups: dict[int, int]
     _sizes: list[int]
     _noted: dict[int, int]
+    _line: Line | None
+    """None: to be made when it is asked for."""
 
     def __init__(self, groups: Mapping[int, int]) -> None:
         self._groups = {rank: count for rank, count in groups.items() if count > 0}
         self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
         self._noted = {}
+        self._line = None
         self.total = sum(self._groups.values())
 
     def copy(self) -> Part:
         """One that may be changed apart."""
         part = Part.__new__(Part)
         part._groups, part._sizes, part._noted, part.total = self._groups.copy(), self._sizes.copy(), self._noted.copy(), self.total
+        part._line = None if self._line is None else self._line.copy()
         return part
 
     def note(self, rank: int, by: int) -> None:
@@ -72,12 +81,23 @@ class Part:
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
-        return _fewest(self.sizes(), nodes)
+        """The fewest groups that hold so many nodes; 0: all of them do not."""
+        if self.total < nodes:
+            return 0
+        sizes = self._sizes if not self._noted else self.sizes()
+        return 1 if sizes[-1] >> _BITS >= nodes else _fewest(sizes, nodes)
 
     def largest(self, groups: int) -> int:
         """How many nodes so many groups hold at most."""
         return sum([size >> _BITS for size in self.sizes()[-groups:]]) if groups > 0 else 0
+
+    def line(self) -> Line:
+        """The groups in order of their names, with how many nodes each has; some may have none."""
+        groups, line = self.groups, self._line
+        if line is None:
+            ranks = sorted(groups)
+            line = self._line = Line(ranks, [groups[rank] for rank in ranks])
+        return line
 
     def sizes(self) -> list[int]:
         """Count and rank of each group in one number, ascending."""
@@ -99,18 +119,22 @@ class Part:
                 insort(sizes, after << _BITS | rank)
             else:
                 del groups[rank]
+            if self._line is not None and not self._line.put(rank, after):
+                self._line = None
         self._noted.clear()
 
 
 class Joined:
     """Parts that have no group in common, as one: it counts nothing of its own, so that many may share a part."""
 
-    __slots__ = ("_home", "parts")
+    __slots__ = ("_home", "_line", "parts")
 
     def __init__(self, parts: Sequence[Part], home: Mapping[int, int]) -> None:
         """`home`: the place of the part that a group belongs to, by rank."""
         self.parts = parts
         self._home = home
+        self._line: tuple[list[list[int]], Line, Callable[[list[int]], Sequence[int]]] | None = None
+        """Of which ranks of the parts the line was made, the line, and the counts of the parts in its order."""
 
     @property
     def total(self) -> int:
@@ -128,11 +152,15 @@ class Joined:
     @property
     def ordered(self) -> list[tuple[int, int]]:
         """(nodes, group), ascending."""
-        return [(size >> _BITS, size & _RANK) for size in self._sizes()]
+        return [(size >> _BITS, size & _RANK) for size in self._top()]
 
     def copy(self) -> Joined:
         """One that may be changed apart."""
-        return Joined([part.copy() for part in self.parts], self._home)
+        joined = Joined([part.copy() for part in self.parts], self._home)
+        if self._line is not None:
+            ranks, line, ordered = self._line
+            joined._line = ranks, line.copy(), ordered
+        return joined
 
     def note(self, rank: int, by: int) -> None:
         """A group has more nodes, or fewer."""
@@ -149,26 +177,43 @@ class Joined:
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
         """(nodes, group) of every group of so many, ascending."""
-        sizes = self._sizes()
+        sizes = self._top()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
         """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
-        asked = nodes << _BITS
+        asked, total = nodes << _BITS, 0
         for part in self.parts:
             sizes = part.sizes()
             if sizes and sizes[-1] >= asked:
                 return 1
-        return _fewest(self._sizes(), nodes)
+            total += part.total
+        if total < nodes:
+            return 0
+        return _fewest(self._top(_FEW)[-_FEW:], nodes) or _fewest(self._top(), nodes)
 
     def largest(self, groups: int) -> int:
         """How many nodes so many groups hold at most."""
-        return sum([size >> _BITS for size in self._sizes()[-groups:]]) if groups > 0 else 0
+        return sum([size >> _BITS for size in self._top(groups)[-groups:]]) if groups > 0 else 0
 
-    def _sizes(self) -> list[int]:
+    def line(self) -> Line:
+        """The groups in order of their names, with how many nodes each has; some may have none."""
+        lines = [part.line() for part in self.parts]
+        made_of = [line.ranks for line in lines]
+        if self._line is None or any(map(is_not, self._line[0], made_of)):
+            ranks = list(chain.from_iterable(made_of))
+            order = sorted(range(len(ranks)), key=ranks.__getitem__)
+            line = Line([ranks[place] for place in order], ())
+            self._line = made_of, line, itemgetter(*order) if len(order) > 1 else list
+        _, line, ordered = self._line
+        line.counts = ordered(list(chain.from_iterable([each.counts for each in lines])))
+        return line
+
+    def _top(self, groups: int = 0) -> list[int]:
+        """Count and rank of the largest groups, so many of each part (0: all), ascending."""
         sizes: list[int] = []
         for part in self.parts:
-            sizes += part.sizes()
+            sizes += part.sizes()[-groups:]
         sizes.sort()
         return sizes
 
@@ -178,14 +223,12 @@ Groups = Part | Joined
 
 
 def _fewest(sizes: Sequence[int], nodes: int) -> int:
-    if sizes and sizes[-1] >> _BITS >= nodes:
-        return 1
     reached = 0
     for groups, size in enumerate(reversed(sizes), start=1):
         reached += size >> _BITS
         if reached >= nodes:
             return groups
-    return len(sizes) + 1
+    return 0
 
 
 def tight(part: Groups, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
@@ -195,7 +238,9 @@ def tight(part: Groups, nodes: int, usable: Callable[[int], int] | None = None) 
         if usable is not None:
             _, _, one = min((count / usable(rank), count, rank) for count, rank in part.at_least(nodes))
         return [(one, nodes)]
-    return fewest_first(sorted((count, rank) for rank, count in _neighbours(part, nodes, part.fewest(nodes))), nodes)
+    groups = part.fewest(nodes)
+    near = neighbours(part.line(), nodes, groups, nodes - part.largest(groups - 1))
+    return fewest_first([(count, rank) for rank, count in near], nodes)
 
 
 def fewest_first(ordered: Sequence[tuple[int, int]], nodes: int) -> list[tuple[int, int]]:
@@ -228,51 +273,3 @@ def spread(part: Groups, nodes: int) -> list[tuple[int, int]]:
             given[rank] += 1
             left -= 1
     return [(rank, count) for rank, count in sorted(given.items()) if count]
-
-
-def _neighbours(part: Groups, nodes: int, groups: int) -> list[tuple[int, int]]:
-    """(group, nodes) of the shortest stretch in which so many groups hold so many nodes, the first of equal ones.
-
-    Where groups as close as any hold it, no stretch is shorter. Else a group that does not reach `nodes` together with the largest
-    others is of no use: it only lies between.
-    """
-    counts = part.groups
-    ranks = sorted(counts)
-    lasts = ranks[groups - 1 :]
-    shortest = min(map(sub, lasts, ranks))
-    total = sum([counts[rank] for rank in ranks[: groups - 1]])
-    for place, last in enumerate(lasts):
-        first = ranks[place]
-        total += counts[last]
-        if total >= nodes and last - first == shortest:
-            return [(rank, counts[rank]) for rank in ranks[place : place + groups]]
-        total -= counts[first]
-    least = nodes - part.largest(groups - 1)
-    line = sorted((rank, count) for count, rank in part.at_least(least))
-    first, last = _stretch(line, nodes, groups)
-    return [entry for entry in line if first <= entry[0] <= last]
-
-
-def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
-    """The shortest stretch in which so many groups hold so many."""
-    best: tuple[int, int, int] | None = None
-    inside: list[int] = []  # the counts of the stretch, ascending
-    total, end = 0, 0
-    for rank, count in line:
-        while (len(inside) < groups or _top(inside, groups, total) < nodes) and end < len(line):
-            insort(inside, line[end][1])
-            total += line[end][1]
-            end += 1
-        if len(inside) < groups or _top(inside, groups, total) < nodes:
-            break
-        last = line[end - 1][0]
-        if best is None or (last - rank, rank) < best[:2]:
-            best = (last - rank, rank, last)
-        del inside[bisect_left(inside, count)]
-        total -= count
-    assert best is not None, "all groups together hold it"  # noqa: S101
-    return best[1], best[2]
-
-
-def _top(inside: list[int], groups: int, total: int) -> int:
-    return total if len(inside) <= groups else sum(inside[-groups:])

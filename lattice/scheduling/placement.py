@@ -46,15 +46,18 @@ class Ask:
 def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
     """The part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
     whole = pool.whole
-    if whole.total < nodes:
-        return None
     if nodes == 1 or ask.conformance == IGNORED:
-        found = Found(whole, None, 1, whole.fewest(nodes))
+        span = whole.fewest(nodes)
+        if not span:
+            return None
+        found = Found(whole, None, 1, span)
     else:
         one = _one_fingerprint(pool, nodes, ask, pressure)
-        if one is None and ask.conformance == REQUIRED:
-            return None
-        found = one or _merged(pool, nodes)
+        if one is None:
+            if ask.conformance == REQUIRED or whole.total < nodes:
+                return None
+            one = _merged(pool, nodes)
+        found = one
     if ask.limit is not None and found.span > (limit := ask.limit(nodes)):
         if ask.conformance == REQUIRED or (span := whole.fewest(nodes)) > limit:
             return None
@@ -63,20 +66,21 @@ def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | No
 
 
 def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
-    fits = [(name, part, part.fewest(nodes)) for name, part in pool.parts.items() if part.total >= nodes and name]
+    fits = [(span, name, part) for name, part in pool.parts.items() if name and (span := part.fewest(nodes))]
     if len(fits) > 1:
         if ask.spread:
-            widths = {name: len(part.groups) for name, part, _ in fits}
+            widths = {name: len(part.groups) for _, name, part in fits}
             enough = min(nodes, max(widths.values()))
-            fits = [fit for fit in fits if widths[fit[0]] >= enough]
+            fits = [fit for fit in fits if widths[fit[1]] >= enough]
         else:
-            least = min([span for _, _, span in fits])
-            fits = [fit for fit in fits if fit[2] == least]
+            least = min([fit[0] for fit in fits])
+            fits = [fit for fit in fits if fit[0] == least]
     if not fits:
         return None
-    name, part, span = fits[0]
-    if len(fits) > 1:
-        name, part, span = min(fits, key=lambda fit: (pressure(fit[0]) if pressure is not None else 0.0, fit[0]))
+    if len(fits) == 1:
+        span, name, part = fits[0]
+    else:
+        span, name, part = min(fits, key=lambda fit: (pressure(fit[1]) if pressure is not None else 0.0, fit[1]))
     return Found(part, frozenset((name,)), 1, span)
 
 
@@ -100,31 +104,37 @@ def _merged(pool: Pool, nodes: int) -> Found:
 def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
     """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, ask.usable)
-    return [entry for rank, count in shares for entry in _inside(pool, found, rank, count, prefer)]
+    if len(shares) == 1:
+        return _inside(pool, found.fingerprints, *shares[0], prefer)
+    return [entry for rank, count in shares for entry in _inside(pool, found.fingerprints, rank, count, prefer)]
 
 
-def _inside(pool: Pool, found: Found, rank: int, nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
+def _inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
     """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
-    names = found.fingerprints
-    cap = pool.cap
-    buckets = [bucket for bucket in pool.by_group[rank] if (names is None or bucket.key.fingerprint in names) and cap(bucket)]
+    buckets, caps = pool.by_group[rank], pool.caps
+    if names is not None and len(pool.parts) > 1:
+        buckets = [bucket for bucket in buckets if bucket.key.fingerprint in names]
+    sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
+    if 0 in sizes:
+        buckets = [bucket for bucket, size in zip(buckets, sizes, strict=True) if size]
+        sizes = [size for size in sizes if size]
     if len(buckets) == 1:
-        yield buckets[0], nodes
-        return
+        return [(buckets[0], nodes)]
     if not pool.mixed and len({bucket.key.switch for bucket in buckets}) == len(buckets):
-        sizes = [(cap(bucket), place) for place, bucket in enumerate(buckets)]
-        whole = [size for size in sizes if size[0] >= nodes]
-        for place, count in ((min(whole)[1], nodes),) if whole else fewest_first(sizes, nodes):
-            yield buckets[place], count
-        return
+        fitting = min([size for size in sizes if size >= nodes], default=0)
+        if fitting:
+            return [(buckets[sizes.index(fitting)], nodes)]
+        return [(buckets[place], count) for place, count in fewest_first(list(zip(sizes, range(len(sizes)), strict=True)), nodes)]
     tiers: dict[object, list[Bucket]] = {}
     for bucket in buckets:
         tiers.setdefault(prefer(bucket)[0], []).append(bucket)
+    chosen: Counts = []
     for tier in sorted(tiers):  # type: ignore[type-var]
         part = min(nodes, sum(pool.cap(bucket) for bucket in tiers[tier]))
         if part:
-            yield from _switches(pool, tiers[tier], part, prefer)
+            chosen += _switches(pool, tiers[tier], part, prefer)
             nodes -= part
+    return chosen
 
 
 def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:

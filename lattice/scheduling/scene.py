@@ -107,18 +107,24 @@ class Uses:
     people: dict[tuple[str, str], Use] = field(default_factory=dict)
     """By (tenant, user), in all vclusters, claims included."""
 
+    _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use]] = field(default_factory=dict)
+    """By (vcluster, tenant, user): where such a holder is counted."""
+
     def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
         """Count a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
-        vcluster, tenant = holder.vcluster, holder.tenant
-        user = holder.user
-        uses = [
-            _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
-            _use(self.people, (tenant, user)),
-        ]  # fmt: skip
-        if claimed:
-            uses.append(_use(self.claimed, tenant))
+        vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
+        uses = self._of.get(who)
+        if uses is None:
+            uses = self._of[who] = (
+                _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
+                _use(self.people, (tenant, user)),
+            )  # fmt: skip
         for use in uses:
+            use.nodes += nodes
+            use.running += sign
+        if claimed:
+            use = _use(self.claimed, tenant)
             use.nodes += nodes
             use.running += sign
         if holder.borrowed:

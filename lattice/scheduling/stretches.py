@@ -1,0 +1,119 @@
+"""The groups that lie closest together and hold enough: the shortest stretch of ranks, the first of equal ones.
+
+A group is known by its rank: its place in the order of names.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from operator import add, sub
+
+
+class Line:
+    """Groups by rank, ascending, and how many nodes each has; some may have none."""
+
+    __slots__ = ("_closest", "_places", "counts", "ranks")
+
+    def __init__(self, ranks: list[int], counts: Sequence[int]) -> None:
+        self.ranks = ranks
+        self.counts = counts
+        self._places: dict[int, int] | None = None
+        self._closest: dict[int, int] = {}
+
+    def copy(self) -> Line:
+        """One whose counts may be changed apart."""
+        line = Line(self.ranks, list(self.counts))
+        line._places, line._closest = self._places, self._closest
+        return line
+
+    def put(self, rank: int, count: int) -> bool:
+        """A group has so many nodes now; False: it is not in the line."""
+        if self._places is None:
+            self._places = {each: place for place, each in enumerate(self.ranks)}
+        place = self._places.get(rank)
+        if place is None:
+            return False
+        self.counts[place] = count  # type: ignore[index]  # a line that is changed has a list
+        return True
+
+    def closest(self, groups: int) -> int:
+        """The least distance between the first and the last of so many groups."""
+        found = self._closest.get(groups)
+        if found is None:
+            found = self._closest[groups] = min(map(sub, self.ranks[groups - 1 :], self.ranks))
+        return found
+
+
+def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[int, int]]:
+    """(group, nodes) of the shortest stretch in which so many groups, which are the fewest that can, hold so many nodes.
+
+    Groups of less than `least` do not reach it together with the largest others: they only lie between. Where groups as close
+    as any hold it, no stretch is shorter.
+    """
+    place = _side_by_side(line, nodes, groups)
+    if place is not None:
+        return list(zip(line.ranks[place : place + groups], line.counts[place : place + groups], strict=True))
+    useful = [entry for entry in zip(line.ranks, line.counts, strict=True) if entry[1] >= least]
+    first, last = _between(useful, nodes, groups) if groups <= 3 else _stretch(useful, nodes, groups)
+    return [entry for entry in useful if first <= entry[0] <= last]
+
+
+def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
+    """The place of the first of so many groups in a row that hold it and are as close as any."""
+    ranks, counts = line.ranks, line.counts
+    if groups == 2:
+        sums = map(add, counts, islice(counts, 1, None))
+    else:
+        reached = list(accumulate(counts, initial=0))
+        sums = map(sub, reached[groups:], reached)
+    closest = line.closest(groups)
+    for place, total in enumerate(sums):
+        if total >= nodes and ranks[place + groups - 1] - ranks[place] == closest:
+            return place
+    return None
+
+
+def _between(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
+    """The shortest stretch for two groups, its ends; or for three, its ends and the largest that lies between."""
+    ranks, counts = [rank for rank, _ in line], [count for _, count in line]
+    step = min(map(sub, ranks[1:], ranks))
+    inner = [0] * len(counts)
+    best: tuple[int, int, int] | None = None
+    for apart in range(groups - 1, len(counts)):
+        if best is not None and best[0] < apart * step:
+            break
+        if groups == 3:
+            inner = list(map(max, inner, islice(counts, apart - 1, None)))
+        for place, total in enumerate(map(add, map(add, counts, islice(counts, apart, None)), inner)):
+            if total >= nodes:
+                found = ranks[place + apart] - ranks[place], ranks[place], ranks[place + apart]
+                best = found if best is None or found < best else best
+    assert best is not None, "all groups together hold it"  # noqa: S101
+    return best[1], best[2]
+
+
+def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
+    """The shortest stretch in which so many groups hold so many."""
+    best: tuple[int, int, int] | None = None
+    inside: list[int] = []  # the counts of the stretch, ascending
+    total, end = 0, 0
+    for rank, count in line:
+        while (len(inside) < groups or _top(inside, groups, total) < nodes) and end < len(line):
+            insort(inside, line[end][1])
+            total += line[end][1]
+            end += 1
+        if len(inside) < groups or _top(inside, groups, total) < nodes:
+            break
+        last = line[end - 1][0]
+        if best is None or (last - rank, rank) < best[:2]:
+            best = (last - rank, rank, last)
+        del inside[bisect_left(inside, count)]
+        total -= count
+    assert best is not None, "all groups together hold it"  # noqa: S101
+    return best[1], best[2]
+
+
+def _top(inside: list[int], groups: int, total: int) -> int:
+    return total if len(inside) <= groups else sum(inside[-groups:])
