@@ -111,7 +111,7 @@ class Meter:
     def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int) -> None:
         """From this time on so many more nodes and GPUs (fewer where negative) are used."""
         budgets = self._budgets.get(tenant)
-        if budgets is None:
+        if budgets is None or (budgets is NO_BUDGETS and not self._every_tenant):
             return
         scopes = budgets.scopes(tenant, user, project)
         if self._every_tenant and Scope(OF_TENANT, tenant) not in scopes:
@@ -179,7 +179,7 @@ class Meter:
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
         """Used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""
         budgets = self._budgets.get(tenant)
-        if budgets is None:
+        if budgets is None or budgets is NO_BUDGETS:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 

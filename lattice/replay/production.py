@@ -217,12 +217,10 @@ class World:
         if work.ended:
             return
         work.ended = True
-        job, holder = work.job, self.scene.holders[work.job.id]
+        job = work.job
         self.scene.drop_holder(job.id)
         self._count(work, -1)
-        run = self._run(work, holder.since)
-        self._shares.see(replace(run, end=now))
-        self._shares.forget((job.id,), now)
+        self._shares.end(job.id, now)
         ran = self.done.ran[self._place[job.id]]
         if ran.end != now:
             self.done.ran[self._place[job.id]] = replace(ran, end=now, killed=False)

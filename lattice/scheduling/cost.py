@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from functools import cache
 from itertools import accumulate
 from math import cos, log1p, pi
 from typing import Final
@@ -35,7 +36,7 @@ PENALTY_FROM, PENALTY_TO, LEAST_MULTIPLIER = 0.8, 1.2, 0.05
 
 def clamp(value: float) -> float:
     """The value within [0, 1]."""
-    return min(1.0, max(0.0, value))
+    return 0.0 if value < 0.0 else min(value, 1.0)
 
 
 def priority(preemption_class: int) -> float:
@@ -64,6 +65,7 @@ def inter_node(groups_needed: int, groups_available: int) -> float:
     return clamp(1 - groups_needed / groups_available) if groups_available > 0 else 0.0
 
 
+@cache
 def intra_node(gpus: int, *, unified: bool) -> float:
     """β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Memory Topology", "Extending f₄").
 

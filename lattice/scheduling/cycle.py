@@ -61,8 +61,13 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
         if cycle.strict and cycle.lanes.contested(kind.lane):
             yield cycle.behind(candidate, kind, score)
             continue
-        # 3. A place now that delays no promise.
-        promise = cycle.take_back(candidate.uid) if promises and candidate.uid in promises else None
+        # 3. A place now that delays no promise; nothing is tried for one whose promise stands, and cannot be bettered.
+        promise = promises.get(candidate.uid) if promises else None
+        if promise is not None:
+            if cycle.stands(candidate, kind, promise):
+                yield explained(candidate, kind, score, cycle.keep(kind, promise))
+                continue
+            cycle.take_back(candidate.uid)
         counts = None if kind.failed and promise is None else cycle.now(candidate, kind, people[place], retry=promise is not None)
         # 4. Newer work of a higher score overtakes the promises of those behind it.
         if counts is None and promise is None and cycle.inherited and cycle.drop_lower_promises(candidate, kind.lane):
@@ -74,6 +79,7 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
         reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.reserves else None
         yield explained(candidate, kind, score, reserved)
+    cycle.settle()
 
 
 class _Cycle:
@@ -94,6 +100,7 @@ class _Cycle:
         """What the quota tree leaves to the candidate that is looked at."""
         self.scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
         before = scene.promises.get(vcluster)
+        kept, footing = scene.settled.pop(vcluster, (None, ()))
         if before:
             waiting = {candidate.uid for candidate in candidates}
             scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
@@ -111,6 +118,11 @@ class _Cycle:
         """Those persons of whose room what is placed takes something."""
         self._reserved = 0
         self._depth = self.strategy.depth(self.policy)
+        self._firm = (
+            kept is not None and kept is before and footing == scene.footing() and not self.profile.closings
+            and scene.power.limit is None and not self.strategy.strict and not scene.machine.overdue(now)
+        )  # fmt: skip
+        """Whether every promise of the last cycle holds as it did."""
         self.strict = self.strategy.strict
         """Whether nobody passes one that waits for nodes which he could use."""
         self.reserves = self.strict or self._depth > 0
@@ -173,12 +185,29 @@ class _Cycle:
         blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None
 
-    def take_back(self, uid: str) -> Promise | None:
-        """What it was promised: it is looked at anew."""
-        promise = self.profile.remove(uid)
-        if promise is not None:
-            self.inherited.discard(uid)
+    def stands(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+        """Whether the promise that it holds is what a search would find again: no nodes now, and none earlier, even by the totals."""
+        if not self._firm or not self.reserves or candidate.reservation or kind.lane.borrows:
+            return False
+        if promise.start <= self.instant or promise.end < promise.start + kind.duration or promise.nodes != candidate.minimum:
+            return False
+        return not self.profile.may_improve(promise, kind.lane.pool.members, kind.duration)
+
+    def keep(self, kind: Kind, promise: Promise) -> Promise:
+        """It waits, and its promise stands."""
+        kind.failed = True
+        self.inherited.discard(promise.uid)
+        self._reserve(promise)
         return promise
+
+    def settle(self) -> None:
+        """The cycle has come to its end: what it promised holds for as long as nothing happens that no cycle knows of."""
+        self.scene.settled[self.policy.name] = self._kept, self.scene.footing()
+
+    def take_back(self, uid: str) -> None:
+        """What it was promised is looked at anew."""
+        self.profile.remove(uid)
+        self.inherited.discard(uid)
 
     def drop_lower_promises(self, candidate: Candidate, lane: Lane) -> bool:
         """Take back what those behind were promised, if nodes are what it waits for; whether that was anything."""
@@ -219,11 +248,14 @@ class _Cycle:
         promise = lane.promise(candidate, before or self._dropped.get(candidate.uid))
         if promise is None:
             return None
+        self.profile.add(promise)
+        self._reserve(promise)
+        return promise
+
+    def _reserve(self, promise: Promise) -> None:
         self._reserved += 1
         self.reserves = self.strict or self._reserved < self._depth
-        self.profile.add(promise)
-        self._kept[candidate.uid] = promise
-        return promise
+        self._kept[promise.uid] = promise
 
     def _shares(self, candidate: Candidate) -> Waiting | None:
         """Look at what the quota tree leaves to it; why it waits where that is too little."""

@@ -314,6 +314,7 @@ class Lanes:
         self.kinds: list[Kind | None] = [None] * roster.numbers
         """By their numbers in the roster; None: nobody of it was looked at yet."""
         self._narrowed: dict[tuple[int, frozenset[Hardware]], Kind] = {}
+        self._looked_at: list[Kind] = []
         self._asked = roster.asked
         self._lanes: dict[LaneKey, Lane] = {}
         self._pressure: dict[Hardware, float] | None = None
@@ -333,6 +334,7 @@ class Lanes:
         kind = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
         if kind is None:
             kind = Kind(self.of(candidate, classes), self.scene.occupancy(candidate))
+            self._looked_at.append(kind)
             if classes is None:
                 self.kinds[number] = kind
             else:
@@ -343,9 +345,8 @@ class Lanes:
         """More is free again than was: try everything anew."""
         for lane in self._lanes.values():
             lane.forget_failures()
-        for kind in (*self.kinds, *self._narrowed.values()):
-            if kind is not None:
-                kind.failed, kind.told, kind.told_free = False, None, -1
+        for kind in self._looked_at:
+            kind.failed, kind.told, kind.told_free = False, None, -1
 
     def contend(self, lane: Lane) -> None:
         """Somebody waits for the nodes of this lane."""

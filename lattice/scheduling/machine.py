@@ -97,6 +97,10 @@ class Machine:
     """Grows when a bucket appears or goes: what was made from buckets is to be made again."""
     tally: int = 0
     """Grows when a node comes, goes, or becomes usable or not."""
+    due: float = NEVER
+    """No node that is held comes free before, as far as is known, seconds since the epoch; see `overdue`."""
+    losses: int = 0
+    """Grows when nodes are held that no cycle gave away, or longer than was known: promises may not hold any more."""
     _of: dict[int, Bucket] = field(default_factory=dict)
     _classes: dict[Hardware, Hardware] = field(default_factory=dict)
     """One object for equal hardware: comparing it is comparing identities."""
@@ -132,6 +136,7 @@ class Machine:
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
         """`take` for the lowest free nodes of these buckets."""
+        self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
         for bucket, count in counts:
             del bucket.free[:count]
@@ -143,8 +148,13 @@ class Machine:
                 part.note(rank, -count)
         self.changes += 1
 
-    def take(self, indices: Iterable[int], until: float = NEVER) -> None:
-        """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch."""
+    def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
+        """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch.
+
+        `planned`: whoever gave them away has heeded every promise.
+        """
+        self.losses += not planned
+        self.due = min(self.due, until)
         new = dict.fromkeys(indices, until)
         nodes, taken, of = self.nodes, self.taken, self._of
         if not taken.keys().isdisjoint(new):
@@ -207,6 +217,13 @@ class Machine:
             self._enter(facts)
         for bucket in left:
             self._prune(bucket)
+
+    def overdue(self, now: float) -> bool:
+        """Whether nodes are held longer than was known."""
+        if now < self.due:
+            return False
+        self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
+        return self.due <= now
 
     def bucket_of(self, index: int) -> Bucket:
         """The bucket of a known node."""
@@ -307,6 +324,7 @@ class Machine:
             insort(bucket.free, index)
             self._changed(bucket, 1)
         else:
+            self.due = min(self.due, end)
             bucket.ends[end] = bucket.ends.get(end, 0) + 1
             bucket.version += 1
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import sub
 from typing import Final
 
 from lattice.scheduling.machine import NEVER, Bucket, Key, Machine
@@ -78,6 +79,7 @@ class Profile:
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
         self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
         self._rounded: dict[float, float] = {}
+        self._stairs: dict[int, tuple[tuple[int, int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
         for promise in promises:
             self.add(promise)
@@ -204,6 +206,53 @@ class Profile:
                         break
                 else:
                     yield time
+
+    def may_improve(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> bool:
+        """Whether its nodes could be had before the promise's start for so long, now included: totals say so, buckets may not."""
+        times, free = self._steps(members)
+        nodes, begin, stop = promise.nodes, promise.start, promise.end
+        before = bisect_left(times, begin)
+        if max(free[:before]) < nodes:
+            return False
+        own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
+        at = 0
+        while at < before:
+            if free[at] < nodes:
+                at += 1
+                continue
+            end = times[at] + duration
+            for place in range(at + 1, len(times)):
+                time = times[place]
+                if time >= end:
+                    return True
+                if free[place] + (own if begin <= time < stop else 0) < nodes:
+                    at = place + 1  # whatever begins in between meets this too
+                    break
+            else:
+                return True
+        return False
+
+    def _steps(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
+        """From when on how many nodes of these buckets are free and promised to nobody, if nothing new starts; the first time is now."""
+        stamp = (self._machine.changes, self._machine.shape, self.version)
+        known = self._stairs.get(id(members))
+        if known is None or known[0] != stamp:
+            now = self.now
+            released, reached = self._merged(members)
+            changes = dict(zip(released[1:], map(sub, reached[1:], reached), strict=False))
+            first = reached[0]
+            for begin, stop, count in self._kept(members):
+                if stop <= now:
+                    continue
+                if begin > now:
+                    changes[begin] = changes.get(begin, 0) - count
+                else:
+                    first -= count
+                changes[stop] = changes.get(stop, 0) + count
+            times = sorted(changes)
+            free = list(accumulate([changes[time] for time in times], initial=first))
+            known = self._stairs[id(members)] = (stamp, [now, *times], free, members)
+        return known[1], known[2]
 
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""

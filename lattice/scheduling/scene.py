@@ -152,6 +152,8 @@ class Scene:
     """Changed by `set_windows`."""
     promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
+    settled: dict[str, tuple[Mapping[str, Promise], tuple[object, ...]]] = field(default_factory=dict)
+    """By vcluster: the promises as its last cycle left them, and `footing` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
     elastic: Elastic | None = None
@@ -246,6 +248,11 @@ class Scene:
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
         return Profile(self.machine, closings, kept, now, self.overrun_seconds)
 
+    def footing(self) -> tuple[object, ...]:
+        """What promises stand on: as long as it is the same, nodes were given away by cycles only, and they heed every promise."""
+        machine = self.machine
+        return machine.losses, machine.tally, machine.shape, self.windows
+
     def occupancy(self, candidate: Candidate) -> float:
         """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""
         return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
@@ -264,16 +271,22 @@ class Scene:
 
     def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
         before = self.holders.get(holder.uid)
+        planned = claimed
         if before is not None:
             if before == holder and not claimed and holder.uid not in self._claims:
                 return
+            if not claimed and before.holds_as(holder) and holder.uid not in self._lost:
+                self._confirm(holder)
+                return
+            planned = before.nodes == holder.nodes and _until(holder) <= _until(before)
             self.drop_holder(holder.uid)
             counts = None
-        until = NEVER if holder.end is None else holder.end
+        until = _until(holder)
         if counts is None:
             if not self.machine.taken.keys().isdisjoint(holder.nodes):
                 self._lose(holder)
-            self.machine.take(holder.nodes, until)
+                planned = False
+            self.machine.take(holder.nodes, until, planned=planned)
         else:
             self.machine.take_free(holder.nodes, until, counts)
         self.holders[holder.uid] = holder
@@ -282,6 +295,16 @@ class Scene:
         self.uses.count(holder, 1, claimed=claimed)
         if self.elastic is not None:
             self.elastic.hold(holder)
+
+    def _confirm(self, holder: Holder) -> None:
+        """What is held is known already, by whom and until when; only what is said of it is new, and it is in the accounts now."""
+        uid = holder.uid
+        self.holders[uid] = holder
+        if uid in self._claims:
+            self._claims.discard(uid)
+            use = self.uses.claimed[holder.tenant]
+            use.nodes -= len(holder.nodes)
+            use.running -= 1
 
     def _lose(self, taker: Holder) -> None:
         """Whoever holds nodes of this one has them no more."""
@@ -307,6 +330,11 @@ def claim_of(
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
         borrowed=borrowed, name=candidate.name, quota=candidate.quota,
     )  # fmt: skip
+
+
+def _until(holder: Holder) -> float:
+    """When its nodes are free at the latest."""
+    return NEVER if holder.end is None else holder.end
 
 
 def _use(uses: dict[_K, Use], key: _K) -> Use:

@@ -1,14 +1,14 @@
 """Who used how much: decayed usage for the fair share, hours in a period for the budgets (book, "Quota Enforcement").
 
-`Shares` has one owner and is changed by `agree`, `charge`, `see` and `forget` only. Sums are whole numbers, so that the same history
+`Shares` has one owner and is changed by `agree`, `charge`, `see`, `end` and `forget` only. Sums are whole numbers, so that the same history
 gives the same shares in whatever order it is told. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import exp2, fsum, log
+from dataclasses import dataclass
+from math import exp2, fsum, log, nan
 from typing import Final
 
 from lattice.accounting.budgets import NO_BUDGETS, OF_TENANT, Budgets, Scope
@@ -68,13 +68,16 @@ class _Decayed:
     rate: int = 0
 
 
+_NO_TERMS: Final = Terms()
+
+
 class Shares:
     """Usage by tenant and by user, kept by events in O(1) each."""
 
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         self._half_life = half_life
         self._origin: int | None = None
-        self._weighed = (0.0, 0)
+        self._weighed = (nan, 0)
         self._runs: dict[str, Run] = {}
         self._all = _Decayed()
         self._tenants: dict[str, _Decayed] = {}
@@ -114,18 +117,27 @@ class Shares:
         before = self._runs.get(run.key)
         if before == run:
             return
+        self._runs[run.key] = run
         if before is not None:
             self._count(before, -1)
-        self._runs[run.key] = run
         self._count(run, 1)
+
+    def end(self, key: str, at: float) -> None:
+        """A run that was seen has ended and its object is gone: what it used stays counted; seconds since the epoch."""
+        run = self._runs.pop(key, None)
+        if run is None or run.end is not None:
+            return
+        nodes, moment = run.nodes, max(at, run.start)
+        weight = nodes * self._weight(moment)
+        for decayed in self._decayed(run):
+            decayed.total += weight
+            decayed.rate -= nodes
+        self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
 
     def forget(self, keys: Iterable[str], at: float) -> None:
         """The objects of these runs are gone: what they used stays counted, those that still ran end now."""
         for key in keys:
-            run = self._runs.get(key)
-            if run is not None and run.end is None:
-                self.see(replace(run, end=at))
-            self._runs.pop(key, None)
+            self.end(key, at)
 
     # Answers
 
@@ -152,6 +164,8 @@ class Shares:
 
     def utilisation(self, tenant: str, now: float) -> float:
         """Used ÷ budget, of the worse of the tenant's own two budgets; 0 without a budget."""
+        if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
+            return 0.0
         return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
@@ -191,13 +205,16 @@ class Shares:
             self.meter.count(run.tenant, run.user, run.project, end, -sign * run.nodes, -sign * run.gpus)
 
     def _decayed(self, run: Run) -> tuple[_Decayed, _Decayed, _Decayed]:
-        tenant = self._tenants.setdefault(run.tenant, _Decayed())
-        user = self._users.setdefault((run.tenant, run.user), _Decayed())
+        tenant, user = self._tenants.get(run.tenant), self._users.get((run.tenant, run.user))
+        if tenant is None:
+            tenant = self._tenants[run.tenant] = _Decayed()
+        if user is None:
+            user = self._users[run.tenant, run.user] = _Decayed()
         return self._all, tenant, user
 
     def _weight(self, at: float) -> int:
         """2^(half-lives since the origin), as a whole number of 2^-`_SCALE`; the last one is remembered: `now` is asked for often."""
-        if self._weighed[0] == at and self._weighed[1]:
+        if self._weighed[0] == at:
             return self._weighed[1]
         lives = at / self._half_life
         whole = int(lives // 1)
@@ -216,5 +233,7 @@ class Shares:
     def _share(self, part: _Decayed | None, whole: _Decayed | None, now: float) -> float:
         if part is None or whole is None:
             return 0.0
-        total = self._value(whole, now)
-        return min(1.0, self._value(part, now) / total) if total else 0.0
+        weight = self._weighed[1] if self._weighed[0] == now else self._weight(now)
+        total = whole.total + whole.rate * weight
+        value = part.total + part.rate * weight
+        return min(1.0, value / total) if total > 0 and value > 0 else 0.0

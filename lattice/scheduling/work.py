@@ -98,6 +98,13 @@ class Holder:
     quota: str = ""
     """Its leaf of the quota tree; empty where there is none."""
 
+    def holds_as(self, other: Holder) -> bool:
+        """Whether the other holds the same nodes for as long, and counts for the same people."""
+        return (
+            self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed
+            and self.tenant == other.tenant and self.user == other.user and self.vcluster == other.vcluster
+        )  # fmt: skip
+
     @property
     def non_preemptible(self) -> bool:
         """Whether nothing may preempt it."""
