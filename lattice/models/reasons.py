@@ -157,3 +157,24 @@ RESERVATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("CalendarInvalid", "its times make no sense; it was made while the admission webhook was down", "delete it and make it again"),
 )
 """Why a Reservation is as it is."""
+
+QUOTA_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("InForce", "the group takes part; the message says whether its min is guaranteed in full", ""),
+    Reason("SpecInvalid", "an amount, a label or an annotation of it does not read", "the message names the field"),
+    Reason("NameTaken", "another object declares a group of this name, and was made earlier", "rename one of the two"),
+    Reason("BuiltInGroup", "the group exists without an object", "choose another name"),
+    Reason("ParentUnknown", "the group above does not exist, or takes no part itself", "make it, or name another parent"),
+    Reason("ParentIsLeaf", "the group above is no parent", "set its isParent to true"),
+    Reason("ParentCycle", "the group is above itself", "give one of the groups of the message another parent"),
+    Reason("TreeNotAtTop", "a group below another one cannot be the root of a tree", "move spec.tree to the first level"),
+    Reason("NodesMissing", "its tree selects no node", "change spec.tree.nodes, or wait for nodes that fit"),
+    Reason("NodesShared", "a tree that was declared earlier divides nodes that this one selects", "give each node to one tree"),
+    Reason("AboveRuntime", "it uses more than it may (condition Overused)", "wait: revocation brings it back where the tree has it on"),
+    Reason("WithinRuntime", "it uses no more than it may (condition Overused)", ""),
+    Reason(
+        "QuotaReclaimPending",
+        "an Event: the group of an allocation uses more than it may, and the delay has begun",
+        "the message says until when",
+    ),
+)
+"""Why a group of the quota tree is as it is."""

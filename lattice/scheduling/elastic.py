@@ -22,8 +22,6 @@ from lattice.scheduling.work import Candidate, Holder
 
 NO_LIMIT: Final = 1 << 60
 NEVER: Final = float("inf")
-COUNTED: Final = frozenset({"Ready", "Degraded", "Draining"})
-"""States of nodes whose capacity a tree divides; nodes in other states count while they hold work."""
 _NOTHING: Final[Resources] = {}
 
 
@@ -137,8 +135,12 @@ class Elastic:
                 if amounts != held.amounts:
                     self._hold(uid, held._replace(amounts=amounts))
 
+    def capacity_changed(self) -> None:
+        """The forest has other capacity to divide."""
+        self.version += 1
+
     def changed(self) -> None:
-        """The forest's groups or capacity changed."""
+        """The forest has other groups."""
         self.version += 1
         self._declared += 1
         self._ceilings.clear()

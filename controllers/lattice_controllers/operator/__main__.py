@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from lattice.daemon import logs, metrics, process, settings
+from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
@@ -22,7 +23,6 @@ from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.views import Allocation, Reservation
-from lattice_controllers.operator.announcements import Announcer
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.kinds import Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
@@ -25,7 +26,6 @@ from lattice.models.conditions import READY
 from lattice.units import format_time
 from lattice.views import Lease, Node
 from lattice.views.cluster import Disable, Wish
-from lattice_controllers.operator.announcements import Announcer
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
@@ -19,7 +20,6 @@ from lattice.units import format_time
 from lattice.views import Condition, Reservation, Tenant, TenantAccount
 from lattice.views.cluster import TenantUse
 from lattice_controllers.operator import access, statuses
-from lattice_controllers.operator.announcements import Announcer
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.usage import Usage

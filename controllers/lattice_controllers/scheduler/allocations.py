@@ -66,6 +66,7 @@ class Allocations:
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
         config: Callable[[], Config | None], stopped: Callable[[], bool], settled: Callable[[Allocation], bool] = lambda _allocation: True,
+        place: Callable[[Allocation], tuple[str, int | None]] = lambda _allocation: ("", None),
     ) -> None:  # fmt: skip
         self.objects: dict[str, Allocation] = {}
         self.loop: Loop | None = None
@@ -81,6 +82,7 @@ class Allocations:
         self._config = config
         self._stopped = stopped
         self._settled = settled
+        self._place = place
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
         self.expectations = Expectations(clock, allocation=self.get, tell=self.queue.add)
         """Expected starts; whoever forecasts gives them to it."""
@@ -235,7 +237,11 @@ class Allocations:
                 "RetryBackOff",
                 f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
             )
-        return candidate_of(allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked)
+        quota, within = self._place(allocation)
+        return candidate_of(
+            allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked,
+            quota=quota, within=within,
+        )  # fmt: skip
 
     def _back_off(self, allocation: Allocation) -> float:
         """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""

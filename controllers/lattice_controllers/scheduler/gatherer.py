@@ -33,6 +33,7 @@ class Gatherer:
         self, scene: Scene, clock: Clock, stored: Stored, nodes: Nodes, reservations: Reservations, *,
         allocations: Mapping[str, Allocation], vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
         config: Callable[[], Config | None], woken: Callable[[], None], records: Records,
+        leaf: Callable[[Allocation], str] = lambda _allocation: "",
     ) -> None:  # fmt: skip
         self.scene = scene
         self.scoring = Scoring(policies=scene.policies)
@@ -45,6 +46,7 @@ class Gatherer:
         self._tenants = tenants
         self._config = config
         self._woken = woken
+        self._leaf = leaf
         self._half_life = HALF_LIFE
         self._since: dict[Key, float] = {}
         self._releasing: dict[Key, float] = {}
@@ -136,11 +138,24 @@ class Gatherer:
         releasing = None if row.held else self._releasing.setdefault(row.key, now)
         holder = holder_of(
             row, self._allocations.get(row.uid), self._vclusters.get(row.vcluster), since=since, releasing_since=releasing,
+            quota=self._quota(row),
             silent=not row.held and any(self._nodes.standing(row, node).silent for node in row.nodes), borrowed=self._borrowed(row),
         )  # fmt: skip
         key = holder_key(row)
         self.scene.put_holder(holder if key == holder.uid else replace(holder, uid=key))
         self._holders_changed = True
+
+    def leaves_changed(self) -> None:
+        """Work may belong to other groups of the quota tree now."""
+        for row in self._stored.rows.values():
+            holder = self.scene.holders.get(holder_key(row))
+            if holder is not None and holder.quota != self._quota(row):
+                self._put(row)
+
+    def _quota(self, row: Row) -> str:
+        """The leaf of a row; an object that is gone leaves it where it was."""
+        allocation, known = self._allocations.get(row.uid), self.scene.holders.get(holder_key(row))
+        return self._leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
     def _drop(self, row: Row, *, ended: bool) -> None:
         self.scene.drop_holder(holder_key(row))

@@ -87,6 +87,8 @@ class Loop:
 
     def drop(self, uid: str) -> None:
         """It does not wait any more."""
+        if self.scene.elastic is not None:
+            self.scene.elastic.drop(uid)
         candidate = self.candidates.pop(uid, None)
         if candidate is not None:
             self._leave(candidate)
@@ -139,6 +141,9 @@ class Loop:
         self.cycles += 1
         now = self._clock.now()
         wakes = [self._ready(now)]
+        if self.scene.elastic is not None:
+            for queue in self._queues.values():  # what everybody asks for is known before anybody is admitted
+                self.scene.elastic.ask(queue.values(), now)
         for vcluster in self._order():
             failure = self._guard.waits(vcluster) or self._turn(vcluster, now, answers, wakes)
             if failure is not None:

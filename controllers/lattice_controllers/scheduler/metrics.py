@@ -56,6 +56,20 @@ class SchedulerMetrics:
             registry=registry,
         )
         self.recording_bytes = Gauge("lattice_scheduler_recording_bytes", "Bytes of all records of cycles", registry=registry)
+        self.quota = {
+            what: Gauge(f"lattice_quota_{what}", sentence, ["quota", "tree", "resource"], registry=registry)
+            for what, sentence in (
+                ("request", "What the work of a group of the quota tree asks for, pending and running; cpu in millicores, memory in bytes"),
+                ("used", "What the work of a group of the quota tree holds"),
+                ("runtime", "What a group of the quota tree may use now"),
+            )
+        }
+        self.quota_revocations = Counter(
+            "lattice_quota_revocations",
+            "Allocations that were stopped and wait again: revoked (their group used more than it may), preempted (inside their group)",
+            ["tree", "kind"],
+            registry=registry,
+        )
         self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
         self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
         self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)

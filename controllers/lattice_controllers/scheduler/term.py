@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lattice.accounting.answers import Unsettled
 from lattice.accounting.records import Records
 from lattice.accounting.settlement import is_settled
 from lattice.daemon import process
+from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import AlreadyExists, LatticeError
@@ -55,12 +57,16 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.numbers import NumberBlocks
 from lattice_controllers.scheduler.plans import Plans
+from lattice_controllers.scheduler.quota_status import QuotaStatus
+from lattice_controllers.scheduler.quotas import Quotas
 from lattice_controllers.scheduler.recorder import Recorder, options_of
 from lattice_controllers.scheduler.recovery import Recovery
 from lattice_controllers.scheduler.reservations import Reservations
+from lattice_controllers.scheduler.revocations import Revocations
 
 log = logging.getLogger(__name__)
 
+CONTROLLER = "lattice.dev/scheduler"
 RECORDS = Path("/var/lib/lattice/scheduler/cycles")
 VERIFY_SECONDS = 30.0
 SETTLE_SECONDS = 0.05
@@ -101,6 +107,7 @@ class Term:
         self._build(cluster, clock, version, book)
         await self.nodes.load()
         await _ensure_config(cluster)
+        self.informers += await self.quotas.load()
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
@@ -110,6 +117,7 @@ class Term:
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
                     self.recorder.run, self.bounds.run, self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.quotas.run, self.quota_status.run, self.revocations.run,
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
@@ -151,14 +159,18 @@ class Term:
         self.allocations = Allocations(
             cluster, clock, self.committer.stored, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
             vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
-            settled=lambda allocation: is_settled(allocation, self.records),
+            settled=lambda allocation: is_settled(allocation, self.records), place=lambda allocation: self._place(allocation),
         )  # fmt: skip
         scene = Scene(self.nodes.machine)
+        self.quotas = Quotas(
+            cluster, clock, scene, nodes=self.nodes.nodes, config=lambda: self.configs.objects.get("lattice"),
+            rebound=self._rebound, woken=lambda: self.loop.wake(),
+        )  # fmt: skip
         self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=lambda: self.loop.wake(), stopped=stopped)
         self.gatherer = Gatherer(
             scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=lambda: self.configs.objects.get("lattice"),
-            woken=lambda: self.loop.wake(), records=self.records,
+            woken=lambda: self.loop.wake(), records=self.records, leaf=self.quotas.leaf,
         )  # fmt: skip
         self.bounds = Bounds(clock, scene, measured)
         self.recorder = Recorder(
@@ -166,11 +178,20 @@ class Term:
             cycle=lambda: self.loop.cycles,
         )  # fmt: skip
         self.loop = Loop(
-            clock, scene, measured, ready=self.gatherer.ready, propose=self.committer.propose, allocation=self.allocations.get,
+            clock, scene, measured, ready=self._ready, propose=self.committer.propose, allocation=self.allocations.get,
             explained=self.allocations.queue.add, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
             judged=self.bounds.judged, look=self.recorder.look,
         )  # fmt: skip
         self.allocations.loop = self.loop
+        announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
+        self.revocations = Revocations(
+            clock, self.loop, self.quotas, self.committer.stored, measured, propose=self.committer.propose,
+            allocation=self.allocations.get, announcer=announcer, stopped=stopped,
+        )  # fmt: skip
+        self.quota_status = QuotaStatus(
+            cluster, clock, scene, self.quotas, measured, over=lambda: self.revocations.over,
+            over_since=self.revocations.over_since, stopped=stopped,
+        )  # fmt: skip
         self.forecasts = Forecasts(
             clock, self.loop, measured, candidate=self.allocations.candidate, took=self.allocations.expectations.take, stopped=stopped
         )
@@ -181,6 +202,8 @@ class Term:
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
             bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
             limits=lambda: preemption_limits(self.configs.objects.get("lattice")),
+            bindings=lambda: self.quotas.bindings, over_since=lambda: self.revocations.over_since(),
+            unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(
             cluster,
@@ -197,7 +220,7 @@ class Term:
             cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
         )
         self.informers: list[Informer[Any]] = [
-            self.tenants, self.vclusters, self.configs, self.leases, self.usage,
+            self.tenants, self.vclusters, self.configs, self.leases, self.usage, self.quotas.ours,
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
@@ -209,6 +232,8 @@ class Term:
         beat = parse_duration(config.spec.nodes.heartbeat_interval) if config is not None else HEARTBEAT_SECONDS
         self.loop.hearing_until = self._outside.clock.monotonic() + HEARD_AFTER * beat
         self.nodes.on_vclusters(self.vclusters.objects.values())
+        self.quotas.started()
+        self.quotas.ready(self._outside.clock.now())
         self.gatherer.started()
         self.reservations.started()
         self.forecasts.load(self.allocations.objects.values())
@@ -220,6 +245,26 @@ class Term:
         self._nodes_dirty.set()
         self._tenants_dirty.set()
         self.working = True
+
+    def _ready(self, now: float) -> float | None:
+        """Bring the scene up to date; when time alone changes it next, in seconds since the epoch."""
+        wakes = self.gatherer.ready(now), self.quotas.ready(now)
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    def _place(self, allocation: Allocation) -> tuple[str, int | None]:
+        """The leaf of an allocation in the quota tree, and the nodes that its tree divides (None: any)."""
+        leaf = self.quotas.leaf(allocation)
+        return leaf, self.quotas.within(leaf)
+
+    def _rebound(self) -> None:
+        """Work may belong to other groups of the quota tree, or to other nodes."""
+        if not self.working:
+            return  # it is looked at once everything is read
+        self.gatherer.leaves_changed()
+        for uid in list(self.loop.candidates):
+            allocation = self.allocations.get(uid)
+            if allocation is not None:
+                self.loop.want(self.allocations.candidate(allocation))
 
     def _changed(self, changes: Changes) -> None:
         """Rows of a commit that stands: free and taken nodes, plans, allocations."""
@@ -278,6 +323,7 @@ class Term:
 
     def _on_node(self, change: Change[Node]) -> None:
         self.nodes.on_node(change)
+        self.quotas.node_changed(change)
         self.reservations.node_changed(change.key)
         self._nodes_dirty.set()
 

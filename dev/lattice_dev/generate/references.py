@@ -20,6 +20,7 @@ from lattice.models.reasons import (
     NODE_REASONS,
     PENDING_REASONS,
     PREEMPTION_REASONS,
+    QUOTA_REASONS,
     RESERVATION_REASONS,
     Reason,
 )
@@ -80,6 +81,7 @@ def reasons_page() -> str:
         + _reasons("Why a node is in the state it shows", NODE_REASONS)
         + _reasons("Why a Tenant, VCluster or LatticeConfig is as it is", ADMINISTRATION_REASONS)
         + _reasons("Why a Reservation is as it is", RESERVATION_REASONS)
+        + _reasons("Why a group of the quota tree is as it is", QUOTA_REASONS)
         + _reasons("Why admission refuses", REFUSALS)
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError
+from lattice.errors import AlreadyExists, LatticeError
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import EVENTS, Resource
 from lattice.units import format_time
@@ -15,34 +15,41 @@ from lattice.views import Metadata
 
 log = logging.getLogger(__name__)
 
-CONTROLLER = "lattice.dev/operator"
 NOTE_LIMIT = 1024
 
 
 @dataclass(frozen=True)
 class Announcer:
-    """Writes Events; one that cannot be written is logged and dropped."""
+    """Writes Events in the name of a controller; one that cannot be written is logged and dropped."""
 
     cluster: Cluster
     clock: Clock
     identity: str
+    controller: str = "lattice.dev/operator"
 
-    async def announce(self, resource: Resource, metadata: Metadata, reason: str, note: str, *, action: str, warning: bool = False) -> None:
-        """Tell that something happened to an object; events of cluster objects stand in `default`."""
-        namespace = metadata.namespace or "default"
+    async def announce(
+        self, resource: Resource, metadata: Metadata, reason: str, note: str, *, action: str, warning: bool = False, name: str = "",
+        namespace: str = "",
+    ) -> None:  # fmt: skip
+        """Tell that something happened to an object; events of cluster objects stand in `default`, or in `namespace`.
+
+        With a `name` it is told once: an Event of that name is there only if it was told before.
+        """
+        shown_in = metadata.namespace or namespace
+        namespace = shown_in or "default"
         regarding = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
             "name": metadata.name,
             "uid": metadata.uid,
             "resourceVersion": metadata.resource_version,
-        } | ({"namespace": metadata.namespace} if metadata.namespace else {})
+        } | ({"namespace": shown_in} if shown_in else {})
         body = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"generateName": f"{metadata.name[:200]}-", "namespace": namespace},
+            "metadata": {**({"name": name} if name else {"generateName": f"{metadata.name[:200]}-"}), "namespace": namespace},
             "eventTime": format_time(self.clock.now(), micro=True),
-            "reportingController": CONTROLLER,
+            "reportingController": self.controller,
             "reportingInstance": self.identity[:128],
             "action": action,
             "reason": reason,
@@ -52,5 +59,7 @@ class Announcer:
         }
         try:
             await self.cluster.create(EVENTS, body, namespace)
+        except AlreadyExists:
+            return  # told before
         except LatticeError as error:
             event(log, "EventNotWritten", logging.WARNING, object=metadata.key, reason=error.reason, message=error.message)

@@ -1,0 +1,134 @@
+"""Publishes where each group of the quota tree stands: in the status of its ElasticQuota, in Koordinator's annotations, as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_QUOTAS
+from lattice.quota.declared import KOORDINATOR, OURS, Declared
+from lattice.quota.forest import Overuse
+from lattice.quota.layout import Origin, objects
+from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
+from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.scene import Scene
+from lattice.units import format_time
+from lattice.views import ElasticQuota, KoordinatorQuota
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.quotas import Quotas
+
+log = logging.getLogger(__name__)
+
+PUBLISH_SECONDS: Final = 1.0
+"""At least so long between two writes of one object."""
+AT_ONCE: Final = 16
+A_SLICE: Final = 64
+"""So many groups are looked at before the loop goes on."""
+MANAGER: Final = "lattice-scheduler"
+
+
+class QuotaStatus:
+    """The one writer of the status of groups; `over` is who uses more than he may."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, scene: Scene, quotas: Quotas, metrics: SchedulerMetrics, *,
+        over: Callable[[], Mapping[str, Overuse]], over_since: Callable[[], Mapping[str, str]], stopped: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._clock = clock
+        self._scene = scene
+        self._quotas = quotas
+        self._metrics = metrics
+        self._over = over
+        self._over_since = over_since
+        self._stopped = stopped
+        self._written: dict[Origin, Patch] = {}
+        """What Koordinator's objects were made to say: where they have no place for a part of it, it is not written again."""
+        self._measured: set[tuple[str, str, str]] = set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._clock.sleep(PUBLISH_SECONDS)
+            if not self._stopped():
+                await self.publish()
+
+    async def publish(self) -> None:
+        """Write what has changed, each object at most once."""
+        elastic, faults = self._scene.elastic, dict(self._quotas.faults())
+        news: dict[Origin, News] = {}
+        if elastic is not None:
+            self._forget_gone()
+            for place, (origin, declared) in enumerate(objects(self._quotas.layout.groups)):
+                news[origin] = self._news(elastic, declared, faults.get(origin))
+                if place % A_SLICE == A_SLICE - 1:
+                    await asyncio.sleep(0)
+        for origin, fault in faults.items():
+            news.setdefault(origin, News(fault=fault))
+        writes = list(self._writes(news))
+        for begin in range(0, len(writes), AT_ONCE):
+            await asyncio.gather(*(self._write(*each) for each in writes[begin : begin + AT_ONCE]))
+
+    def _news(self, elastic: Elastic, declared: Declared, fault: tuple[str, str] | None) -> News:
+        name, forest = declared.name, elastic.forest
+        standing, over = forest.standing(name), self._over().get(name)
+        self._measure(declared, standing.tree, {"request": standing.request, "used": standing.used, "runtime": standing.runtime})
+        return News(
+            standing=standing,
+            fault=fault,
+            total=forest.total(standing.tree) if not standing.parent else None,
+            over={} if over is None else {key: (over.used.get(key, 0), allowed) for key, allowed in over.allowed.items()},
+            over_since=self._over_since().get(name),
+        )
+
+    def _writes(self, news: Mapping[Origin, News]) -> Iterator[tuple[Origin, Patch]]:
+        """The patches that are needed."""
+        now = format_time(self._clock.now())
+        for view in list(self._quotas.ours.objects.values()):
+            origin = (OURS, "", view.metadata.name)
+            patch = status_patch(view, news.get(origin, News()), now)
+            if patch is not None:
+                yield origin, patch
+        for quota in list(self._quotas.quotas().values()):
+            origin = (KOORDINATOR, quota.metadata.namespace, quota.metadata.name)
+            patch = koordinator_patch(quota, news.get(origin, News()))
+            if not is_published(quota, patch) and self._written.get(origin) != patch:
+                yield origin, patch
+
+    async def _write(self, origin: Origin, patch: Patch) -> None:
+        group, namespace, name = origin
+        resource, subresource = (ELASTIC_QUOTAS, "status") if group == OURS else (KOORDINATOR_QUOTAS, "")
+        kind: Any = ElasticQuota if group == OURS else KoordinatorQuota
+        self._metrics.writes.labels("quota").inc()
+        try:
+            written = await self._cluster.patch(resource, name, patch, namespace, subresource=subresource, manager=MANAGER, type=kind)
+        except NotFound:
+            return  # the informer tells
+        except LatticeError as error:
+            event(log, "QuotaStatusNotWritten", logging.WARNING, quota=name, reason=error.reason, message=error.message)
+            return
+        if group == KOORDINATOR:
+            self._written[origin] = patch
+        else:
+            self._quotas.seen(written)
+
+    def _measure(self, declared: Declared, tree: str, values: Mapping[str, Mapping[str, int]]) -> None:
+        for resource in declared.max:
+            labels = (declared.name, tree or "default", resource)
+            self._measured.add(labels)
+            for what, amounts in values.items():
+                self._metrics.quota[what].labels(*labels).set(amounts.get(resource, 0))
+
+    def _forget_gone(self) -> None:
+        """Groups that are declared no more have no metrics."""
+        groups = self._quotas.layout.groups
+        for labels in [labels for labels in self._measured if labels[0] not in groups or labels[2] not in groups[labels[0]].max]:
+            self._measured.discard(labels)
+            for gauge in self._metrics.quota.values():
+                gauge.remove(*labels)

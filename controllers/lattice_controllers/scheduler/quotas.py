@@ -1,0 +1,250 @@
+"""The quota trees of the running scheduler: declared by objects, planted in the scene, given the capacity of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Denied, NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
+from lattice.quota.declared import NAME_LABEL, Bindings
+from lattice.quota.forest import DEFAULT_TREE, Forest
+from lattice.quota.layout import Layout, Origin, capacities, layout, origin_of
+from lattice.quota.publication import PUBLISHED
+from lattice.quota.selection import Shares, share_out, traits_of
+from lattice.scheduling.counted import CountedNodes
+from lattice.scheduling.scene import Scene
+from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Node
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Config, QuotaTreeOptions
+
+log = logging.getLogger(__name__)
+
+ABSENT_SECONDS: Final = 30.0
+"""How often it is looked whether kinds that the cluster does not have are there."""
+FOREIGN: Final[tuple[tuple[Resource, Any], ...]] = ((KOORDINATOR_QUOTAS, KoordinatorQuota), (KOORDINATOR_PROFILES, KoordinatorProfile))
+_ALL_DEFAULT: Final = Shares({}, {}, ())
+
+
+class Quotas:
+    """The quota trees; `rebound` hears that work may belong to other groups now, `woken` that a cycle may find more."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, scene: Scene, *, nodes: Mapping[str, Node], config: Callable[[], Config | None],
+        rebound: Callable[[], None], woken: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.layout = Layout()
+        self.shares = _ALL_DEFAULT
+        """Which tree divides which node."""
+        self.ours: Informer[ElasticQuota] = Informer(cluster, ELASTIC_QUOTAS, type=ElasticQuota, clock=clock, on_change=self._on_change)
+        self.working = False
+        self._foreign: dict[str, Informer[Any]] = {}
+        self._absent = dict(FOREIGN)
+        self._cluster = cluster
+        self._clock = clock
+        self._scene = scene
+        self._nodes = nodes
+        self._config = config
+        self._rebound = rebound
+        self._woken = woken
+        self._counted = CountedNodes(scene.machine)
+        self._dirty = True
+        self._masks: dict[str, int] = {}
+        self._options: QuotaTreeOptions | None = None
+        self._traits_news = -1
+
+    # -- what informers tell ------------------------------------------------------------------------
+
+    async def load(self) -> list[Informer[Any]]:
+        """Find out which of Koordinator's kinds the cluster has; their informers."""
+        for resource, kind in FOREIGN:
+            await self._find(resource, kind)
+        return list(self._foreign.values())
+
+    async def run(self) -> None:
+        """Follow Koordinator's kinds that appear later."""
+        async with asyncio.TaskGroup() as group:
+            while self._absent:
+                await self._clock.sleep(ABSENT_SECONDS)
+                for resource, kind in list(self._absent.items()):
+                    found = await self._find(resource, kind)
+                    if found is not None:
+                        group.create_task(found.run())
+
+    async def _find(self, resource: Resource, kind: Any) -> Informer[Any] | None:
+        """The informer of a kind, where the cluster has it and lets it be read."""
+        try:
+            await self._cluster.list(resource)
+        except NotFound:
+            return None
+        except Denied as error:
+            event(log, "A kind of Koordinator is there and may not be read", resource=resource.name, error=error)
+            return None
+        found: Informer[Any] = Informer(self._cluster, resource, type=kind, clock=self._clock, on_change=self._on_change)
+        self._foreign[resource.name] = found
+        del self._absent[resource]
+        return found
+
+    def _on_change(self, change: Change[Any]) -> None:
+        """An object changed; what is published in it declares nothing."""
+        if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
+            self.changed()
+
+    def changed(self) -> None:
+        """A group or a profile changed: in force from the next cycle on."""
+        self._dirty = True
+        if self.working:
+            self._woken()
+
+    def node_changed(self, change: Change[Node]) -> None:
+        """A node changed: trees may select it now, or no longer."""
+        if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
+            self._traits_news = -1
+            if self.working:
+                self._woken()
+
+    def started(self) -> None:
+        """Everything has been read once."""
+        self.working = True
+        self._dirty = True
+
+    # -- before a cycle -----------------------------------------------------------------------------
+
+    def ready(self, now: float) -> float | None:
+        """Bring trees and capacity up to date; when time alone changes them next, in seconds since the epoch."""
+        options = self._config_options()
+        if self._dirty or options != self._options:
+            self._dirty, self._options = False, options
+            self._declare(options)
+        elastic = self._scene.elastic
+        if elastic is None:
+            return None
+        moved = self._share_nodes()
+        news = self._counted.look(self.shares.tree_of, now)
+        if news.hardware:
+            elastic.nodes_changed(news.hardware)
+        if news.capacity or moved:
+            self._give_capacity(elastic.forest)
+            elastic.capacity_changed()
+        if moved:
+            self._rebound()
+        return news.due
+
+    def _declare(self, options: QuotaTreeOptions) -> None:
+        before, scene = self.layout, self._scene
+        self.layout = layout(self.ours.objects.values(), self.quotas().values(), self._profiles().values(), options)
+        if not self.layout.groups:
+            scene.plant(None)
+        elif scene.elastic is None:
+            forest = Forest(self.layout.trees)
+            self._traits_news = -1
+            self._share_nodes()
+            self._counted.look(self.shares.tree_of, self._clock.now())
+            self._give_capacity(forest)
+            scene.plant(forest)
+        else:
+            scene.elastic.forest.declare(self.layout.trees)
+            self._traits_news = -1
+            self._share_nodes()
+            self._give_capacity(scene.elastic.forest)
+            scene.elastic.changed()
+        if before.groups or self.layout.groups:
+            event(log, "Quota trees", groups=len(self.layout.groups), trees=len(self.layout.trees), left_out=len(self.layout.faults))
+            self._rebound()
+
+    def _share_nodes(self) -> bool:
+        """Give each node to its tree; whether any was moved."""
+        machine = self._scene.machine
+        if not self.layout.selections:
+            moved, self.shares = bool(self._masks), _ALL_DEFAULT
+            self._masks = {}
+            return moved
+        if self._traits_news == machine.news:
+            return False
+        self._traits_news = machine.news
+        found = share_out(self.layout.selections, (traits_of(node) for node in self._nodes.values()))
+        masks = {name: 0 for name, _ in self.layout.selections}
+        for name, tree in found.tree_of.items():
+            index = machine.by_name.get(name)
+            if tree and index is not None:
+                masks[tree] |= 1 << index
+        moved = masks != self._masks or found.tree_of != self.shares.tree_of
+        if moved:
+            self.shares, self._masks = found, masks
+        return moved
+
+    def _give_capacity(self, forest: Forest) -> None:
+        known = set(forest.trees())
+        for tree, amounts in capacities(self.layout, self._counted.sums).items():
+            if tree in known:
+                forest.capacity(tree, amounts)
+
+    def _config_options(self) -> QuotaTreeOptions:
+        config = self._config()
+        return config.spec.quota_tree if config is not None else _DEFAULTS
+
+    # -- what others ask ----------------------------------------------------------------------------
+
+    @property
+    def bindings(self) -> Bindings:
+        """Whose work belongs to which leaf."""
+        return self.layout.bindings
+
+    def leaf(self, allocation: Allocation) -> str:
+        """The leaf of an allocation; empty where no group is declared."""
+        if not self.layout.groups:
+            return ""
+        spec, meta = allocation.spec, allocation.metadata
+        return self.layout.bindings.leaf(spec.quota, meta.labels.get(NAME_LABEL, ""), spec.tenant, spec.vcluster, meta.namespace)
+
+    def within(self, leaf: str) -> int | None:
+        """The nodes that the tree of a leaf divides, as a bit set; None: any."""
+        elastic = self._scene.elastic
+        if elastic is None or not self._masks:
+            return None
+        tree = elastic.forest.tree_of(leaf)
+        return self._masks.get(tree) if tree != DEFAULT_TREE else None
+
+    def quotas(self) -> Mapping[str, KoordinatorQuota]:
+        """Koordinator's quotas by namespace/name."""
+        informer = self._foreign.get(KOORDINATOR_QUOTAS.name)
+        return informer.objects if informer is not None else {}
+
+    def seen(self, written: ElasticQuota) -> None:
+        """An object as the server has it after a write: newer than what the informer has told."""
+        known = self.ours.objects.get(written.metadata.name)
+        if known is not None and int(known.metadata.resource_version) < int(written.metadata.resource_version):
+            self.ours.objects[written.metadata.name] = written
+
+    def faults(self) -> Iterator[tuple[Origin, tuple[str, str]]]:
+        """What is wrong with objects that declare groups: those that take no part, and roots of trees whose nodes are not theirs."""
+        yield from self.layout.faults.items()
+        for name in self.shares.empty:
+            yield self._origin(name), ("NodesMissing", "its tree selects no node: it divides nothing until one fits spec.tree.nodes")
+        for name, lost in self.shares.contested.items():
+            others = ", ".join(f'{count} by "{other}"' for other, count in sorted(lost.items()))
+            yield self._origin(name), ("NodesShared", f"nodes that its tree selects are divided by trees declared earlier: {others}")
+
+    def _origin(self, name: str) -> Origin:
+        declared = self.layout.groups.get(name)
+        return origin_of(declared.source) if declared is not None else ("", "", name)
+
+    def _profiles(self) -> Mapping[str, KoordinatorProfile]:
+        informer = self._foreign.get(KOORDINATOR_PROFILES.name)
+        return informer.objects if informer is not None else {}
+
+
+def _declares(view: Any) -> tuple[object, ...]:
+    """The part of an object that declares something."""
+    meta = view.metadata
+    notes = {name: text for name, text in meta.annotations.items() if name not in PUBLISHED}
+    return meta.uid, view.spec, meta.labels, notes
+
+
+_DEFAULTS: Final = QuotaTreeOptions()

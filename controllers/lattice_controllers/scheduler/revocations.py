@@ -1,0 +1,206 @@
+"""Takes back what was lent: samples who uses more than he may, tells the owners, and stops work once the delay is over.
+
+What is decided here is put into the ledger as the cause of a releasing row, so that a scheduler that dies afterwards loses
+nothing: the next one finds the row, has it ended by TERM and grace, and lets the allocation wait again. The clock of the delay
+is not kept: after a change of leaders it begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from lattice.daemon.announcements import Announcer
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.kube.resources import ALLOCATIONS
+from lattice.ledger.format import RECLAIMED, Row
+from lattice.ledger.proposals import Accepted, Proposal, Stop, Verdict
+from lattice.ledger.stored import Stored
+from lattice.quota.amounts import quantity
+from lattice.quota.forest import Overuse
+from lattice.quota.gates import WAITING
+from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, choose, make_room
+from lattice.quota.settings import OFF, ON, TreeRules
+from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.work import Candidate, Holder
+from lattice.units import format_duration, format_time
+from lattice.views.allocation import Allocation
+from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.quotas import Quotas
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS: Final = 1.0
+PENDING, RECLAIM = "QuotaReclaimPending", "QuotaReclaimed"
+"""Reasons of Events: it will be stopped if nothing changes; it is stopped."""
+
+
+class Revocations:
+    """The one that takes back; `over` is who uses more than he may, as of the last sample."""
+
+    def __init__(
+        self, clock: Clock, loop: Loop, quotas: Quotas, stored: Stored, metrics: SchedulerMetrics, *,
+        propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
+        announcer: Announcer, stopped: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.over: dict[str, Overuse] = {}
+        self._clock = clock
+        self._loop = loop
+        self._quotas = quotas
+        self._stored = stored
+        self._metrics = metrics
+        self._propose = propose
+        self._allocation = allocation
+        self._announcer = announcer
+        self._stopped = stopped
+        self._overuse = OveruseClock()
+        self._since: dict[str, str] = {}
+        self._blocked: dict[str, float] = {}
+        """Since when pending work waits for its share, by uid; monotonic."""
+
+    def over_since(self) -> dict[str, str]:
+        """Since when groups use more than they may: RFC 3339 by name."""
+        return dict(self._since)
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            await self._clock.sleep(SAMPLE_SECONDS)
+            elastic = self._loop.scene.elastic
+            if elastic is None:
+                self.over, self._overuse, self._since = {}, OveruseClock(), {}
+            elif not self._stopped():
+                await self.sample(elastic)
+
+    async def sample(self, elastic: Elastic) -> None:
+        """One look at who uses more than he may; tells and stops whatever is due."""
+        forest, now, rules = elastic.forest, self._clock.monotonic(), self._quotas.layout.rules
+        forest.settled()
+        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in self._loop.scene.holders.items() if holder.releasing]
+        found = [over for over in forest.overused(on_shrink=True, leaving=leaving) if over.by_demand or rules[over.tree].on_shrink]
+        self.over = {over.name: over for over in found}
+        delays = {tree: each.delay_seconds for tree, each in rules.items()}
+        due: list[Overuse] = []
+        for outcome in self._overuse.sample(found, now, delays):
+            match outcome:
+                case Began(over):
+                    self._since[over.name] = format_time(self._clock.now())
+                    await self._announce(elastic, over, rules[over.tree])
+                case Ended(name):
+                    self._since.pop(name, None)
+                case Due(over):
+                    due.append(over)
+        for tree in {over.tree for over in due}:
+            if rules[tree].revocation == ON:
+                await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
+        await self._make_room(elastic, now)
+
+    # -- what is lent ---------------------------------------------------------------------------------------------------
+
+    async def _announce(self, elastic: Elastic, over: Overuse, rules: TreeRules) -> None:
+        """Tell the owners of what would be stopped first."""
+        if rules.revocation == OFF:
+            return
+        text = _used(over)
+        event(log, "A group uses more than it may", quota=over.name, tree=over.tree, message=text, revocation=rules.revocation)
+        chosen = choose(elastic.forest, [over], self._holdings(elastic), rules.max_per_round)
+        when = f"in {format_duration(rules.delay_seconds)}, at {format_time(self._clock.now() + rules.delay_seconds)}"
+        then = f"if it stays so, this allocation is stopped {when}, and waits again" if rules.revocation == ON else "nothing is stopped"
+        for revoked in chosen.revoked:
+            await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
+
+    async def _take_back(self, elastic: Elastic, due: Sequence[Overuse], most: int) -> None:
+        chosen = choose(elastic.forest, due, self._holdings(elastic), most)
+        for revoked in chosen.revoked:
+            over = revoked.over
+            await self._stop(revoked.holding, over.tree, "revoked", f'quota "{over.name}": {_used(over)}')
+
+    # -- in a group -----------------------------------------------------------------------------------------------------
+
+    async def _make_room(self, elastic: Elastic, now: float) -> None:
+        """Work of a higher class that has waited for its share for the delay takes that of lower classes of its own leaf."""
+        rules, forest = self._quotas.layout.rules, elastic.forest
+        waiting = [one.candidate for one in self._loop.reasons.values() if one.reason == WAITING]
+        self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
+        served: set[str] = set()
+        for candidate in sorted(waiting, key=lambda one: (-one.preemption_class, one.submitted, one.key)):
+            rule = rules[forest.tree_of(candidate.quota)]
+            if rule.revocation != ON or candidate.quota in served or now - self._blocked[candidate.uid] <= rule.delay_seconds:
+                continue
+            served.add(candidate.quota)
+            able = [one for one in self._holdings(elastic) if one.leaf == candidate.quota and self._serves(one, candidate)]
+            amounts, fixed = elastic.asked(candidate), candidate.non_preemptible
+            victims = make_room(forest, candidate.quota, amounts, candidate.preemption_class, able, non_preemptible=fixed)
+            if victims and len(victims) <= rule.max_per_round:
+                self._blocked[candidate.uid] = now
+                tree, why = forest.tree_of(candidate.quota), f'quota "{candidate.quota}": its share goes to work of a higher class'
+                for holding in victims:
+                    await self._stop(holding, tree, "preempted", why)
+
+    def _serves(self, holding: Holding, candidate: Candidate) -> bool:
+        """Whether a candidate could use the nodes of a holding, or these end already."""
+        if holding.leaving:
+            return True
+        holder, known = self._loop.scene.holders[holding.key], self._loop.scene.machine.nodes
+        facts = [known[node] for node in holder.nodes if node in known]
+        return holder.vcluster == candidate.vcluster and all(candidate.need.admits_node(each) for each in facts)
+
+    # -- both -----------------------------------------------------------------------------------------------------------
+
+    def _holdings(self, elastic: Elastic) -> Iterator[Holding]:
+        """All work on nodes as the choice reads it."""
+        scene, now = self._loop.scene, self._clock.now()
+        claims = scene.claims()
+        for uid, holder in scene.holders.items():
+            yield Holding(
+                key=uid,
+                leaf=holder.quota,
+                amounts=elastic.holding(uid),
+                preemption_class=holder.preemption_class,
+                started=holder.started if holder.started is not None else holder.since,
+                lost_node_hours=len(holder.nodes) * _unsaved(holder, now) / 3600,
+                preemptible=not holder.non_preemptible and uid not in claims,
+                leaving=holder.releasing,
+            )
+
+    async def _stop(self, holding: Holding, tree: str, what: str, why: str) -> None:
+        """Have a held row released, so that its nodes end it by TERM and grace."""
+        row = self._row(holding.key)
+        if row is None:
+            return  # it ended meanwhile
+        verdict = await self._propose(Stop(row.key, RECLAIMED))
+        if not (isinstance(verdict, Accepted) and verdict.changed):
+            return
+        self._metrics.quota_revocations.labels(tree or "default", what).inc()
+        event(log, "Quota was taken back", allocation=holding.key, attempt=row.attempt, tree=tree, message=why)
+        await self._tell(holding.key, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
+
+    def _row(self, uid: str) -> Row | None:
+        rows: Iterable[Row] = self._stored.of(uid)
+        return next((row for row in rows if row.held), None)
+
+    async def _tell(self, uid: str, reason: str, note: str, action: str) -> None:
+        allocation = self._allocation(uid)
+        if allocation is not None:
+            await self._announcer.announce(ALLOCATIONS, allocation.metadata, reason, note, action=action, warning=True)
+
+
+def _unsaved(holder: Holder, now: float) -> float:
+    """Seconds of work that ending it now would lose."""
+    if holder.started is None:
+        return 0.0
+    saved = holder.checkpointed if holder.checkpointed is not None else holder.started
+    return max(0.0, now - max(saved, holder.started))
+
+
+def _used(over: Overuse) -> str:
+    """What a group uses and may use, of each resource of which that is too much."""
+    parts = (
+        f"{resource}: {quantity(resource, over.used.get(resource, 0))} used, {quantity(resource, allowed)} allowed now"
+        for resource, allowed in sorted(over.allowed.items())
+    )
+    return "; ".join(parts)

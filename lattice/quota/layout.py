@@ -1,0 +1,138 @@
+"""From everything that declares groups to what the scheduler plants: trees, their rules, whose work is where, and who is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from lattice.errors import Rejected
+from lattice.quota.declared import Bindings, Declared, Source, bindings_of, declared_of, declared_of_koordinator, tree_of
+from lattice.quota.forest import DEFAULT_TREE, TreeSpec
+from lattice.quota.gathering import Gathered, gather
+from lattice.quota.groups import Group, Resources
+from lattice.quota.selection import Selection
+from lattice.quota.settings import TreeRules, default_group, rules_of
+from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota
+from lattice.views.cluster import QuotaTreeOptions
+
+PROFILE: Final = "quota.koordinator.sh"
+UNREADABLE: Final = "SpecInvalid"
+WIDEST: Final = (2**63 - 1) // 2000
+"""The max of a root that a profile makes, as Koordinator sets it."""
+
+T = TypeVar("T", ElasticQuota, KoordinatorQuota, KoordinatorProfile)
+R = TypeVar("R")
+Origin = tuple[str, str, str]
+"""API group, namespace and name of an object."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All trees as they are declared."""
+
+    groups: Mapping[str, Declared] = field(default_factory=dict)
+    """By name, parents before their children."""
+    trees: tuple[TreeSpec, ...] = ()
+    rules: Mapping[str, TreeRules] = field(default_factory=dict)
+    """By tree."""
+    bindings: Bindings = field(default_factory=lambda: bindings_of(()))
+    selections: tuple[tuple[str, Selection], ...] = ()
+    """The nodes of each tree but the default one; who was declared earlier comes first."""
+    shares: Mapping[str, tuple[int, int, tuple[str, ...] | None]] = field(default_factory=dict)
+    """By such a tree: the part of its nodes' capacity that it divides (numerator, denominator), and the resources (None: all)."""
+    faults: Mapping[Origin, tuple[str, str]] = field(default_factory=dict)
+    """Why an object takes no part: a reason and a sentence."""
+
+
+def origin_of(source: Source) -> Origin:
+    """The object that declared a group."""
+    return source.group, source.namespace, source.name
+
+
+def layout(
+    ours: Iterable[ElasticQuota], theirs: Iterable[KoordinatorQuota], profiles: Iterable[KoordinatorProfile], config: QuotaTreeOptions
+) -> Layout:
+    """Everything that can be planted; an object that does not read, or collides, is left out and named in `faults`."""
+    faults: dict[Origin, tuple[str, str]] = {}
+    sound = [profile for profile in profiles if _read(profile, tree_of, PROFILE, faults) is not None]
+    quotas = list(theirs)
+    found = [
+        *(_read(each, declared_of, "lattice.dev", faults) for each in ours),
+        *(_read(each, lambda one: declared_of_koordinator(one, sound), "scheduling.sigs.k8s.io", faults) for each in quotas),
+        *(_root_of(profile) for profile in sound if not _has_root(profile, quotas)),
+    ]
+    gathered = gather([each for each in found if each is not None])
+    faults |= {origin_of(one.declared.source): (one.reason, one.message) for one in gathered.left_out}
+    return _laid_out(gathered, config, faults)
+
+
+def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Origin, tuple[str, str]]) -> Layout:
+    members: dict[str, list[Group]] = {DEFAULT_TREE: [default_group(config)]}
+    for name, declared in gathered.groups.items():
+        members.setdefault(gathered.tree_of(name), []).append(declared.group())
+    roots = [gathered.groups[name] for name in members if name]
+    roots.sort(key=lambda each: (each.source.created, each.name))
+    rules = {DEFAULT_TREE: rules_of(config, None)} | {root.name: rules_of(config, root.tree) for root in roots}
+    settings = {root.name: root.tree for root in roots if root.tree is not None}
+    return Layout(
+        groups=gathered.groups,
+        trees=tuple(TreeSpec(name, tuple(groups), rules[name].options) for name, groups in members.items()),
+        rules=rules,
+        bindings=bindings_of(gathered.groups.values()),
+        selections=tuple((name, tree.nodes) for name, tree in settings.items()),
+        shares={name: (tree.ratio.numerator, tree.ratio.denominator, tree.resources) for name, tree in settings.items()},
+        faults=faults,
+    )
+
+
+def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
+    """What each tree divides, from what the nodes of each have: a tree's ratio of it, rounded down; the default tree has the rest."""
+    rest: dict[str, int] = {}
+    for amounts in counted.values():
+        for resource, amount in amounts.items():
+            rest[resource] = rest.get(resource, 0) + amount
+    divided: dict[str, dict[str, int]] = {}
+    for tree, (part, of, resources) in layout.shares.items():
+        own = {
+            resource: amount * part // of
+            for resource, amount in counted.get(tree, {}).items()
+            if resources is None or resource in resources
+        }
+        divided[tree] = own
+        for resource, amount in own.items():
+            rest[resource] -= amount
+    return {DEFAULT_TREE: rest, **divided}
+
+
+def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tuple[str, str]]) -> R | None:
+    """What an object declares; None and a fault where an amount of it does not read."""
+    try:
+        return made(view)
+    except Rejected as error:
+        faults[group, view.metadata.namespace, view.metadata.name] = (UNREADABLE, error.message)
+        return None
+
+
+def _has_root(profile: KoordinatorProfile, quotas: Iterable[KoordinatorQuota]) -> bool:
+    """Whether the quota that a profile names exists."""
+    wanted = (profile.metadata.namespace, profile.spec.quota_name)
+    return any((each.metadata.namespace, each.metadata.name) == wanted for each in quotas)
+
+
+def _root_of(profile: KoordinatorProfile) -> Declared | None:
+    """The root that Koordinator's own controller would make of a profile: it has all that the nodes have."""
+    meta = profile.metadata
+    if not profile.spec.quota_name:
+        return None
+    tree = tree_of(profile)
+    most = dict.fromkeys(tree.resources or (), WIDEST)
+    source = Source(PROFILE, meta.name, meta.namespace, meta.uid, meta.generation, meta.creation_timestamp)
+    return Declared(name=profile.spec.quota_name, source=source, is_parent=True, max=most, weight=most, tree=tree)
+
+
+def objects(groups: Mapping[str, Declared]) -> Iterator[tuple[Origin, Declared]]:
+    """Each group with the object that declares it; those that a profile makes have none of their own."""
+    for declared in groups.values():
+        if declared.source.group != PROFILE:
+            yield origin_of(declared.source), declared

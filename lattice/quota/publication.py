@@ -1,0 +1,161 @@
+"""What is published of a group: the status of an ElasticQuota, and Koordinator's annotations and status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
+from lattice.models.conditions import READY, STALLED
+from lattice.quota.amounts import quantities, quantity, resource_of, shown
+from lattice.quota.declared import PREFIX
+from lattice.quota.forest import Standing
+from lattice.quota.groups import Resources
+from lattice.views import Condition, ElasticQuota, KoordinatorQuota
+
+OVERUSED: Final = "Overused"
+"""The condition that says whether a group uses more than it may."""
+SUMMARY_LIMIT: Final = 120
+"""Characters of one column of a table."""
+PUBLISHED: Final = tuple(PREFIX + name for name in ("runtime", "request", "child-request", "non-preemptible-used"))
+"""Koordinator's annotations that are published, not read."""
+_AMOUNTS: Final = ("total", "request", "childRequest", "used", "nonPreemptibleUsed", "runtime", "effectiveMin", "borrowed")
+Patch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class News:
+    """What the scheduler knows of one group."""
+
+    standing: Standing | None = None
+    """None: it takes no part."""
+    fault: tuple[str, str] | None = None
+    """Why it takes no part, or is not as it was asked for: a reason and a sentence."""
+    total: Resources | None = None
+    """Of the root of a tree, and of each first level of the default tree: what the tree divides."""
+    over: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By resource of which it uses more than it may: used and allowed."""
+    over_since: str | None = None
+    """RFC 3339."""
+
+
+def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
+    """The merge patch that makes the status of an ElasticQuota true; None where it is."""
+    status, amounts = view.status, _amounts(news)
+    conditions = _conditions(view, news, now)
+    before = {name: getattr(status, _snake(name)) for name in amounts}
+    summary = _summary(view, news)
+    plain = {
+        "observedGeneration": view.metadata.generation,
+        "tree": news.standing.tree if news.standing is not None else "",
+        "overSince": news.over_since,
+    }
+    same = (
+        before == amounts
+        and (status.observed_generation, status.tree, status.over_since) == tuple(plain.values())
+        and same_but_for_times(conditions, status.conditions)
+        and (summary is None) == (status.summary is None)
+        and (status.summary is None or summary == {name: getattr(status.summary, name) for name in ("min", "max", "runtime", "used")})
+    )
+    if same:
+        return None
+    changed = {name: _replacing(before[name], after) for name, after in amounts.items()}
+    return {"status": {**plain, **changed, "conditions": encode(conditions), "summary": summary}}
+
+
+def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
+    """Koordinator's annotations and `status.used` of a group, in the names of its own max; nothing where it takes no part."""
+    standing = news.standing
+    if standing is None:
+        return {}
+    names = {name: resource_of(name) for name in view.spec.max}
+
+    def listed(amounts: Resources) -> dict[str, str]:
+        return {name: quantity(resource, amounts.get(resource, 0)) for name, resource in sorted(names.items())}
+
+    amounts = (standing.runtime, standing.request, standing.child_request, standing.non_preemptible_used)
+    notes = {name: json.dumps(listed(each), separators=(",", ":")) for name, each in zip(PUBLISHED, amounts, strict=True)}
+    return {"metadata": {"annotations": notes}, "status": {"used": listed(standing.used)}}
+
+
+def is_published(view: KoordinatorQuota, patch: Patch) -> bool:
+    """Whether an object says already what a patch would make it say."""
+    if not patch:
+        return True
+    notes = patch["metadata"]["annotations"]
+    return all(view.metadata.annotations.get(name) == text for name, text in notes.items()) and (
+        {name: str(amount) for name, amount in view.status.used.items()} == patch["status"]["used"]
+    )
+
+
+def _amounts(news: News) -> dict[str, dict[str, int | str] | None]:
+    """The amounts of a status by the name of their field; None where there is nothing to say."""
+    standing = news.standing
+    given: dict[str, Resources] = {name: {} for name in _AMOUNTS}
+    if standing is not None:
+        given |= {
+            "total": news.total or {},
+            "request": standing.request,
+            "childRequest": standing.child_request,
+            "used": standing.used,
+            "nonPreemptibleUsed": standing.non_preemptible_used,
+            "runtime": standing.runtime,
+            "effectiveMin": standing.effective_min,
+            "borrowed": standing.borrowed,
+        }
+    return {name: quantities(amounts) if amounts else None for name, amounts in given.items()}
+
+
+def _conditions(view: ElasticQuota, news: News, now: str) -> tuple[Condition, ...]:
+    generation, conditions = view.metadata.generation, without_conditions(view.status.conditions, (STALLED,))
+    reason, message = news.fault or ("InForce", _in_force(news))
+    sound = news.fault is None
+    conditions = with_condition(conditions, READY, TRUE if sound else FALSE, reason, message, generation=generation, now=now)
+    if not sound:
+        kept = next((entry for entry in view.status.conditions if entry.type == STALLED), None)
+        seed = (*conditions, kept) if kept is not None else conditions
+        conditions = with_condition(seed, STALLED, TRUE, reason, message, generation=generation, now=now)
+    if news.standing is None:
+        return without_conditions(conditions, (OVERUSED,))
+    over = "; ".join(
+        f"{resource}: {quantity(resource, used)} used, {quantity(resource, allowed)} allowed"
+        for resource, (used, allowed) in sorted(news.over.items())
+    )
+    verdict = (TRUE, "AboveRuntime", over) if over else (FALSE, "WithinRuntime", "it uses no more than it may")
+    return with_condition(conditions, OVERUSED, *verdict, generation=generation, now=now)
+
+
+def _in_force(news: News) -> str:
+    standing = news.standing
+    if standing is None:
+        return ""
+    short = {key: amount for key, amount in standing.effective_min.items() if amount < standing.min.get(key, 0)}
+    if not short:
+        return "its min is guaranteed in full"
+    least = shown({key: standing.min[key] for key in short})
+    return f"of its min of {least}, {shown(short)} is in effect now: the mins of its level are more than the level may use"
+
+
+def _summary(view: ElasticQuota, news: News) -> dict[str, str] | None:
+    standing = news.standing
+    if standing is None:
+        return None
+    parts = {"min": standing.min, "max": standing.max, "runtime": standing.runtime, "used": standing.used}
+    return {name: _short(shown({key: amounts.get(key, 0) for key in standing.max if amounts.get(key)})) for name, amounts in parts.items()}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SUMMARY_LIMIT else f"{text[: SUMMARY_LIMIT - 1]}…"
+
+
+def _replacing(before: Mapping[str, int | str] | None, after: Mapping[str, int | str] | None) -> Mapping[str, int | str | None] | None:
+    """A merge patch from one map to another: what is gone is named with null."""
+    if after is None:
+        return None
+    return {**dict.fromkeys((before or {}).keys() - after.keys()), **after}
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

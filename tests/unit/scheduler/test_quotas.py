@@ -1,0 +1,244 @@
+"""The quota trees of the scheduler: planted as objects declare them, with the nodes' capacity; where groups stand is published once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import ManualClock
+from lattice.kube.fake import FakeCluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
+from lattice.quota.forest import Overuse
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.scene import Scene
+from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node
+from lattice.views.cluster import Capabilities, Config, ConfigSpec, NodeSpec, NodeStatus, QuotaTreeOptions
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.quota_status import QuotaStatus
+from lattice_controllers.scheduler.quotas import Quotas
+from tests.build import allocation
+from tests.unit.scheduling.moments import NOW, holding, node, pending
+
+PREFIX = "quota.scheduling.koordinator.sh/"
+
+
+class Site:
+    """Eight nodes, an API server, and the quota trees over them."""
+
+    def __init__(self, options: QuotaTreeOptions | None = None) -> None:
+        self.clock = ManualClock(NOW)
+        self.cluster = FakeCluster(self.clock)
+        self.scene = Scene(policies={"hpc": Policy("hpc")})
+        self.nodes: dict[str, Node] = {}
+        self.rebound = self.woken = 0
+        for index in range(8):
+            self.put(index)
+        self.options = options or QuotaTreeOptions()
+        self.over: dict[str, Overuse] = {}
+        self.metrics = SchedulerMetrics()
+        self.quotas = Quotas(self.cluster, self.clock, self.scene, nodes=self.nodes, config=self.config, rebound=self.bind, woken=self.wake)
+        self.status = QuotaStatus(
+            self.cluster, self.clock, self.scene, self.quotas, self.metrics, over=lambda: self.over, over_since=dict,
+            stopped=lambda: False,
+        )  # fmt: skip
+        self.quotas.started()
+
+    def put(self, index: int, **fields: Any) -> None:
+        facts = node(index, **fields)
+        self.scene.machine.put(facts)
+        self.nodes[facts.name] = Node(
+            metadata=Metadata(name=facts.name), spec=NodeSpec(group=facts.group),
+            status=NodeStatus(state=facts.state, capabilities=Capabilities(cpus=facts.cpus, gpus=facts.gpus, gpu_type=facts.gpu_type)),
+        )  # fmt: skip
+
+    def config(self) -> Config:
+        return Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(quota_tree=self.options))
+
+    def bind(self) -> None:
+        self.rebound += 1
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    async def declare(self, name: str, least: int = 0, most: int = 8, **spec: Any) -> None:
+        body = {"min": {"nodes": least}, "max": {"nodes": most}, **spec}
+        await self.cluster.create(ELASTIC_QUOTAS, {"metadata": {"name": name}, "spec": body})
+        await self.seen(name)
+
+    async def seen(self, name: str) -> None:
+        """The informer tells of the object as it is now."""
+        found = await self.cluster.get(ELASTIC_QUOTAS, name, type=ElasticQuota)
+        before = self.quotas.ours.objects.get(name)
+        self.quotas.ours.objects[name] = found
+        self.quotas._on_change(Change(name, before, found))
+
+    async def shown(self, name: str) -> dict[str, Any]:
+        status: dict[str, Any] = (await self.cluster.get(ELASTIC_QUOTAS, name)).get("status", {})
+        return status
+
+    def runtime(self, name: str) -> int:
+        assert self.scene.elastic is not None
+        return self.scene.elastic.forest.standing(name).runtime["nodes"]
+
+
+async def two_teams(site: Site) -> None:
+    await site.declare("dept", 8, 8, isParent=True)
+    await site.declare("a", 4, parent="dept", namespaces=["physics"])
+    await site.declare("b", 4, parent="dept", bindings=[{"tenant": "chemistry"}])
+    site.quotas.ready(NOW)
+
+
+async def test_without_a_group_there_is_no_tree() -> None:
+    site = Site()
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is None
+    assert site.quotas.leaf(allocation()) == ""
+
+
+async def test_groups_are_planted_with_the_capacity_of_the_nodes_and_gone_with_the_last() -> None:
+    site = Site()
+    await two_teams(site)
+    assert site.scene.elastic is not None
+    assert site.scene.elastic.forest.total()["nodes"] == 8
+    assert site.quotas.leaf(allocation()) == "a"
+    site.quotas.ours.objects.clear()
+    site.quotas.changed()
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is None
+
+
+async def test_work_on_nodes_is_charged_when_a_tree_is_planted() -> None:
+    site = Site()
+    site.scene.put_holder(holding(90, (0, 1), quota="a"))
+    await two_teams(site)
+    assert site.scene.elastic is not None
+    assert site.scene.elastic.forest.standing("a").used == {"nodes": 2}
+    site.scene.validate()
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "nodes"),
+    [
+        ("Draining", False, 8),
+        ("Degraded", False, 8),
+        ("Drained", False, 7),
+        ("Disabled", False, 7),
+        ("Disabled", True, 8),
+        ("Down", False, 8),
+    ],
+)
+async def test_a_node_counts_while_it_may_work_or_holds_work(state: str, held: bool, nodes: int) -> None:
+    site = Site()
+    if held:
+        site.scene.put_holder(holding(90, (3,), quota="a"))
+    await two_teams(site)
+    assert site.scene.elastic is not None
+    site.put(3, usable=False, state=state)
+    due = site.quotas.ready(NOW)
+    assert site.scene.elastic.forest.total()["nodes"] == nodes
+    if state == "Down":
+        assert due == NOW + 600
+        site.quotas.ready(NOW + 601)
+        assert site.scene.elastic.forest.total()["nodes"] == 7
+
+
+async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds_its_work_to_them() -> None:
+    site = Site()
+    await two_teams(site)
+    await site.declare("gpu-tree", 4, 4, isParent=True, tree={"nodes": {"groups": ["g1"]}, "ratio": "1"})
+    await site.declare("train", 0, 4, parent="gpu-tree", namespaces=["physics-ml"])
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is not None
+    forest = site.scene.elastic.forest
+    assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (4, 4)
+    assert site.quotas.within("train") == 0b11110000
+    assert site.quotas.within("a") is None
+    site.put(2, group="g1")
+    site.quotas.ready(NOW)
+    assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (3, 5)
+
+
+async def test_an_object_that_is_left_out_says_why_and_stalls() -> None:
+    site = Site()
+    await two_teams(site)
+    await site.declare("lost", parent="nowhere")
+    site.quotas.ready(NOW)
+    await site.status.publish()
+    conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in (await site.shown("lost"))["conditions"]}
+    assert conditions == {"Ready": ("False", "ParentUnknown"), "Stalled": ("True", "ParentUnknown")}
+
+
+async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -> None:
+    site = Site()
+    await two_teams(site)
+    assert site.scene.elastic is not None
+    site.scene.put_holder(holding(90, (0, 1, 2, 3, 4), quota="a"))
+    site.scene.elastic.ask([pending(1, nodes=2, quota="a"), pending(2, nodes=1, quota="b")], NOW)
+    await site.status.publish()
+    status = await site.shown("a")
+    assert (status["used"], status["request"], status["runtime"]) == ({"nodes": "5"}, {"nodes": "7"}, {"nodes": "7"})
+    assert status["borrowed"] == {"nodes": "1"}
+    assert status["summary"]["runtime"] == "7 nodes"
+    version = (await site.cluster.get(ELASTIC_QUOTAS, "a"))["metadata"]["resourceVersion"]
+    await site.status.publish()
+    assert (await site.cluster.get(ELASTIC_QUOTAS, "a"))["metadata"]["resourceVersion"] == version
+    site.scene.drop_holder(holding(90, (0,)).uid)
+    await site.status.publish()
+    assert "used" not in await site.shown("a")
+    assert "borrowed" not in await site.shown("a")
+
+
+async def test_a_write_of_its_status_declares_nothing_anew() -> None:
+    site = Site()
+    await two_teams(site)
+    await site.status.publish()
+    rebound, layout = site.rebound, site.quotas.layout
+    await site.seen("a")
+    site.quotas.ready(NOW)
+    assert site.quotas.layout is layout
+    assert site.rebound == rebound
+
+
+async def test_a_group_above_its_runtime_is_overused() -> None:
+    site = Site()
+    await two_teams(site)
+    site.over = {"a": Overuse("a", "", {"nodes": 6}, {"nodes": 4}, by_demand=True)}
+    await site.status.publish()
+    [over] = [entry for entry in (await site.shown("a"))["conditions"] if entry["type"] == "Overused"]
+    assert (over["status"], over["reason"], over["message"]) == ("True", "AboveRuntime", "nodes: 6 used, 4 allowed")
+
+
+async def test_koordinators_objects_make_a_tree_and_are_told_where_they_stand() -> None:
+    site = Site()
+    meta = {"name": "team", "namespace": "physics", "labels": {PREFIX + "is-parent": "false"}}
+    await site.cluster.create(KOORDINATOR_QUOTAS, {"metadata": meta, "spec": {"min": {"cpu": 8}, "max": {"cpu": 64}}}, "physics")
+    selector = {"nodeSelector": {"matchLabels": {"lattice.dev/group": "g1"}}, "quotaName": "root-g1"}
+    await site.cluster.create(KOORDINATOR_PROFILES, {"metadata": {"name": "g1", "namespace": "physics"}, "spec": selector}, "physics")
+    quotas, profiles = await site.quotas.load()
+    quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
+    profiles.objects["physics/g1"] = await site.cluster.get(KOORDINATOR_PROFILES, "g1", "physics", type=KoordinatorProfile)
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is not None
+    forest = site.scene.elastic.forest
+    assert (forest.total()["cpu"], forest.total("root-g1")["cpu"]) == (32000, 32000)
+    site.scene.put_holder(holding(90, (0,), quota="team"))
+    await site.status.publish()
+    told = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics")
+    assert told["metadata"]["annotations"][PREFIX + "request"] == '{"cpu":"8"}'
+    assert told["status"]["used"] == {"cpu": "8"}
+
+
+async def test_two_objects_of_one_name_leave_the_later_one_out_and_name_both() -> None:
+    site = Site()
+    await site.declare("team")
+    meta = {"name": "team", "namespace": "physics"}
+    await site.cluster.create(KOORDINATOR_QUOTAS, {"metadata": meta, "spec": {"max": {"cpu": 1}}}, "physics")
+    [quotas] = [one for one in await site.quotas.load() if one.resource is KOORDINATOR_QUOTAS]
+    quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
+    site.quotas.ready(NOW)
+    [(reason, message)] = site.quotas.layout.faults.values()
+    assert reason == "NameTaken"
+    assert "lattice.dev" in message
+    assert "scheduling.sigs.k8s.io" in message
