@@ -99,10 +99,11 @@ class Holder:
     """Its leaf of the quota tree; empty where there is none."""
 
     def holds_as(self, other: Holder) -> bool:
-        """Whether the other holds the same nodes for as long, and counts for the same people."""
+        """Whether the other holds the same nodes for as long, and counts in the same places."""
         return (
             self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed
             and self.tenant == other.tenant and self.user == other.user and self.vcluster == other.vcluster
+            and self.quota == other.quota and self.non_preemptible == other.non_preemptible
         )  # fmt: skip
 
     @property
