@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
@@ -22,6 +22,7 @@ from lattice.ledger.stored import Stored
 from lattice.quota.amounts import quantity
 from lattice.quota.forest import Overuse
 from lattice.quota.gates import WAITING
+from lattice.quota.layout import Layout
 from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, choose, make_room
 from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.elastic import Elastic
@@ -30,7 +31,6 @@ from lattice.units import format_duration, format_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from lattice_controllers.scheduler.quotas import Quotas
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +39,27 @@ PENDING, RECLAIM = "QuotaReclaimPending", "QuotaReclaimed"
 """Reasons of Events: it will be stopped if nothing changes; it is stopped."""
 
 
+class Declared(Protocol):
+    """What declares the trees."""
+
+    @property
+    def layout(self) -> Layout:
+        """As they are now."""
+        ...
+
+
 class Revocations:
     """The one that takes back; `over` is who uses more than he may, as of the last sample."""
 
     def __init__(
-        self, clock: Clock, loop: Loop, quotas: Quotas, stored: Stored, metrics: SchedulerMetrics, *,
+        self, clock: Clock, loop: Loop, declared: Declared, stored: Stored, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
         announcer: Announcer, stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.over: dict[str, Overuse] = {}
         self._clock = clock
         self._loop = loop
-        self._quotas = quotas
+        self._declared = declared
         self._stored = stored
         self._metrics = metrics
         self._propose = propose
@@ -78,7 +87,7 @@ class Revocations:
 
     async def sample(self, elastic: Elastic) -> None:
         """One look at who uses more than he may; tells and stops whatever is due."""
-        forest, now, rules = elastic.forest, self._clock.monotonic(), self._quotas.layout.rules
+        forest, now, rules = elastic.forest, self._clock.monotonic(), self._declared.layout.rules
         forest.settled()
         leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in self._loop.scene.holders.items() if holder.releasing]
         found = [over for over in forest.overused(on_shrink=True, leaving=leaving) if over.by_demand or rules[over.tree].on_shrink]
@@ -123,7 +132,7 @@ class Revocations:
 
     async def _make_room(self, elastic: Elastic, now: float) -> None:
         """Work of a higher class that has waited for its share for the delay takes that of lower classes of its own leaf."""
-        rules, forest = self._quotas.layout.rules, elastic.forest
+        rules, forest = self._declared.layout.rules, elastic.forest
         waiting = [one.candidate for one in self._loop.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
         served: set[str] = set()
