@@ -176,6 +176,15 @@ class Forest:
         self._known(tree)
         return self._trees[tree].names()
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a group of this name is declared."""
+        return name in self._tree_of
+
+    def children(self, parent: str, tree: str = DEFAULT_TREE) -> list[str]:
+        """The groups right below one; of "" the first level of a tree."""
+        self._known(tree)
+        return self._trees[tree].children(parent or ROOT)
+
     def tree_of(self, name: str) -> str:
         """The tree that a group stands in; the default tree for the built-in ones and for names in none."""
         return self._tree_of.get(name, DEFAULT_TREE)

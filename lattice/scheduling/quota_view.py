@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 from lattice.quota.forest import DEFAULT, DEFAULT_TREE, Forest, Standing
 from lattice.scheduling.quota_answers import (
@@ -20,32 +21,49 @@ from lattice.scheduling.quota_answers import (
 )
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import Situation
+from lattice.scheduling.work import Candidate, Holder
 
-NO_TREE = "no quota tree divides this cluster: no ElasticQuota is declared"
+A_SLICE: Final = 100
+"""Groups that are looked at in one slice: about 3 ms."""
+NO_TREE: Final = "no quota tree divides this cluster: no ElasticQuota is declared"
 
 
 def quotas(forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None) -> Quotas:
-    """Every tree that concerns the reader, whose leaves are `mine`; `over_since` says since when a group uses too much.
+    """All of `slices` at once."""
+    *_, answer = slices(forest, mine, reader, at, over_since)
+    assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
+    return answer
 
-    Asks what could start, which changes the demand of the reader's leaves and puts it back.
+
+def slices(
+    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None
+) -> Iterator[Quotas | None]:
+    """Every tree that concerns the reader, whose leaves are `mine`, as the last value; None before that, wherever a slice ends.
+
+    `over_since` says since when a group uses too much. Between two slices the forest may change: each group is as it was when it was
+    looked at. Asks what could start, which changes the demand of the reader's leaves and puts it back within the slice.
     """
-    named = _all_of(forest) if sees_all(reader) else frozenset(above for leaf in mine for above in forest.path(leaf))
     trees = []
     for tree in forest.trees():
-        standings = list(forest.standings(tree))
-        if not standings or (tree != DEFAULT_TREE and not any(one.name in named for one in standings)):
+        view = _View(forest, tree, frozenset(mine), reader, over_since or {})
+        if not view.concerns():
             continue
-        groups = list(_groups(forest, standings, frozenset(mine), named, over_since or {}))
+        groups: list[QuotaGroup] = []
+        for found in view.groups("", 0):
+            if found is None:
+                yield None
+            else:
+                groups.append(found)
         if tree == DEFAULT_TREE and (DEFAULT in mine or sees_all(reader)):
             groups += _default(forest, yours=DEFAULT in mine)
         hidden = sum(group.count for group in groups if not group.name)
-        trees.append(QuotaTreeShown(tree, _totals(forest, tree, standings), groups, hidden))
-    return Quotas(QUOTA_SCHEMA, at, trees, "" if trees else NO_TREE)
+        trees.append(QuotaTreeShown(tree, view.totals(), groups, hidden))
+    yield Quotas(QUOTA_SCHEMA, at, trees, "" if trees else NO_TREE)
 
 
 def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
     """The groups of the reader's work that waits or holds nodes."""
-    work = (*situation.candidates.values(), *situation.holders.values())
+    work: list[Candidate | Holder] = [*situation.candidates.values(), *situation.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 
@@ -78,45 +96,93 @@ def _room(key: str, levels: Sequence[Standing], leaf: Standing) -> Startable:
     return Startable(key, amount, min(amount, max(0, fixed)), level)
 
 
-def _groups(
-    forest: Forest, standings: Sequence[Standing], mine: frozenset[str], named: frozenset[str], over_since: Mapping[str, str]
-) -> Iterator[QuotaGroup]:
-    """Depth first: the groups with names, and below each parent that has one the sum of those without."""
-    below: dict[str, list[Standing]] = {}
-    for one in standings:
-        below.setdefault(one.parent, []).append(one)
+class _View:
+    """One tree, looked at group by group."""
 
-    def under(parent: str, depth: int) -> Iterator[QuotaGroup]:
-        children = below.get(parent, [])
-        for one in children:
-            if one.name in named:
-                yield _named(forest, one, mine, above=forest_above(forest, mine), since=over_since.get(one.name))
-                yield from under(one.name, depth + 1)
-        hidden = [one for one in children if one.name not in named]
-        if hidden:
-            yield _sum(hidden, parent, depth)
+    def __init__(self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str]) -> None:
+        self._forest, self._tree, self._mine, self._over_since = forest, tree, mine, over_since
+        self._everything = sees_all(reader)
+        self._above = frozenset(name for leaf in mine for name in forest.path(leaf)[1:])
+        self._divisible = forest.total(tree)
+        self._first: list[Standing] = []
+        self._seen = 0
 
-    yield from under("", 0)
+    def concerns(self) -> bool:
+        """Whether it is shown: it has groups, and is the default tree, or has one that the reader may name."""
+        if not self._forest.children("", self._tree):
+            return False
+        return self._everything or self._tree == DEFAULT_TREE or any(self._forest.tree_of(leaf) == self._tree for leaf in self._mine)
+
+    def groups(self, parent: str, depth: int) -> Iterator[QuotaGroup | None]:
+        """Depth first: the groups with names, and below each parent that has one the sum of those without; None ends a slice."""
+        hidden = _Sum(parent, depth)
+        for name in self._forest.children(parent, self._tree) if self._is_there(parent) else ():
+            if not self._is_there(name):
+                continue  # it went between two slices
+            one = self._forest.standing(name)
+            if not parent:
+                self._first.append(one)
+            if self._everything or name in self._mine or name in self._above:
+                yield self._named(one)
+                yield from self.groups(name, depth + 1)
+            else:
+                hidden.add(one)
+            self._seen += 1
+            if self._seen % A_SLICE == 0:
+                yield None
+        if hidden.count:
+            yield hidden.group()
+
+    def totals(self) -> list[Total]:
+        """Each resource of the tree; asked after `groups`."""
+        managed = dict.fromkeys(key for one in self._first for key in one.max)
+        used, request = (
+            {key: sum(amounts.get(key, 0) for amounts in each) for key in managed}
+            for each in ([one.used for one in self._first], [one.request for one in self._first])
+        )
+        return [Total(key, self._divisible.get(key, 0), used[key], request[key]) for key in managed]
+
+    def _is_there(self, name: str) -> bool:
+        return not name or (self._forest.tree_of(name) == self._tree and name in self._forest)
+
+    def _named(self, one: Standing) -> QuotaGroup:
+        whose: Belonging = YOURS if one.name in self._mine else ABOVE_YOURS if one.name in self._above else OTHERS
+        return QuotaGroup(
+            whose=whose,
+            depth=one.depth,
+            name=one.name,
+            parent=one.parent,
+            leaf=not one.is_parent,
+            lends=one.lends,
+            over_since=self._over_since.get(one.name),
+            shares=[_share(one, key) for key in one.max],
+            startable=startable(self._forest, one.name) if whose == YOURS else [],
+        )
 
 
-def forest_above(forest: Forest, mine: Iterable[str]) -> frozenset[str]:
-    """What is above these leaves."""
-    return frozenset(name for leaf in mine for name in forest.path(leaf)[1:])
+class _Sum:
+    """Several groups below one parent, in sums."""
 
+    def __init__(self, parent: str, depth: int) -> None:
+        self._parent, self._depth = parent, depth
+        self.count = 0
+        self._sums: dict[str, list[int]] = {}
 
-def _named(forest: Forest, one: Standing, mine: frozenset[str], *, above: frozenset[str], since: str | None) -> QuotaGroup:
-    whose: Belonging = YOURS if one.name in mine else ABOVE_YOURS if one.name in above else OTHERS
-    return QuotaGroup(
-        whose=whose,
-        depth=one.depth,
-        name=one.name,
-        parent=one.parent,
-        leaf=not one.is_parent,
-        lends=one.lends,
-        over_since=since,
-        shares=[_share(one, key) for key in one.max],
-        startable=startable(forest, one.name) if whose == YOURS else [],
-    )
+    def add(self, one: Standing) -> None:
+        """One more."""
+        self.count += 1
+        for key in one.max:
+            sums = self._sums.setdefault(key, [0] * 6)
+            parts = (one.used, one.request, one.min, one.effective_min, one.runtime, one.borrowed)
+            self._sums[key] = [total + part.get(key, 0) for total, part in zip(sums, parts, strict=True)]
+
+    def group(self) -> QuotaGroup:
+        """All of them."""
+        shares = [
+            Share(key, used, request, least, effective, runtime, None, borrowed)
+            for key, (used, request, least, effective, runtime, borrowed) in self._sums.items()
+        ]
+        return QuotaGroup(whose=OTHERS, depth=self._depth, parent=self._parent, count=self.count, shares=shares)
 
 
 def _share(one: Standing, key: str) -> Share:
@@ -130,25 +196,6 @@ def _share(one: Standing, key: str) -> Share:
         max=one.max[key],
         borrowed=one.borrowed.get(key, 0),
     )
-
-
-def _sum(hidden: Sequence[Standing], parent: str, depth: int) -> QuotaGroup:
-    """Several groups below one parent, in sums."""
-    shares = []
-    for key in dict.fromkeys(key for one in hidden for key in one.max):
-        those = [_share(one, key) for one in hidden if key in one.max]
-        shares.append(
-            Share(
-                resource=key,
-                used=sum(one.used for one in those),
-                request=sum(one.request for one in those),
-                runtime=sum(one.runtime or 0 for one in those),
-                min=sum(one.min for one in those),
-                effective_min=sum(one.effective_min for one in those),
-                borrowed=sum(one.borrowed for one in those),
-            )
-        )
-    return QuotaGroup(whose=OTHERS, depth=depth, parent=parent, count=len(hidden), shares=shares)
 
 
 def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
@@ -165,16 +212,3 @@ def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
         for key in keys
     ]  # fmt: skip
     return [QuotaGroup(whose=YOURS if yours else OTHERS, depth=0, name=DEFAULT, leaf=True, shares=shares)]
-
-
-def _totals(forest: Forest, tree: str, standings: Sequence[Standing]) -> list[Total]:
-    divisible, first = forest.total(tree), [one for one in standings if not one.parent]
-    managed = dict.fromkeys(key for one in standings for key in one.max)
-    return [
-        Total(key, divisible.get(key, 0), sum(one.used.get(key, 0) for one in first), sum(one.request.get(key, 0) for one in first))
-        for key in managed
-    ]
-
-
-def _all_of(forest: Forest) -> frozenset[str]:
-    return frozenset(name for tree in forest.trees() for name in forest.names(tree))

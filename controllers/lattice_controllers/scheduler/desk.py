@@ -26,7 +26,7 @@ from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.preemption import NoVictims, PreemptionLimits, Victims, preemption
 from lattice.scheduling.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
-from lattice.scheduling.quota_view import own_leaves, quotas
+from lattice.scheduling.quota_view import own_leaves, quotas, slices
 from lattice.scheduling.reach import reach
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
@@ -114,7 +114,11 @@ class LoopDesk:
         if elastic is None:
             return quotas(Forest(), frozenset(), reader, format_time(situation.now))
         mine = own_leaves(situation, reader) | self._leaves_for(reader)
-        return quotas(elastic.forest, mine, reader, format_time(situation.now), self._over_since())
+        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._over_since()):
+            if answer is not None:
+                return answer
+            await asyncio.sleep(0)
+        raise NotFound("no quota tree was found", reason="QuotaUnknown")
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
         """Every gate before an allocation; NotFound when it neither waits nor holds nodes."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import ROOT, Group
 from lattice.scheduling.quota_answers import QuotaGroup, Quotas, Startable
-from lattice.scheduling.quota_view import NO_TREE, quotas, startable
+from lattice.scheduling.quota_view import A_SLICE, NO_TREE, quotas, slices, startable
 from lattice.scheduling.readers import Reader
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "reference" / "schemas" / "quota-v1.json").read_text())
@@ -81,6 +81,17 @@ def test_a_tree_in_which_the_reader_has_nothing_is_not_shown_to_him() -> None:
     made.capacity("gpus", {"nodes": 8})
     assert [tree.name for tree in quotas(made, {"theory"}, ALICE, AT).trees] == [""]
     assert [tree.name for tree in quotas(made, {"theory"}, ADMIN, AT).trees] == ["", "gpus"]
+
+
+def test_a_large_tree_is_looked_at_in_slices_between_which_groups_may_go() -> None:
+    made = Forest([TreeSpec(groups=tuple(group(f"g{at}") for at in range(3 * A_SLICE)))])
+    made.capacity("", {"nodes": 100})
+    looked = slices(made, {"g0"}, ADMIN, AT)
+    assert next(looked) is None
+    made.declare([TreeSpec(groups=tuple(group(f"g{at}") for at in range(2 * A_SLICE)))])
+    assert next(looked) is None
+    (found,) = [answer for answer in looked if answer is not None]
+    assert len(found.trees[0].groups) == 2 * A_SLICE
 
 
 def test_without_a_tree_the_answer_says_so() -> None:
