@@ -22,8 +22,9 @@ from lattice_agent.members import Direction, Member
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK = 0.03
-LONGEST_LOOK = 1.0
+FIRST_LOOK, LOOKS_GROW, LONGEST_LOOK = 0.03, 3.0, 5.0
+"""Seconds to the first look whether the scheduler's part of the status has come, how much longer each next one waits, and the longest:
+a scheduler that is behind is not to be held up by as many reads as there are attempts."""
 RECHECK_SECONDS = 10.0
 FIND_SECONDS, FIND_STEP = 2.0, 0.02
 
@@ -39,6 +40,8 @@ class _Case:
         self.bell = Bell()
         self.said = Direction()
         self.looks = 0
+        self.written: Allocation | None = None
+        """The object as this desk wrote it last: the next write tries it before it reads again."""
 
 
 class Reporter:
@@ -155,13 +158,13 @@ class Reporter:
         if isinstance(verdict, Open) and case.named and (case.described or not case.head.members):
             return None
         try:
-            found = await self._cluster.get(ALLOCATIONS, case.row.name, case.row.namespace, type=Allocation)
+            found, case.written = case.written or await self._read(case), None
             if not case.described and found.metadata.uid == key.uid:
                 self.describe(key, found)
             verdict = case.head.verdict()
             outcome = status.decide(found, key, self.node, verdict, now=self._clock.now(), hollow=self._hollow)
             if isinstance(outcome, status.Write):
-                await self._cluster.patch(
+                case.written = await self._cluster.patch(
                     ALLOCATIONS, case.row.name, outcome.patch, case.row.namespace, subresource="status", type=Allocation
                 )
         except NotFound as error:
@@ -171,6 +174,9 @@ class Reporter:
         except LatticeError as error:
             return self._later(case, error.reason, error.message)
         return self._after(key, case, outcome)
+
+    async def _read(self, case: _Case) -> Allocation:
+        return await self._cluster.get(ALLOCATIONS, case.row.name, case.row.namespace, type=Allocation)
 
     def _after(self, key: Key, case: _Case, outcome: status.Outcome) -> float | None:
         match outcome:
@@ -192,7 +198,7 @@ class Reporter:
         case.looks += 1
         if case.looks in (5, 50):
             event(log, "StatusWaits", logging.WARNING, allocation=case.head.key.uid, node=self.node, reason=reason, message=message)
-        return min(LONGEST_LOOK, FIRST_LOOK * 2.0 ** min(case.looks - 1, 10))
+        return min(LONGEST_LOOK, FIRST_LOOK * LOOKS_GROW ** min(case.looks - 1, 10))
 
     def _settle(self, key: Key, case: _Case) -> None:
         case.head.settled = True

@@ -149,8 +149,8 @@ def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> boo
 
 
 def calm_config(hollow: int) -> dict[str, Any]:
-    """Options for so many hollow nodes on one machine: a hundred heartbeats a second together, silence in proportion."""
-    seconds = max(10, hollow // 100)
+    """Options for so many hollow nodes on one machine: twenty-five heartbeats a second together, silence in proportion."""
+    seconds = max(10, hollow // 25)
     nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {"nodes": nodes}}
 

@@ -31,7 +31,7 @@ from lattice_dev.version import version
 from lattice_dev.waiting import Clock, HostClock, wait_until
 
 READY_SECONDS = 60.0
-CALM_NODES = 1000
+CALM_NODES = 250
 """More hollow nodes than this report less often than every 10 s."""
 HOLLOW_READY_SECONDS = 0.1
 """Added to it for each hollow node: each costs about ten writes before it is Ready."""
@@ -356,7 +356,7 @@ class Instance:
             hollow = here.options.waiting_nodes
             install.install_all(cluster, self._clock, webhook=webhook, authority=here.authority("ca"), hollow=hollow > 0)
             if hollow > CALM_NODES and install.create_missing(cluster, install.calm_config(hollow)):
-                self._progress.note(f"{hollow} hollow nodes: each reports every {hollow // 100} s, not every 10 s")
+                self._progress.note(f"{hollow} hollow nodes: each reports every {hollow // 25} s, not every 10 s")
             install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())
 
     def _settle(self, here: Site, recorded: State) -> None:

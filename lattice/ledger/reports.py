@@ -9,6 +9,8 @@ from lattice.units import decode_uid, encode_uid
 
 FORMAT = 1
 ANNOTATION = "lattice.dev/report"
+UNHEARD = "lattice.dev/unheard-nodes"
+"""On the operator's own Lease: how many of the nodes that it calls Ready it has not heard itself; absent or "-": it does not know yet."""
 LIMIT = 1000
 
 PREPARING = "p"

@@ -75,6 +75,10 @@ class Heartbeats:
                 return
             yield name
 
+    def unheard(self, since: float, is_expected: Callable[[str], bool]) -> int:
+        """How many expected nodes were not heard after `since`."""
+        return sum(not (beat.version and beat.at > since) and is_expected(name) for name, beat in self._beats.items())
+
     def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:
         """The expected nodes that are silent; marks them when they are more than half of `expected`, and at least ten.
 

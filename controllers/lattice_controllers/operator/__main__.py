@@ -22,6 +22,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
+from lattice.ledger.reports import UNHEARD
 from lattice.views import Allocation, Reservation
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.kinds import Kinds, KopfKinds
@@ -62,7 +63,9 @@ class Outside:
 class Operator:
     """One term of leadership: every part, wired; `run` works until cancelled."""
 
-    def __init__(self, outside: Outside, measured: OperatorMetrics, identity: str) -> None:
+    def __init__(
+        self, outside: Outside, measured: OperatorMetrics, identity: str, *, unheard: Callable[[int], None] = lambda _count: None
+    ) -> None:
         cluster, clock = outside.cluster, outside.clock
         self._clock = clock
         self._kinds = outside.kinds
@@ -79,7 +82,9 @@ class Operator:
         self.tenants = Tenants(
             cluster, clock, self.ledger, self.usage, announcer, measured, reservations=lambda: self.reservations.objects.values()
         )
-        self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed())
+        self.nodes = Nodes(
+            cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed(), unheard=unheard
+        )
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes.retime)
         self.retention = Retention(
@@ -138,11 +143,17 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
         outside.cluster, outside.clock, name=PROGRAM, namespace=given.namespace, identity=identity, lease_seconds=given.lease_seconds
     )
 
+    elector.annotations[UNHEARD] = "-"
+
+    def unheard(count: int) -> None:
+        elector.annotations[UNHEARD] = str(count)
+
     async def term() -> None:
         measured.leader.set(1)
         try:
-            await Operator(outside, measured, identity).run()
+            await Operator(outside, measured, identity, unheard=unheard).run()
         finally:
+            elector.annotations[UNHEARD] = "-"
             measured.leader.set(0)
 
     async def campaign() -> None:

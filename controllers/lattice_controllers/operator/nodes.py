@@ -54,6 +54,7 @@ class Nodes:
         announcer: Announcer,
         measured: OperatorMetrics,
         on_nodes: Callable[[], None],
+        unheard: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self.timing = Timing()
         self.beats = Heartbeats()
@@ -68,6 +69,7 @@ class Nodes:
         self._announcer = announcer
         self._measured = measured
         self._on_nodes = on_nodes
+        self._unheard = unheard
         self._states: Counter[str] = Counter()
         self._begun: dict[str, tuple[str, float]] = {}
         self._swept = clock.monotonic()
@@ -106,6 +108,7 @@ class Nodes:
         self._swept = now
         expected = sum(self._states[state] for state in machine.EXPECTED)
         silent = self.beats.sweep(now, self.since(now), self.timing, expected, self._is_expected)
+        self._unheard(self.beats.unheard(self.since(now), self._is_expected))
         self._measured.silent.set(len(silent))
         for name in silent:
             node = self.informer.objects[name]

@@ -107,7 +107,7 @@ def _answering(
 async def run(given: Settings) -> None:
     """Connect and run until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), records=Path(given.record_dir)))
+        works, _ = build(given, Outside(cluster, SystemClock(), namespace=given.namespace, records=Path(given.record_dir)))
         async with asyncio.TaskGroup() as group:
             for work in works:
                 group.create_task(work())  # type: ignore[arg-type]

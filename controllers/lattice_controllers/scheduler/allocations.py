@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 STEPS_AT_ONCE = 12
 REFUSED_SECONDS = 1.0
-WORKERS = 48
+WORKERS, LATE_WORKERS = 48, 16
 
 
 class Committing(Protocol):
@@ -83,7 +83,7 @@ class Allocations:
         self._stopped = stopped
         self._settled = settled
         self._place = place
-        self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="allocations")
+        self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
         self.expectations = Expectations(clock, allocation=self.get, tell=self.queue.add)
         """Expected starts; whoever forecasts gives them to it."""
 

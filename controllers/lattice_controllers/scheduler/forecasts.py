@@ -47,7 +47,7 @@ class Forecasts:
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
-            if self._loop.cycles != seen and self._loop.candidates and not self._stopped():
+            if self._loop.cycles != seen and self._loop.candidates and not self._loop.hearing and not self._stopped():
                 seen = self._loop.cycles
                 if self._guard.waits("") is None:
                     async with self._turn:

@@ -11,7 +11,6 @@ from lattice.daemon.guard import Failure, Guard
 from lattice.daemon.logs import event
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import decide
-from lattice.scheduling.machine import UNHEARD
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
@@ -20,8 +19,11 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
 
-DEBOUNCE_SECONDS = 0.004
+DEBOUNCE_SECONDS, LONGEST_DEBOUNCE_SECONDS = 0.004, 0.02
+"""How long changes gather before a cycle: as long as the last cycle took, between these two."""
 EXPLAIN_AGAIN_SECONDS = 30.0
+OF_NODES = frozenset({"WaitingForNodes", "NodesUnavailable", "BehindHigherPriority", "NeverFits"})
+"""Reasons that may be gone as soon as the nodes were heard."""
 Look = Callable[[str, Sequence[Candidate], float], Callable[[Sequence[Outcome]], None]]
 """The recorder's: a vcluster, what waits there, now."""
 
@@ -51,8 +53,8 @@ class Loop:
         self.reasons: dict[str, Waiting] = {}
         self.scores: dict[str, Score] = {}
         """Of what waits, and of what was placed until its status says so (`forget`)."""
-        self.hearing_until = 0.0
-        """Until then (monotonic) nodes that were not heard of are no news: this process has only just begun to listen."""
+        self.hearing = False
+        """Whether this process has only just begun to listen: that work waits for nodes is no news yet."""
         self._clock = clock
         self._metrics = metrics
         self._ready = ready
@@ -67,6 +69,7 @@ class Loop:
         self._guard = Guard(clock, "scheduling cycle")
         self._wake = asyncio.Event()
         self._again_at: float | None = None
+        self._took = 0.0
         self._queues: dict[str, dict[str, Candidate]] = {}
         self._shown: dict[str, tuple[str, str, float]] = {}
 
@@ -116,7 +119,7 @@ class Loop:
                 try:
                     async with asyncio.timeout(self._pause()):
                         await self._wake.wait()
-                        await self._clock.sleep(DEBOUNCE_SECONDS)
+                        await self._clock.sleep(max(DEBOUNCE_SECONDS, min(self._took, LONGEST_DEBOUNCE_SECONDS)))
                 except TimeoutError:
                     pass  # the interval is over
                 self._wake.clear()
@@ -139,7 +142,7 @@ class Loop:
 
     def _cycle(self, answers: asyncio.TaskGroup) -> None:
         self.cycles += 1
-        now = self._clock.now()
+        began, now = self._clock.monotonic(), self._clock.now()
         wakes = [self._ready(now)]
         if self.scene.elastic is not None:
             for queue in self._queues.values():  # what everybody asks for is known before anybody is admitted
@@ -153,6 +156,7 @@ class Loop:
             del self._queues[vcluster]
             self._guard.forget(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)
+        self._took = self._clock.monotonic() - began
 
     def _turn(self, vcluster: str, now: float, answers: asyncio.TaskGroup, wakes: list[float | None]) -> Failure | None:
         """The cycle of one vcluster: decided as a whole before anything of it is acted on."""
@@ -237,7 +241,7 @@ class Loop:
         now = self._clock.monotonic()
         if waiting.score is not None:
             self.scores[uid] = waiting.score
-        if now < self.hearing_until and UNHEARD in waiting.message:
+        if self.hearing and waiting.reason in OF_NODES:
             return
         self.reasons[uid] = waiting
         reason, message, since = self._shown.get(uid, ("", "", 0.0))

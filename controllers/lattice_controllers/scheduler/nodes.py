@@ -1,7 +1,7 @@
 """Nodes as the scheduler knows them: indices, heartbeats, reports, and what the cycle may use.
 
-Nothing is claimed on a node before this process has seen the node's Lease change since its own start, nor
-on a node that still runs work which no plan names.
+Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the
+operator, which has seen it, nor on a node that still runs work which no plan names.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Nodes:
         self.nodes: dict[str, Node] = {}
         self.reports: dict[str, NodeReport] = {}
         self.seen: set[str] = set()
+        self.trusted = False
+        """Whether Ready means alive: the operator lives, and has heard every node that it calls so (`trust`)."""
         self.holders: Callable[[int], Iterable[Key]] = lambda _index: ()
         self._cluster = cluster
         self._clock = clock
@@ -180,10 +182,16 @@ class Nodes:
         """Plan groups with nodes that are Ready and that this process has not seen alive yet, and how many those are."""
         groups: dict[str, int] = {}
         for name, node in self.nodes.items():
-            if name in self.indices and name not in self.seen and node.status.state == "Ready":
+            if not self.trusted and name in self.indices and name not in self.seen and node.status.state == "Ready":
                 group = plan_name(self.indices[name])
                 groups[group] = groups.get(group, 0) + 1
         return groups
+
+    def trust(self) -> None:
+        """What the operator calls Ready was alive within the time that a node may be silent."""
+        self.trusted = True
+        for name in self.nodes:
+            self._refresh(name)
 
     # -- indices ------------------------------------------------------------------------------------
 
@@ -267,7 +275,7 @@ class Nodes:
         spec, status = node.spec, node.status
         state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state
         clean = not _unnamed(self.reports.get(name))
-        heard = name in self.seen and clean
+        heard = (self.trusted or name in self.seen) and clean
         reachable = status.hollow or bool(status.address)  # hollow nodes speak to each other inside their process
         usable = state == "Ready" and heard and FORGET not in node.metadata.annotations and reachable
         shown = state if state != "Ready" or heard else (UNHEARD if clean else "Unclean")

@@ -41,8 +41,8 @@ from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.ledger.verify import verify
 from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
-from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Ledger, Node, NodeIndex, Plan, Tenant, VCluster
+from lattice.views.cluster import NodeOptions
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.allocations import Allocations
@@ -52,6 +52,7 @@ from lattice_controllers.scheduler.committer import Changes, Committer, take_ove
 from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.forecasts import Forecasts
 from lattice_controllers.scheduler.gatherer import Gatherer
+from lattice_controllers.scheduler.hearing import hear
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
@@ -70,11 +71,9 @@ CONTROLLER = "lattice.dev/scheduler"
 RECORDS = Path("/var/lib/lattice/scheduler/cycles")
 VERIFY_SECONDS = 30.0
 SETTLE_SECONDS = 0.05
-ROLL_CALL_SECONDS = 0.1
-"""Between two plans of a roll call: 640 heartbeats a second."""
 AGAIN_SECONDS = 1.0
-HEARTBEAT_SECONDS, HEARD_AFTER = 10.0, 1.5
-"""How often nodes report where no config says it, and how many of their intervals a new leader listens before it says who is silent."""
+EXPLAIN_SECONDS = 0.2
+"""How long a reason must stand before it is shown."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ class Outside:
     cluster: Cluster
     clock: Clock
     new_id: Callable[[], str] = lambda: secrets.token_urlsafe(12)
+    namespace: str = "lattice-system"
+    """Where the operator's Lease is."""
     records: Path = RECORDS
     """Where cycles are recorded, when they are."""
 
@@ -116,7 +117,7 @@ class Term:
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.recorder.run, self.bounds.run, self._call_roll, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.recorder.run, self.bounds.run, self._hear, self._keep_nodes, self._keep_tenants, self._verify,
                     self.quotas.run, self.quota_status.run, self.revocations.run,
                 ):  # fmt: skip
                     group.create_task(later())
@@ -179,7 +180,7 @@ class Term:
         )  # fmt: skip
         self.loop = Loop(
             clock, scene, measured, ready=self._ready, propose=self.committer.propose, allocation=self.allocations.get,
-            explained=self.allocations.queue.add, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
+            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
             judged=self.bounds.judged, look=self.recorder.look,
         )  # fmt: skip
         self.allocations.loop = self.loop
@@ -228,9 +229,7 @@ class Term:
         ]  # fmt: skip
 
     def _synced(self) -> None:
-        config = self.configs.objects.get("lattice")
-        beat = parse_duration(config.spec.nodes.heartbeat_interval) if config is not None else HEARTBEAT_SECONDS
-        self.loop.hearing_until = self._outside.clock.monotonic() + HEARD_AFTER * beat
+        self.loop.hearing = True
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.quotas.started()
         self.quotas.ready(self._outside.clock.now())
@@ -275,6 +274,10 @@ class Term:
             if row is not None:
                 self.allocations.queue.add(row.uid)
         self.loop.wake()
+
+    def _explain(self, uid: str) -> None:
+        """Why it waits is shown a moment later, after all that cannot wait: what starts at once is written once."""
+        self.allocations.queue.add(uid, EXPLAIN_SECONDS, late=True)
 
     def _confirmed(self, uid: str) -> None:
         """The ledger holds what a cycle claimed."""
@@ -336,12 +339,14 @@ class Term:
         self.gatherer.policies_changed()
         self.allocations.touch(list(self.loop.candidates))
 
-    async def _call_roll(self) -> None:
-        """Ask the nodes that this process has not seen alive to say so now, one plan after the other, rather than wait for their beat."""
-        for group in self.nodes.unheard():
-            if group in self.nodes.unheard():
-                self.plans.call(group)
-            await self._outside.clock.sleep(ROLL_CALL_SECONDS)
+    async def _hear(self) -> None:
+        """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
+        config = self.configs.objects.get("lattice")
+        options = config.spec.nodes if config is not None else NodeOptions()
+        outside = self._outside
+        await hear(outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=options, namespace=outside.namespace)
+        self.loop.hearing = False
+        self.loop.wake()
 
     async def _keep_nodes(self) -> None:
         """Give indices, forget nodes, keep the pool's size right."""

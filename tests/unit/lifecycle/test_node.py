@@ -178,6 +178,17 @@ def test_silence_starts_from_zero_after_a_gap_and_needs_a_new_heartbeat() -> Non
     assert list(beats.silent(129.0, 100.0, 30.0)) == []
 
 
+def test_the_unheard_are_the_expected_nodes_without_a_heartbeat_since_the_gap() -> None:
+    beats = Heartbeats()
+    beats.expect("silent", now=0.0)
+    beats.hear("before", "10", 1, now=5.0)
+    beats.hear("after", "11", 1, now=7.0)
+    assert beats.unheard(6.0, lambda _name: True) == 2
+    assert beats.unheard(6.0, lambda name: name == "before") == 1
+    beats.hear("before", "12", 2, now=8.0)
+    assert beats.unheard(6.0, lambda name: name != "silent") == 0
+
+
 def test_a_node_without_a_lease_was_never_heard() -> None:
     beats = Heartbeats()
     beats.expect("n1", now=3.0)

@@ -168,3 +168,14 @@ async def test_what_is_corrupt_stops_the_loop() -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         await run(made, 1.0)
     assert raised.group_contains(Corrupt)
+
+
+async def test_that_work_waits_for_nodes_is_no_news_before_it_is_known_which_are_alive() -> None:
+    crowded, held = pending(1, nodes=4), pending(2, held=True)
+    made = living([crowded, held], held=8)
+    made.loop.hearing = True
+    await run(made, 0.2)
+    assert made.explained == [held.uid], "what waits by its own wish is told at once"
+    made.loop.hearing = False
+    await run(made, 0.2)
+    assert made.explained == [held.uid, crowded.uid]

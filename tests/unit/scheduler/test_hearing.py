@@ -1,0 +1,108 @@
+"""Which nodes a new leader takes for alive: those that an operator has heard which lives, else those that answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lattice.daemon.clock import ManualClock
+from lattice.kube.fake import FakeCluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import LEASES
+from lattice.ledger.plans import plan_name
+from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_report
+from lattice.views.cluster import Lease, LeaseSpec, Node, NodeOptions, NodeStatus
+from lattice.views.meta import Metadata
+from lattice_controllers.scheduler.hearing import FEW_NODES, OPERATOR_LEASE, hear
+from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
+
+NAMESPACE = "lattice-system"
+SOUND = {ANNOTATION: format_report(NodeReport(1, 0, "boot", "inst"))}
+
+
+class Site:
+    """So many Ready nodes that a new leader has not heard, and what it called."""
+
+    def __init__(self, count: int) -> None:
+        self.clock = ManualClock()
+        self.cluster = FakeCluster(self.clock)
+        self.called: list[str] = []
+        self.nodes = Nodes(
+            self.cluster, self.clock, touched=lambda _uids: None, woken=lambda: None, replan=lambda _groups: None,
+            newer_seen=lambda _node, _seq: None,
+        )  # fmt: skip
+        for index in range(count):
+            name = f"n{index:03d}"
+            self.nodes.indices[name], self.nodes.names[index] = index, name
+            status = NodeStatus(state="Ready", index=index, hollow=True)
+            self.nodes.on_node(Change(name, None, Node(metadata=Metadata(name=name), status=status)))
+        self.nodes.leases_synced()
+
+    def usable(self) -> int:
+        return sum(facts.usable for facts in self.nodes.machine.nodes.values())
+
+    def call(self, group: str) -> None:
+        """Its nodes answer at once."""
+        self.called.append(group)
+        for name, index in self.nodes.indices.items():
+            if plan_name(index) == group:
+                self.beat(name)
+
+    def beat(self, name: str) -> None:
+        lease = Lease(metadata=Metadata(name=name, namespace=LEASE_NAMESPACE, annotations=SOUND), spec=LeaseSpec())
+        self.nodes.on_lease(Change(f"{LEASE_NAMESPACE}/{name}", lease, lease))
+
+    async def operator(self, unheard: str, *, renews: bool) -> None:
+        """An operator's Lease that says so, and is renewed each second or never."""
+        body: dict[str, Any] = {"metadata": {"name": OPERATOR_LEASE, "annotations": {UNHEARD: unheard}}, "spec": {"holderIdentity": "o"}}
+        await self.cluster.create(LEASES, body, NAMESPACE)
+        while renews:
+            await self.clock.sleep(1.0)
+            await self.cluster.patch(LEASES, OPERATOR_LEASE, {"spec": {"renewTime": str(self.clock.monotonic())}}, NAMESPACE)
+
+    async def hear(self, unheard: str | None, *, renews: bool = True, seconds: float = 30.0) -> float:
+        """Seconds until it is known who lives."""
+        async with asyncio.TaskGroup() as group:
+            operator = group.create_task(self.operator(unheard, renews=renews)) if unheard is not None else None
+            began = self.clock.monotonic()
+            hearing = group.create_task(self.timed())
+            await self.clock.run_for(seconds)
+            assert hearing.done()
+            if operator is not None:
+                operator.cancel()
+        return hearing.result() - began
+
+    async def timed(self) -> float:
+        await hear(self.cluster, self.clock, self.nodes, call=self.call, options=NodeOptions(), namespace=NAMESPACE)
+        return self.clock.monotonic()
+
+
+async def test_an_operator_that_lives_and_has_heard_every_node_is_taken_at_its_word() -> None:
+    site = Site(200)
+    assert site.usable() == 0
+    assert await site.hear("0") < 2.0
+    assert (site.usable(), site.called) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("unheard", "renews"),
+    [
+        pytest.param("0", False, id="a Lease that nobody renews"),
+        pytest.param("1", True, id="a node that the operator has not heard"),
+        pytest.param("-", True, id="an operator that does not know yet"),
+        pytest.param(None, False, id="no operator"),
+    ],
+)
+async def test_where_the_operator_cannot_tell_the_nodes_are_asked(unheard: str | None, renews: bool) -> None:
+    site = Site(200)
+    assert await site.hear(unheard, renews=renews) < 8.0
+    assert (site.usable(), len(site.called)) == (200, 4)
+    assert not site.nodes.trusted
+
+
+async def test_few_nodes_are_asked_at_once() -> None:
+    site = Site(FEW_NODES)
+    assert await site.hear("0") < 0.3
+    assert (site.usable(), len(site.called)) == (FEW_NODES, 1)
