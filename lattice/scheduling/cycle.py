@@ -266,7 +266,7 @@ class _Cycle:
         return None
 
     def _forget(self, uid: str) -> None:
-        if self.profile.remove(uid) is not None:
+        if self.profile.promises and self.profile.remove(uid) is not None:
             self.inherited.discard(uid)
 
 

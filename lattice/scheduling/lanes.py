@@ -105,6 +105,8 @@ class Lane:
     def now_pool(self, duration: float) -> Pool:
         """What is free now for so long."""
         profile, now = self._lanes.profile, self._lanes.now
+        if not (profile.promises or profile.closings or self.reservation):
+            return self.pool
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
         machine = self._lanes.scene.machine
@@ -216,10 +218,9 @@ class Lane:
             return None
         ask = self._own_ask if pool is self.pool else self._ask(pool)
         while size >= least:
-            found = find(pool, size, ask, self._pressure_on)
+            found = self._find(pool, size, ask)
             if found is not None:
-                plain_pool, plain = self._plainest(pool, size, ask, found)
-                return counts_of(plain_pool, plain, size, ask, self._prefer)
+                return counts_of(*found, size, ask, self._prefer)
             smaller = size - 1
             if self.conformance == REQUIRED:
                 smaller = min(smaller, pool.largest_equal())
@@ -227,6 +228,16 @@ class Lane:
                 smaller = min(smaller, pool.whole.largest(limit))
             size = smaller
         return None
+
+    def _find(self, pool: Pool, nodes: int, ask: Ask) -> tuple[Pool, Found] | None:
+        """The part of a pool to take so many from, of the plainest hardware that allows it."""
+        if pool is self.pool and len(self.kinds) > 1 and ask.limit is None and not ask.spread:
+            plainer = next(self._plainer(pool))
+            plain = find(plainer, nodes, ask, self._pressure_on)
+            if plain is not None and plain.kinds == plain.span == 1:  # with more hardware it would not take less
+                return plainer, plain
+        found = find(pool, nodes, ask, self._pressure_on)
+        return None if found is None else self._plainest(pool, nodes, ask, found)
 
     def _plainest(self, pool: Pool, nodes: int, ask: Ask, found: Found) -> tuple[Pool, Found]:
         """The pool without the scarcest hardware that still allows the same groups and fingerprints."""

@@ -7,13 +7,13 @@ same; whole switches; the lowest indices. Equal machines give equal places, howe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lattice.scheduling.machine import Bucket, Key
 from lattice.scheduling.parts import Groups, Part, fewest_first, spread, tight
-from lattice.scheduling.pools import Pool
+from lattice.scheduling.pools import Pool, on_switches_of_their_own
 from lattice.scheduling.work import IGNORED, REQUIRED
 
 Counts = list[tuple[Bucket, int]]
@@ -111,19 +111,19 @@ def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) ->
 
 def _inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
     """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
-    buckets, caps = pool.by_group[rank], pool.caps
-    if names is not None and len(pool.parts) > 1:
-        buckets = [bucket for bucket in buckets if bucket.key.fingerprint in names]
+    buckets, apart = pool.inside(rank, names)
+    caps = pool.caps
     sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
-    if 0 in sizes:
+    if not apart and 0 in sizes:
         buckets = [bucket for bucket, size in zip(buckets, sizes, strict=True) if size]
         sizes = [size for size in sizes if size]
+        apart = not pool.mixed and on_switches_of_their_own(buckets)
     if len(buckets) == 1:
         return [(buckets[0], nodes)]
-    if not pool.mixed and len({bucket.key.switch for bucket in buckets}) == len(buckets):
-        fitting = min([size for size in sizes if size >= nodes], default=0)
+    if apart:
+        fitting = [size for size in sizes if size >= nodes]
         if fitting:
-            return [(buckets[sizes.index(fitting)], nodes)]
+            return [(buckets[sizes.index(min(fitting))], nodes)]
         return [(buckets[place], count) for place, count in fewest_first(list(zip(sizes, range(len(sizes)), strict=True)), nodes)]
     tiers: dict[object, list[Bucket]] = {}
     for bucket in buckets:
@@ -150,9 +150,12 @@ def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> 
                 left -= part
 
 
-def nodes_of(counts: Iterable[tuple[Bucket, int]], pool: Pool, *, split: bool) -> tuple[int, ...]:
+def nodes_of(counts: Counts, pool: Pool, *, split: bool) -> tuple[int, ...]:
     """The nodes themselves, ascending: the lowest free indices; where node sets split the machine, over all buckets that differ only
     in the sets they lie in."""
+    if not split and len(counts) == 1:
+        bucket, count = counts[0]
+        return tuple(bucket.free[:count])
     chosen: list[int] = []
     alike: dict[Key, int] = {}
     for bucket, count in counts:

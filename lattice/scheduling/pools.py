@@ -19,7 +19,7 @@ _MOST = 2_000
 class Pool:
     """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
 
-    __slots__ = ("_machine", "_sizes", "_tally", "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole")
+    __slots__ = ("_inside", "_machine", "_sizes", "_tally", "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole")
 
     whole: Groups
     parts: dict[str, Groups]
@@ -37,6 +37,7 @@ class Pool:
         self.kinds = frozenset(bucket.key.hardware for bucket in buckets)
         self.mixed = len({bucket.key.home for bucket in buckets}) > 1
         """Whether nodes of several homes are among them."""
+        self._inside: dict[tuple[int, frozenset[str] | None], tuple[list[Bucket], bool]] = {}
         self._tally, self._sizes = -1, (0, 0)
         if parts is None:
             self._count({bucket: len(bucket.free) for bucket in buckets})
@@ -65,6 +66,15 @@ class Pool:
                 whole.note(rank, by)
         return pool
 
+    def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
+        """The buckets of a group with these fingerprints (None: all), and whether all are at home alike, each on a switch of its own."""
+        key = (rank, names)
+        found = self._inside.get(key)
+        if found is None:
+            buckets = [bucket for bucket in self.by_group[rank] if names is None or bucket.key.fingerprint in names]
+            found = self._inside[key] = buckets, not self.mixed and on_switches_of_their_own(buckets)
+        return found
+
     def cap(self, bucket: Bucket) -> int:
         """How many nodes of a bucket it may give."""
         caps = self.caps
@@ -86,7 +96,7 @@ class Pool:
     def _like(self, caps: Mapping[Bucket, int]) -> Pool:
         pool = Pool.__new__(Pool)
         pool._machine, pool.buckets, pool.members, pool.by_group = self._machine, self.buckets, self.members, self.by_group
-        pool.kinds, pool.mixed, pool.caps = self.kinds, self.mixed, caps
+        pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
         pool._tally, pool._sizes = self._tally, self._sizes
         return pool
 
@@ -109,6 +119,11 @@ class Pool:
                 whole[rank] = whole.get(rank, 0) + count
         self.whole = Part(whole)
         self.parts = {name: Part(groups) for name, groups in parts.items()}
+
+
+def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
+    """Whether no two of these buckets of a group lie below one switch."""
+    return len({bucket.key.switch for bucket in buckets}) == len(buckets)
 
 
 class Parts:

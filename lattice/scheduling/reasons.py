@@ -156,7 +156,7 @@ class Explainer:
         """Enough nodes are free, but windows, promises or work of this cycle have them."""
         wanted, now = candidate.minimum, self._now
         free = lane.pool.whole.total
-        if lane.fits(lane.pool, wanted):
+        if free >= wanted and lane.fits(lane.pool, wanted):
             if self._profile.crosses(now, self._end(candidate)):
                 open_now = self._open(candidate, lane)
                 if not lane.fits(lane.pool.capped(open_now), wanted):
