@@ -141,7 +141,7 @@ class Forest:
         for key, amount in amounts.items():
             before[key] = max(before.get(key, 0), amount)
         self._capacity[tree] = dict(amounts)
-        self._trees[tree].total_changed(amounts)
+        self._trees[tree].total_changed(_total(self._specs[tree], amounts))
 
     def demand(
         self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
@@ -285,7 +285,7 @@ class Forest:
         if self._specs.get(spec.name) == spec and not any(group.name in self._strays for group in spec.groups):
             return self._trees[spec.name]
         groups = [_with(group, demand.get(group.name, Demand())) for group in spec.groups if not _built_in(group.name)]
-        return QuotaTree(self._capacity.get(spec.name, {}), spec.options, groups)
+        return QuotaTree(_total(spec, self._capacity.get(spec.name, {})), spec.options, groups)
 
     def _demands(self) -> Iterator[tuple[str, Demand]]:
         """The demand of all work by group, where there is any."""
@@ -401,14 +401,19 @@ class Forest:
         over = {name: (grown.runtime(name), keys) for name in grown.overused() if (keys := _above(grown, name, gone))}
         before: dict[str, tuple[dict[str, int], list[str]]] = over
         if over and self._shrunk(tree):
-            grown.total_changed(self._before[tree])
+            grown.total_changed(_total(self._specs[tree], self._before[tree]))
             before = {name: (grown.runtime(name), _above(grown, name, gone)) for name in over}
-            grown.total_changed(self._capacity[tree])
+            grown.total_changed(_total(self._specs[tree], self._capacity[tree]))
         for name, now in over.items():
             runtime, keys = before[name] if before[name][1] else now
             least, used = grown.group(name).min, _without(grown.used(name), gone.get(name, {}))
             allowed = {key: max(runtime.get(key, 0), least.get(key, 0)) for key in keys}
             yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(before[name][1]))
+
+
+def _total(spec: TreeSpec, amounts: Resources) -> dict[str, int]:
+    """What there is of each resource that a group manages: nothing of one that no node has."""
+    return dict.fromkeys((key for group in spec.groups if not _built_in(group.name) for key in group.max), 0) | dict(amounts)
 
 
 def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[str]:

@@ -78,7 +78,8 @@ class Gate:
             )
         start += f" and {used} used{fixed} are above its"
         if self.by == MIN:
-            return f"{start} min, which is {limit}: wait for such work to end, let this be preempted (preemptible: ByClass), or ask for a larger min"
+            instead = "let this be preempted (preemptible: ByClass), or ask for a larger min"
+            return f"{start} min, which is {limit}: wait for such work to end, {instead}"
         if self.by == MAX:
             return f"{start} max, which is {limit}: wait for work of the group to end, or ask for a larger max"
         return f"{start} runtime, which is {limit} now (min {least}, max {ceiling}): wait for work of the tree to end"

@@ -124,11 +124,14 @@ def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], 
         elif holding.preemptible:
             candidates.append(holding)
     taken: list[tuple[Holding, Overuse, str]] = []
-    for holding in sorted(candidates, key=Holding.order):
-        charge = balance.charge(holding)
-        if charge is not None:
-            balance.take(holding)
-            taken.append((holding, *charge))
+    candidates.sort(key=Holding.order)
+    for strict in (True, False):
+        for holding in candidates:
+            charge = balance.charge(holding, strict=strict) if not balance.gone(holding) else None
+            if charge is not None:
+                balance.take(holding)
+                taken.append((holding, *charge))
+    taken.sort(key=lambda each: each[0].order())
     stopped = []
     for holding, over, key in reversed(taken):
         if balance.fits(holding):
@@ -184,6 +187,8 @@ class _Balance:
         self._allowed = {over.name: dict(over.allowed) for over in forest.overused(on_shrink=True)}
         self._paths: dict[str, tuple[str, ...]] = {}
         self._used: dict[str, dict[str, int]] = {}
+        self._least: dict[str, Resources] = {}
+        self._gone: set[str] = set()
 
     def _path(self, leaf: str) -> tuple[str, ...]:
         """The way up as far as the highest due group; empty where none is due on it."""
@@ -193,24 +198,24 @@ class _Balance:
             self._paths[leaf] = way[:end]
             for name in way[:end]:
                 if name not in self._used:
-                    self._used[name] = dict(self._forest.standing(name).used)
+                    standing = self._forest.standing(name)
+                    self._used[name], self._least[name] = dict(standing.used), standing.min
         return self._paths[leaf]
 
-    def charge(self, holding: Holding) -> tuple[Overuse, str] | None:
-        """The due group and resource that the holding is to be taken for: every group from it up to there is over in it."""
-        for key in sorted(holding.amounts):
-            if not holding.amounts[key]:
-                continue
-            for name in self._path(holding.leaf):
-                if not self._above(name, key):
-                    break
-                if name in self._due and key in self._due[name].allowed:
-                    return self._due[name], key
-        return None
+    def charge(self, holding: Holding, *, strict: bool) -> tuple[Overuse, str] | None:
+        """The due group and resource that a holding is to be taken for.
 
-    def _above(self, name: str, key: str) -> bool:
-        allowed = self._allowed.get(name, {}).get(key)
-        return allowed is not None and self._used[name].get(key, 0) > allowed
+        Every group from its leaf up to there uses more than its min; if strict, more than it may.
+        """
+        for key in sorted(key for key, amount in holding.amounts.items() if amount):
+            for name in self._path(holding.leaf):
+                due = self._due.get(name)
+                if due is not None and key in due.allowed and self._used[name].get(key, 0) > due.allowed[key]:
+                    return due, key
+                bound = self._allowed.get(name, {}).get(key) if strict else self._least[name].get(key, 0)
+                if bound is None or self._used[name].get(key, 0) <= bound:
+                    break
+        return None
 
     def over(self, due: Overuse) -> bool:
         """Whether a due group is over with what is left."""
@@ -227,10 +232,18 @@ class _Balance:
                         return False
         return True
 
+    def gone(self, holding: Holding) -> bool:
+        """Whether it is taken."""
+        return holding.key in self._gone
+
     def take(self, holding: Holding) -> None:
+        """It holds nothing more."""
+        self._gone.add(holding.key)
         self._book(holding, -1)
 
     def give(self, holding: Holding) -> None:
+        """It stays after all."""
+        self._gone.discard(holding.key)
         self._book(holding, 1)
 
     def _book(self, holding: Holding, sign: int) -> None:
