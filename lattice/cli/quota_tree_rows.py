@@ -11,7 +11,7 @@ from lattice.cli.render import Column, age, plural, table
 from lattice.scheduling.quota_answers import YOURS, QuotaGroup, Quotas, QuotaTreeShown, Share, Total
 from lattice.units import parse_time
 
-LEGEND: Final = "█ used  ▒ may be used now, and is not  ! used above that  · up to max  | min"
+LEGEND: Final = "█ used  ▒ may be used now, and is not  ! used above that  · up to max  | min  * yours"
 _LONG, _SHORT = 24, 12
 """Cells of a bar, and of one on a narrow terminal."""
 _COLUMNS: Final = (
@@ -95,7 +95,7 @@ def _group(group: QuotaGroup, tree: QuotaTreeShown, cells: int, at: str) -> Iter
 
 def _title(group: QuotaGroup) -> str:
     if not group.name:
-        return f"({'others' if group.depth == 0 else 'other groups'}: {plural(group.count, 'group')})"
+        return f"({plural(group.count, 'other group')})"
     return f"{group.name} *" if group.whose == YOURS else group.name
 
 
@@ -114,9 +114,7 @@ def _bar(share: Share, divisible: int, cells: int) -> str:
 
 
 def _note(group: QuotaGroup, at: str) -> str:
-    if group.over_since:
-        return f"above its runtime for {age(group.over_since, parse_time(at))}"
-    return "yours" if group.whose == YOURS else ""
+    return f"over for {age(group.over_since, parse_time(at))}" if group.over_since else ""
 
 
 def _colored(line: str) -> str:

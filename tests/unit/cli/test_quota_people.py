@@ -103,12 +103,12 @@ def test_tree_draws_bars_of_what_is_used_and_may_be_used_and_says_what_may_still
     result = desk.run("quota", "tree", "--resource", "nodes")
     assert (result.code, desk.paths) == (0, ["/v1/quota?namespaces=physics"])
     assert result.out.splitlines() == [
-        "QUOTA                        RESOURCE                            USED  RUNTIME  MIN  MAX  BORROWED  REQUEST  NOTE",
-        "(total)                      nodes     ██████████████████▒▒▒▒▒▒    75      100    —    —         —      100  —",
-        "  physics                    nodes     █████████|███▒··········    55       60   40  100        15       80  —",
-        "    theory *                 nodes     ████████|█!!············    30       25   20   60        10       30  above its runtime for 1m30s",
-        "    (other groups: 1 group)  nodes     █████████████|███▒▒▒▒▒▒▒    25       35   20    —         5       50  —",
-        "  (others: 3 groups)         nodes     ████████▒▒▒▒▒▒▒▒       |    20       40   60    —         —       20  —",
+        "QUOTA                RESOURCE                            USED  RUNTIME  MIN  MAX  BORROWED  REQUEST  NOTE",
+        "(total)              nodes     ██████████████████▒▒▒▒▒▒    75      100    —    —         —      100  —",
+        "  physics            nodes     █████████|███▒··········    55       60   40  100        15       80  —",
+        "    theory *         nodes     ████████|█!!············    30       25   20   60        10       30  over for 1m30s",
+        "    (1 other group)  nodes     █████████████|███▒▒▒▒▒▒▒    25       35   20    —         5       50  —",
+        "  (3 other groups)   nodes     ████████▒▒▒▒▒▒▒▒       |    20       40   60    —         —       20  —",
         "",
         "theory: 0 nodes may start now (physics above it leaves no more)",
     ]
