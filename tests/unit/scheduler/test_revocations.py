@@ -55,8 +55,9 @@ class Site:
         self.clock, self.metrics = ManualClock(NOW), SchedulerMetrics()
         self.cluster = FakeCluster(self.clock)
         self.book = Book.empty("term", "commit")
-        for proposal in (Pool(8), *(Limits(tenant, None, None) for _, tenant in OWNERS)):
-            self.book.apply(proposal)
+        self.book.apply(Pool(8))
+        for _, tenant in OWNERS:
+            self.book.apply(Limits(tenant, None, None))
         self.stored = Stored(self.book)
         self.scene = Scene(accounts={tenant: TenantAccount() for _, tenant in OWNERS}, policies={"hpc": Policy("hpc")})
         for index in range(8):

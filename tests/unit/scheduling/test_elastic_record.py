@@ -51,9 +51,9 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
             turn = reader.turn(chronicler.payload(completed(moment, scene), outcomes, whole=whole), whole=whole)
             assert encoded(reproduce(turn.moment)) == encoded(outcomes)
             waited += sum(one.reason == "WaitingForQuotaShare" for one in outcomes if not isinstance(one, Placed))
-            for one in outcomes:
-                if isinstance(one, Placed):
-                    del queue[one.candidate.uid]
-                    scene.elastic.drop(one.candidate.uid)
+            for outcome in outcomes:
+                if isinstance(outcome, Placed):
+                    del queue[outcome.candidate.uid]
+                    scene.elastic.drop(outcome.candidate.uid)
             scene.validate()
     assert waited
