@@ -18,7 +18,8 @@ from lattice.admission.submission import malformed, part
 from lattice.admission.verdicts import Caution, Finding, Object, Refused
 from lattice.errors import Rejected
 from lattice.quota.checks import Around, Odd, check_group, check_removal
-from lattice.quota.declared import PREFIX, Declared, declared_of, declared_of_koordinator, path_of, precedence, tree_of
+from lattice.quota.declared import KOORDINATOR, PREFIX, Declared, declared_of, declared_of_koordinator, path_of, precedence, tree_of
+from lattice.quota.declared import PROFILE as PROFILE_GROUP
 from lattice.quota.groups import ROOT
 from lattice.quota.selection import Selection
 from lattice.units import fold_nodes, parse_duration
@@ -179,14 +180,18 @@ def _judge_deletion(kind: str, old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _around(group: Declared, quotas: QuotaFacts) -> Around:
-    own = (group.source.group, group.source.namespace, group.source.name)
-    others = {
-        each.name: each
-        for each in sorted(quotas.declared, key=precedence, reverse=True)
-        if (each.source.group, each.source.namespace, each.source.name) != own
-    }
+    others = {each.name: each for each in sorted(quotas.declared, key=precedence, reverse=True) if not _is_same(each, group)}
     used = None if quotas.used is None else quotas.used.get(group.name, {})
     return Around(others, used, work_below(group.name, {**others, group.name: group}, quotas.work), quotas.capacity)
+
+
+def _is_same(each: Declared, group: Declared) -> bool:
+    """Whether two are one group: one object, or the object of a root that a profile means."""
+    source, own = each.source, group.source
+    if (source.group, source.namespace, source.name) == (own.group, own.namespace, own.name):
+        return True
+    means = {source.group, own.group} == {KOORDINATOR, PROFILE_GROUP} and source.namespace == own.namespace
+    return means and each.name == group.name
 
 
 def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:

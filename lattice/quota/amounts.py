@@ -55,17 +55,17 @@ def is_whole(resource: str) -> bool:
 def amount_of(resource: str, value: int | str, *, field: str) -> int:
     """An amount in the unit of its resource (`resource_of` already taken); raises Rejected naming the field, the value and the limit.
 
-    cpu and memory, and what has no unit of its own, are rounded up as Kubernetes rounds them.
+    cpu and memory, and what has no unit of its own, are rounded up as Kubernetes rounds them; cpu that fits only in
+    whole cores (Koordinator's "no bound") counts as the largest amount.
     """
     number = _number(value, field)
     if number < 0:
         raise _wrong("NegativeAmount", field, f"{field} is {value}, and the least is 0")
     if is_whole(resource) and number.denominator != 1:
         raise _wrong("NotAWholeNumber", field, f"{field} is {value}, and there are only whole {resource}: write {number.__ceil__()}")
-    amount = (number * 1000 if resource == CPU else number).__ceil__()
-    if amount > LARGEST:
+    if number > LARGEST:
         raise _wrong("AmountTooLarge", field, f"{field} is {value}, above the largest amount, which is {LARGEST}")
-    return amount
+    return min(LARGEST, (number * 1000 if resource == CPU else number).__ceil__())
 
 
 def amounts_of(given: Mapping[str, int | str], *, field: str) -> dict[str, int]:

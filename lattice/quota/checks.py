@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lattice.quota.amounts import KNOWN, quantity
-from lattice.quota.declared import DEFAULT, KOORDINATOR, KOORDINATOR_BUILT_IN, SYSTEM, Declared
+from lattice.quota.declared import DEFAULT, KOORDINATOR, KOORDINATOR_BUILT_IN, PROFILE, SYSTEM, Declared
 from lattice.quota.groups import Resources
 
 
@@ -207,7 +207,8 @@ def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[
         yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "make a new group in the other tree")
     near = [(around.others[group.parent], group)] if group.parent in around.others else []
     for above, below in (*near, *((group, child) for child in around.children(group.name))):
-        if above.source.group == below.source.group == KOORDINATOR and below.tree_id and above.tree_id != below.tree_id:
+        theirs = below.source.group == KOORDINATOR and above.source.group in (KOORDINATOR, PROFILE)
+        if theirs and below.tree_id and above.tree_id != below.tree_id:
             sentence = f'the tree-id of "{below.name}" is "{below.tree_id}", and that of its parent "{above.name}" is "{above.tree_id}"'
             yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "a group is in the tree of its parent")
 

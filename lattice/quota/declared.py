@@ -22,6 +22,9 @@ from lattice.views.elastic_quota import TreeSettings as TreeView
 
 OURS: Final = "lattice.dev"
 KOORDINATOR: Final = "scheduling.sigs.k8s.io"
+PROFILE: Final = "quota.koordinator.sh"
+WIDEST: Final = (2**63 - 1) // 2000
+"""The max of a root that a profile makes, as Koordinator sets it."""
 PREFIX: Final = "quota.scheduling.koordinator.sh/"
 DEFAULT: Final = "default"
 """The group of work that has no leaf of its own; it takes no part in the division."""
@@ -38,7 +41,7 @@ class Source:
     """The object that declares a group."""
 
     group: str
-    """API group: `lattice.dev` or `scheduling.sigs.k8s.io`."""
+    """API group: `lattice.dev` or `scheduling.sigs.k8s.io`; of a root that only a profile declares `quota.koordinator.sh`."""
     name: str
     namespace: str = ""
     uid: str = ""
@@ -49,8 +52,9 @@ class Source:
     @property
     def text(self) -> str:
         """The object as people name it: `ElasticQuota physics (lattice.dev)`."""
+        kind = "ElasticQuotaProfile" if self.group == PROFILE else "ElasticQuota"
         where = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return f"ElasticQuota {where} ({self.group})"
+        return f"{kind} {where} ({self.group})"
 
 
 class Binding(NamedTuple):
@@ -150,7 +154,7 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
     labels, notes = view.metadata.labels, view.metadata.annotations
     most = amounts_of(view.spec.max, field="spec.max")
     parent = labels.get(PREFIX + "parent", "")
-    profile = next((each for each in profiles if _is_root_of(each, view)), None)
+    profile = next((each for each in profiles if is_root_of(each, view)), None)
     weight = _resource_list(notes, "shared-weight")
     admission = _resource_list(notes, "admission")
     return Declared(
@@ -168,6 +172,22 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
         tree=None if profile is None else tree_of(profile),
         tree_id=labels.get(PREFIX + "tree-id", ""),
         forced=labels.get(PREFIX + "allow-force-update") == "true" or labels.get(PREFIX + "is-root") == "true",
+    )
+
+
+def declared_of_profile(profile: KoordinatorProfile) -> Declared:
+    """The root that a profile means: it has all that the nodes of its tree have. Its own object, where there is one, comes first."""
+    tree = tree_of(profile)
+    most = dict.fromkeys(tree.resources or (), WIDEST)
+    return Declared(
+        name=profile.spec.quota_name,
+        source=_source(PROFILE, profile.metadata),
+        is_parent=True,
+        max=most,
+        weight=most,
+        tree=tree,
+        tree_id=tree_id_of(profile),
+        forced=True,
     )
 
 
@@ -299,7 +319,8 @@ def _ratio(text: str, place: str) -> Fraction:
     return Fraction(milli, 1000)
 
 
-def _is_root_of(profile: KoordinatorProfile, view: KoordinatorQuota) -> bool:
+def is_root_of(profile: KoordinatorProfile, view: KoordinatorQuota) -> bool:
+    """Whether an ElasticQuota is the root of a profile's tree: it has the name that the profile gives, in its namespace."""
     return profile.spec.quota_name == view.metadata.name and profile.metadata.namespace == view.metadata.namespace
 
 

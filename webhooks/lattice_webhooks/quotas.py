@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lattice.admission import Request
@@ -19,7 +20,16 @@ from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
 from lattice.lifecycle.settle import is_final
 from lattice.quota.amounts import amounts_of
-from lattice.quota.declared import NAME_LABEL, Declared, bindings_of, declared_of, declared_of_koordinator, published_of
+from lattice.quota.declared import (
+    NAME_LABEL,
+    Declared,
+    bindings_of,
+    declared_of,
+    declared_of_koordinator,
+    declared_of_profile,
+    is_root_of,
+    published_of,
+)
 from lattice.quota.gathering import gather
 from lattice.quota.selection import traits_of
 from lattice.scheduling.candidates import need_of
@@ -117,6 +127,7 @@ class QuotaGatherer:
         self._caches = caches
         self._nodes = nodes
         self._inventory = inventory
+        self._reader = _Reader()
         self._known: tuple[tuple[str, ...], QuotaFacts] | None = None
 
     async def of_tree(self, request: Request) -> QuotaFacts:
@@ -144,15 +155,14 @@ class QuotaGatherer:
         stamp = tuple(cache.version for cache in self._caches.all())
         if self._known is None or self._known[0] != stamp:
             caches = self._caches
-            facts = _facts(caches.ours.objects.values(), caches.koordinators.objects.values(), caches.profiles.objects.values())
-            self._known = (stamp, facts)
+            objects = (list(cache.objects.values()) for cache in caches.all())
+            self._known = (stamp, self._reader.facts(*objects))
         return self._known[1]
 
     async def _fresh(self) -> QuotaFacts:
         ours = await self._list(ELASTIC_QUOTAS, ElasticQuota)
-        return _facts(
-            ours, await self._list(KOORDINATOR_QUOTAS, KoordinatorQuota), await self._list(KOORDINATOR_PROFILES, KoordinatorProfile)
-        )
+        theirs = await self._list(KOORDINATOR_QUOTAS, KoordinatorQuota)
+        return self._reader.facts(ours, theirs, await self._list(KOORDINATOR_PROFILES, KoordinatorProfile))
 
     async def _list(self, resource: Resource, type_: type[Any]) -> list[Any]:
         try:
@@ -184,28 +194,59 @@ def _needs_work(request: Request) -> bool:
     return (before.parent, before.is_parent, before.tree is None) != (after.parent, after.is_parent, after.tree is None)
 
 
-def _facts(ours: Iterable[ElasticQuota], koordinators: Iterable[KoordinatorQuota], profiles: Iterable[KoordinatorProfile]) -> QuotaFacts:
-    """What the objects declare; one that does not read takes no part."""
-    known = tuple(profiles)
-    declared: list[Declared] = []
+class _Reader:
+    """Reads the objects that declare groups; what has not changed since it was read last is not read again."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[str, Declared | None]] = {}
+
+    def facts(self, ours: Sequence[ElasticQuota], theirs: Sequence[KoordinatorQuota], profiles: Sequence[KoordinatorProfile]) -> QuotaFacts:
+        """What the objects declare; one that does not read takes no part."""
+        stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)
+        found = [self._one(each.metadata, str(each.metadata.generation), partial(declared_of, each)) for each in ours]
+        for each in theirs:
+            version = f"{each.metadata.resource_version} {stamp}"
+            found.append(self._one(each.metadata, version, partial(declared_of_koordinator, each, profiles)))
+        found += [
+            self._one(each.metadata, each.metadata.resource_version, partial(declared_of_profile, each))
+            for each in profiles
+            if each.spec.quota_name and not any(is_root_of(each, quota) for quota in theirs)
+        ]
+        metadata = [*(each.metadata for each in ours), *(each.metadata for each in theirs), *(each.metadata for each in profiles)]
+        standing = {each.uid for each in metadata}
+        self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
+        declared = tuple(each for each in found if each is not None)
+        gathered = gather(declared)
+        return QuotaFacts(declared, gathered.groups, bindings_of(gathered.groups.values()), tuple(profiles), *_published(ours, theirs))
+
+    def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:
+        known = self._read.get(metadata.uid)
+        if known is not None and known[0] == version and metadata.uid:
+            return known[1]
+        try:
+            declared = read()
+        except Rejected:
+            declared = None
+        self._read[metadata.uid] = (version, declared)
+        return declared
+
+
+def _published(
+    ours: Iterable[ElasticQuota], theirs: Iterable[KoordinatorQuota]
+) -> tuple[dict[str, Mapping[str, int]], dict[str, Mapping[str, int]]]:
+    """What the scheduler published of each group: used, and what its work and its children ask for."""
     used: dict[str, Mapping[str, int]] = {}
     requested: dict[str, Mapping[str, int]] = {}
     for view in ours:
+        used[view.metadata.name] = amounts_of(view.status.used or {}, field="status.used")
+        requested[view.metadata.name] = amounts_of(view.status.child_request or {}, field="status.childRequest")
+    for each in theirs:
         try:
-            declared.append(declared_of(view))
-            used[view.metadata.name] = amounts_of(view.status.used or {}, field="status.used")
-            requested[view.metadata.name] = amounts_of(view.status.child_request or {}, field="status.childRequest")
+            used.setdefault(each.metadata.name, amounts_of(each.status.used, field="status.used"))
+            requested.setdefault(each.metadata.name, published_of(each, "child-request"))
         except Rejected:
-            continue
-    for theirs in koordinators:
-        try:
-            declared.append(declared_of_koordinator(theirs, known))
-            used.setdefault(theirs.metadata.name, amounts_of(theirs.status.used, field="status.used"))
-            requested.setdefault(theirs.metadata.name, published_of(theirs, "child-request"))
-        except Rejected:
-            continue
-    gathered = gather(declared)
-    return QuotaFacts(tuple(declared), gathered.groups, bindings_of(gathered.groups.values()), known, used, requested)
+            continue  # somebody else wrote what does not read
+    return used, requested
 
 
 def _amounts(kind: Hardware) -> Mapping[str, int]:
