@@ -194,7 +194,7 @@ class Forest:
         if _built_in(name):
             return True
         tree = self._tree_of.get(name)
-        return tree is not None and not self._trees[tree].group(name).is_parent
+        return tree is not None and not self._trees[tree].limits(name).is_parent
 
     def path(self, leaf: str) -> tuple[str, ...]:
         """The group and all above it, itself first; the default group for a name in no tree."""
@@ -215,6 +215,9 @@ class Forest:
 
     def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
         """Whether so much more may be used at a leaf now; else the first level and resource that does not allow it."""
+        tree = self._tree_of.get(leaf)
+        if tree is not None and not non_preemptible and self._trees[tree].fits(leaf, amounts):
+            return None
         for gate in self._gates(leaf, amounts, non_preemptible=non_preemptible):
             if not gate.passes:
                 return Blocked(gate, self._borrowers(gate))
@@ -346,12 +349,12 @@ class Forest:
         tree = self._tree_of.get(gate.quota)
         if tree is None or gate.by != RUNTIME:
             return ()
-        found = self._trees[tree].borrowers(self._trees[tree].group(gate.quota).parent, gate.resource)
+        found = self._trees[tree].borrowers(self._trees[tree].limits(gate.quota).parent, gate.resource)
         return tuple(Borrower(name, more) for name, more in found if name != gate.quota)
 
     def _standing(self, tree: str, name: str) -> Standing:
         grown = self._trees[tree]
-        group = grown.group(name)
+        group = grown.limits(name)
         return Standing(
             name=name,
             tree=tree,
@@ -406,7 +409,7 @@ class Forest:
             grown.total_changed(_total(self._specs[tree], self._capacity[tree]))
         for name, now in over.items():
             runtime, keys = before[name] if before[name][1] else now
-            least, used = grown.group(name).min, _without(grown.used(name), gone.get(name, {}))
+            least, used = grown.limits(name).min, _without(grown.used(name), gone.get(name, {}))
             allowed = {key: max(runtime.get(key, 0), least.get(key, 0)) for key in keys}
             yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(before[name][1]))
 
@@ -418,7 +421,7 @@ def _total(spec: TreeSpec, amounts: Resources) -> dict[str, int]:
 
 def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[str]:
     """The resources of which a group uses more than its runtime and its min, in the order of their names."""
-    group, runtime, used = tree.group(name), tree.runtime(name), _without(tree.used(name), gone.get(name, {}))
+    group, runtime, used = tree.limits(name), tree.runtime(name), _without(tree.used(name), gone.get(name, {}))
     return sorted(key for key in group.max if used.get(key, 0) > max(runtime.get(key, 0), group.min.get(key, 0)))
 
 

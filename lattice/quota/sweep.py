@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.quota.columns import LIGHT, Columns
+from lattice.quota.columns import FITS, LIGHT, Columns
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -26,8 +26,9 @@ _SURE: Final = 1 - 1e-12
 """A ratio below this part of the level is below it, whatever floating point rounds."""
 
 
+LARGEST: Final = 2**63 - 1
 _add: Final = np.add.reduce
-_lowest: Final = np.minimum.reduce
+_dot: Final = np.vecdot
 
 
 @dataclass(slots=True)
@@ -41,6 +42,10 @@ class Views:
     floor: Ints
     guaranteed: Ints
     weight: Ints
+    rating: Floats
+    """The weights as floating-point numbers; 1 where there is none."""
+    power: Ints
+    """The sum of the weights of the set below a slot."""
     runtime: Ints
     effective: Ints
     given: Ints
@@ -51,6 +56,8 @@ class Views:
     """Whether anybody does."""
     able: Marks
     """By slot: whether its min shrinks."""
+    weightless: bool
+    """Whether anybody has no weight."""
     plan: list[Batch] = field(default_factory=list)
 
 
@@ -98,7 +105,8 @@ def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
     """One resource a row, then one set; the columns take the shares; the rows that are not sure."""
     resources, members, parents = len(columns.keys), batch.members, batch.parents
     shape = (resources * batch.sets, batch.width)
-    limits, weights = views.limit[:, members].reshape(shape), views.weight[:, members].reshape(shape)
+    limits, ratings = views.limit[:, members].reshape(shape), views.rating[:, members].reshape(shape)
+    weights, power = views.weight[:, members].reshape(shape), views.power[:, parents].reshape(-1)
     available, level = views.runtime[:, parents].reshape(-1), views.level[:, parents].reshape(-1)
     mins, wrong = _mins(columns, views, batch, available)
     floors = mins
@@ -110,12 +118,15 @@ def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
     if views.keeping:
         keeps = np.broadcast_to(views.keeps[members], (resources, batch.sets, batch.width)).reshape(shape)
         shares = np.where(keeps, floors, shares)
-    wrong += _water(available, shares, needs, weights, level, batch.places)
+    if views.weightless:
+        needs = needs * (weights > 0)
+    rows = _Rows(available - _add(shares, axis=1), needs, weights, ratings, power, level, batch.places)
+    wrong += _fill(rows, shares)
     three = (resources, batch.width) if isinstance(members, slice) else (resources, batch.sets, batch.width)
     views.effective[:, members] = mins.reshape(three)
     views.runtime[:, members] = shares.reshape(three)
     views.given[:, parents] = available.reshape(resources, -1)
-    views.level[:, parents] = level.reshape(resources, -1)
+    views.level[:, parents] = rows.level.reshape(resources, -1)
     return wrong
 
 
@@ -140,69 +151,86 @@ def _mins(columns: Columns, views: Views, batch: Batch, available: Ints) -> tupl
     return mins, wrong
 
 
-def _water(available: Ints, shares: Ints, needs: Ints, weights: Ints, level: Floats, places: Ints) -> list[int]:
-    """Add to the shares, which are floors or less, what each gains, and keep the levels; the rows that are not sure."""
-    needs = needs * (weights > 0)
-    pool = available - _add(shares, axis=1)
-    wanted = _add(needs, axis=1)
-    enough = wanted <= pool
-    short = (pool > 0) & ~enough
-    if not short.any():
-        shares += needs * enough[:, None]
-        return []
+class _Rows(NamedTuple):
+    """What is divided: one row for each resource of each set."""
+
+    pool: Ints
+    """What is left once everybody has his floor, or less."""
+    needs: Ints
+    """What each asks for on top; nothing where he has no weight."""
+    weights: Ints
+    ratings: Floats
+    """The weights again; 1 where there is none."""
+    power: Ints
+    """The sum of the weights of a row."""
+    level: Floats
+    """Where the search starts, and, once it is over, what it found."""
+    places: Ints
+
+
+def _fill(rows: _Rows, shares: Ints) -> list[int]:
+    """Add to the shares what each gains; the rows that are not sure."""
+    wanted = _add(rows.needs, axis=1)
+    short = (rows.pool > 0) & (wanted > rows.pool)
     if short.all():
-        gain, failed = _pour(pool, needs, weights, level, places)
+        gain, failed = _pour(rows)
         shares += gain
         return failed.nonzero()[0].tolist() if failed.any() else []
-    rows = short.nonzero()[0]
-    part = level[rows]
-    gain, failed = _pour(pool[rows], needs[rows], weights[rows], part, places)
-    shares += needs * enough[:, None]
-    shares[rows] += gain
-    level[rows] = part
-    wrong: list[int] = rows[failed].tolist()
+    shares += rows.needs * (wanted <= rows.pool)[:, None]
+    if not short.any():
+        return []
+    some = short.nonzero()[0]
+    part = _Rows(rows.pool[some], rows.needs[some], rows.weights[some], rows.ratings[some], rows.power[some], rows.level[some], rows.places)
+    gain, failed = _pour(part)
+    shares[some] += gain
+    rows.level[some] = part.level
+    wrong: list[int] = some[failed].tolist()
     return wrong
 
 
-def _pour(pool: Ints, needs: Ints, weights: Ints, level: Floats, places: Ints) -> tuple[Ints, Marks]:
-    """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure; keeps the level."""
-    weights = weights * (needs > 0)
-    full, left, power = _search(pool, needs, weights, level)
+def _pour(rows: _Rows) -> tuple[Ints, Marks]:
+    """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure."""
+    full, left, power = _search(rows)
     broken = np.minimum(left, power) <= 0
     for _ in range(_CHECKS):
         rest = ~full
-        quotient, remainder = _proportion(weights * rest, left[:, None], power[:, None])
-        lacking = needs - quotient
-        more = rest & ((lacking < 0) | ((lacking == 0) & (remainder > 0)))
-        if not more.any():
+        quotient, remainder = _proportion(rows.weights * rest, left[:, None], power[:, None])
+        lacking = rows.needs - quotient
+        if not (lacking < rest).any():  # nobody of the rest has as much as he needs
             failed = broken
             break
+        more = rest & ((lacking < 0) | ((lacking == 0) & (remainder > 0)))
+        failed = broken | more.any(axis=1)
+        if not more.any():
+            break
         full |= more
-        left = pool - _add(needs * full, axis=1)
-        power = _add(weights * ~full, axis=1)
+        left = rows.pool - _dot(rows.needs, full)
+        power = rows.power - _dot(rows.weights, full)
         broken |= np.minimum(left, power) <= 0
         power = np.maximum(power, 1)
-    else:
-        failed = broken | more.any(axis=1)
-    gain = quotient + needs * full  # the quotient of those who are full is 0
-    return gain + _largest(remainder, pool - _add(gain, axis=1), power, places), failed
+    gain = quotient + rows.needs * full  # the quotient of those who are full is 0
+    return gain + _largest(remainder, rows.pool - _add(gain, axis=1), rows.places), failed
 
 
-def _search(pool: Ints, needs: Ints, weights: Ints, level: Floats) -> tuple[Marks, Ints, Ints]:
-    """Who has all he needs at the level, what is left for the others, and their weight; from any level, in a few steps."""
-    ratios = needs / np.maximum(weights, 1)
-    full = ratios <= level[:, None]
+def _search(rows: _Rows) -> tuple[Marks, Ints, Ints]:
+    """Who has all he needs at the level, what is left for the others, and their weight; from any level, in a few steps.
+
+    Who needs nothing has it at any level.
+    """
+    ratios = rows.needs / rows.ratings
+    full = ratios <= rows.level[:, None]
     for _ in range(_SEARCHES):
-        left = pool - _add(needs * full, axis=1)
-        power = _add(weights * ~full, axis=1)
-        if _lowest(left) <= 0 or _lowest(power) <= 0:  # the level was too high to start from
-            full &= (np.minimum(left, power) > 0)[:, None]
-            left, power = pool - _add(needs * full, axis=1), _add(weights * ~full, axis=1)
-        level[:] = left / power
+        left, power = rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
+        high = np.minimum(left, power) <= 0  # the level was too high to start from
+        if high.any():
+            full = np.where(high[:, None], rows.needs == 0, full)
+            left, power = rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
+        level = left / power
         now = ratios <= (level * _SURE)[:, None]
-        if not (now != full).any():
+        if (now == full).all():
             break
         full = now
+    rows.level[:] = level
     return full, left, power
 
 
@@ -211,26 +239,30 @@ def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
 
     The product may pass 2^63: its remainder is right all the same, since it is found modulo 2^64 and is small.
     """
-    whole = pool // power
-    part = pool - whole * power
-    quotient = (weights * (part / power)).astype(np.int64)
-    remainder = weights * part - quotient * power
+    if pool.max() < LIGHT:
+        quotient = (weights * (pool / power)).astype(np.int64)
+        remainder = weights * pool - quotient * power
+    else:
+        whole = pool // power
+        part = pool - whole * power
+        quotient = (weights * (part / power)).astype(np.int64)
+        remainder = weights * part - quotient * power
+        quotient += weights * whole
     again = remainder // power
     quotient += again
-    quotient += weights * whole
     remainder -= again * power
     return quotient, remainder
 
 
-def _largest(remainders: Ints, units: Ints, power: Ints, places: Ints) -> Ints:
-    """One unit for each of the largest remainders of a row, as many as it has units; the first of equals comes first."""
+def _largest(remainders: Ints, units: Ints, places: Ints) -> Ints:
+    """One unit for each of the largest remainders of a row, as many as it has units, fewer than places; the first of equals first."""
     rows, width = remainders.shape
-    if float(power.max()) * width < LIGHT * 256:
-        ranked = remainders * width + places
-        order = np.sort(ranked, axis=1)
-        bar = order[np.arange(rows), np.minimum(np.maximum(width - units, 0), width - 1)]
-        bar += units <= 0
-        extra: Ints = (ranked >= bar[:, None]).astype(np.int64)
+    if width * LIGHT < FITS * 2 or int(remainders.max()) * width < FITS:
+        ranked = np.empty((rows, width + 1), dtype=np.int64)
+        ranked[:, width] = LARGEST
+        ranked[:, :width] = remainders * width + places
+        bars = np.sort(ranked, axis=1).take(np.arange(rows) * (width + 1) + width - units, mode="clip")
+        extra: Ints = (ranked[:, :width] >= bars[:, None]).astype(np.int64)
         return extra
     order = np.argsort(-remainders, axis=1, kind="stable")
     extra = np.zeros_like(remainders)
@@ -259,14 +291,28 @@ def _views(columns: Columns) -> Views:
 
         named = ("least", "limit", "floor", "guaranteed", "weight", "runtime", "effective", "given")
         by_name = {name: matrix(getattr(columns, name)) for name in named}
-        upto = np.concatenate([np.zeros((len(columns.keys), 1), dtype=np.int64), np.cumsum(by_name["least"], axis=1)], axis=1)
-        least_below = upto[:, columns.last] - upto[:, columns.first]
+        weight = by_name["weight"]
         keeps = np.array([not lends for lends in columns.lends] + [False] * (width - slots))
-        able = np.array(columns.scales + [False] * (width - slots))
-        level = matrix(columns.level, np.float64)
-        views = Views(**by_name, least_below=least_below, level=level, keeps=keeps, keeping=bool(keeps.any()), able=able)
+        views = Views(
+            **by_name,
+            rating=np.maximum(weight, 1).astype(np.float64),
+            power=_below(columns, weight),
+            least_below=_below(columns, by_name["least"]),
+            level=matrix(columns.level, np.float64),
+            keeps=keeps,
+            keeping=bool(keeps.any()),
+            able=np.array(columns.scales + [False] * (width - slots)),
+            weightless=bool((weight[:, 1:slots] == 0).any()),
+        )
         columns.vectors = views
     return views
+
+
+def _below(columns: Columns, matrix: Ints) -> Ints:
+    """The sums over the set below each slot; they wrap where weights are too large for this."""
+    upto = np.concatenate([np.zeros((len(matrix), 1), dtype=np.int64), np.cumsum(matrix, axis=1)], axis=1)
+    sums: Ints = upto[:, columns.last] - upto[:, columns.first]
+    return sums
 
 
 def _plan(columns: Columns) -> Iterator[Batch]:

@@ -17,6 +17,9 @@ from lattice.quota.columns import Column, Columns
 from lattice.quota.descent import divide_all, divide_path
 from lattice.quota.groups import BUILT_IN, ROOT, Group, Options, Resources
 
+Own = tuple[dict[str, int], dict[str, int], dict[str, int]]
+"""Request, used, and used by non-preemptible work."""
+
 
 class Figures(NamedTuple):
     """What is known of one resource of one group."""
@@ -37,6 +40,8 @@ class QuotaTree:
         self._total = dict(total)
         self._groups: dict[str, Group] = {}
         self._children: dict[str, dict[str, None]] = {ROOT: {}}
+        self._own: dict[str, Own] = {}
+        """The demand of a group's own work, where it has changed since the group was put here."""
         self._columns: Columns | None = None
         self._plant(list(groups))
 
@@ -75,31 +80,30 @@ class QuotaTree:
         group = self._group(name)
         if self._children[name]:
             raise Rejected(f'quota "{name}" has {len(self._children[name])} children: remove or move them first', reason="HasChildren")
+        self._own.pop(name, None)
         del self._groups[name], self._children[name], self._children[group.parent][name]
         self._columns = None
 
     def demand_changed(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources | None = None) -> None:
         """The work bound to a group asks for and holds these amounts."""
-        group = self._group(name)
-        fixed = group.non_preemptible_used if non_preemptible_used is None else non_preemptible_used
-        more = (_difference(request, group.request), _difference(used, group.used), _difference(fixed, group.non_preemptible_used))
-        self.demand_added(name, *more)
+        own = self._demand(self._group(name))
+        fixed = own[2] if non_preemptible_used is None else non_preemptible_used
+        self.demand_added(name, *map(_difference, (request, used, fixed), own))
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
         """The work bound to a group asks for and holds so much more, or less where an amount is negative; never below nothing."""
         group = self._group(name)
-        sums = ([group.request, request], [group.used, used], [group.non_preemptible_used, non_preemptible_used])
-        added: list[dict[str, int]] = []
+        own = self._demand(group)
         changed: dict[str, list[int]] = {}
-        for at, (old, more) in enumerate(sums):
-            new = dict(old)
+        for at, more in enumerate((request, used, non_preemptible_used)):
+            sums = own[at]
             for key, amount in more.items():
-                before = new.get(key, 0)
-                new[key] = max(0, before + amount)
-                if new[key] != before:
-                    changed.setdefault(key, [0, 0, 0])[at] = new[key] - before
-            added.append(new)
-        self._groups[name] = replace(group, request=added[0], used=added[1], non_preemptible_used=added[2])
+                before = sums.get(key, 0)
+                new = sums[key] = max(0, before + amount)
+                if new != before:
+                    if key not in changed:
+                        changed[key] = [0, 0, 0]
+                    changed[key][at] = new - before
         self._book(group, changed)
 
     # Questions
@@ -144,9 +148,24 @@ class QuotaTree:
         columns = self._divided(name)
         slot = columns.slots[name]
         while slot:
-            group = self._groups[columns.names[slot]]
+            group = columns.groups[slot]
             yield group, [_figures(columns, columns.index[key] * columns.width + slot) if key in group.max else None for key in keys]
             slot = columns.parent[slot]
+
+    def fits(self, name: str, amounts: Resources) -> bool:
+        """Whether so much more stays within the runtime and the max of a group and of all above it."""
+        columns = self._divided(name)
+        used, runtime, most = columns.used, columns.runtime, columns.most
+        slot = columns.slots[name]
+        asked = [(columns.index[key] * columns.width, key, amount) for key, amount in amounts.items() if key in columns.index]
+        while slot:
+            for base, key, amount in asked:
+                at = base + slot
+                new = used[at] + amount
+                if amount > 0 and (new > runtime[at] or new > most[at]) and key in columns.groups[slot].max:
+                    return False
+            slot = columns.parent[slot]
+        return True
 
     def borrowers(self, parent: str, key: str) -> list[tuple[str, int]]:
         """The groups right below one that use more of a resource than their guarantee in effect, and how much more; most first."""
@@ -181,6 +200,14 @@ class QuotaTree:
 
     def group(self, name: str) -> Group:
         """A group as it is configured, with the demand of its own work."""
+        group, own = self._group(name), self._own.get(name)
+        if own is None:
+            return group
+        request, used, fixed = ({key: amount for key, amount in sums.items() if amount} for sums in own)
+        return replace(group, request=request, used=used, non_preemptible_used=fixed)
+
+    def limits(self, name: str) -> Group:
+        """A group as it is configured; its demand is that of its first day."""
         return self._group(name)
 
     def children(self, name: str) -> list[str]:
@@ -204,7 +231,7 @@ class QuotaTree:
 
     def validate(self) -> None:
         """Build the tree again from its groups alone and compare; raises Corrupt on a difference."""
-        again = QuotaTree(self._total, self.options, [self._groups[name] for name in self.names()])
+        again = QuotaTree(self._total, self.options, [self.group(name) for name in self.names()])
         again.refresh()
         questions = ("request", "child_request", "used", "non_preemptible_used", "guaranteed", "runtime", "effective_min")
         for name in (ROOT, *self._groups):
@@ -234,6 +261,7 @@ class QuotaTree:
 
     def _put(self, group: Group) -> None:
         self._groups[group.name] = group
+        self._own.pop(group.name, None)
         self._children[group.parent][group.name] = None
         self._children.setdefault(group.name, {})
         self._columns = None
@@ -248,6 +276,12 @@ class QuotaTree:
         self._known(name)
         return self._groups[name]
 
+    def _demand(self, group: Group) -> Own:
+        own = self._own.get(group.name)
+        if own is None:
+            own = self._own[group.name] = (dict(group.request), dict(group.used), dict(group.non_preemptible_used))
+        return own
+
     def _upwards(self, name: str) -> Iterator[str]:
         """A group and all above it, the root last."""
         while name:
@@ -258,7 +292,8 @@ class QuotaTree:
 
     def _ready(self) -> Columns:
         if self._columns is None:
-            self._columns = Columns(self._total, self.options, self._groups, self._children)
+            groups = {name: self.group(name) for name in self._groups}
+            self._columns = Columns(self._total, self.options, groups, self._children)
             self._fill_root()
         return self._columns
 
