@@ -1,11 +1,14 @@
 """Was anybody passed over? A replay of the ledger's own history against the rule of the queue; pure.
 
 The rule: among waiting jobs of one class the earlier one goes first, and a later one is placed before it only when
-the earlier does not fit. What is judged is each commit of the ledger, in its order: the jobs that it claims nodes for,
-and what was free when that was decided.
+the earlier does not fit. It does not fit either where enough nodes are free, and it would still hold them when one of the
+first `depth` of those before it is to have them (backfill): that is planned again here, from nodes and walltimes alone.
+What is judged is each commit of the ledger, in its order: the jobs that it claims nodes for, and what was free when that
+was decided.
 
 The tolerance, so that no race is called a fault: free nodes are those after the commit before, less what that one
-gave back (the cycle may have decided before it), and a job counts as waiting only from `grace_seconds` after it was seen.
+gave back (the cycle may have decided before it), a job counts as waiting only from `grace_seconds` after it was seen,
+and it must have fitted whether running work is taken to end `SLACK_SECONDS` later or not.
 """
 
 from __future__ import annotations
@@ -15,16 +18,21 @@ from dataclasses import dataclass, field
 
 from lattice.errors import Corrupt
 
+SLACK_SECONDS = 2.0
+"""Between a claim and the start from which the scheduler counts the walltime, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A job in the queue: its size, its class, what it is ordered by within the class, and when it was first seen."""
+    """A job in the queue: its size, its class, what it is ordered by within the class, when it was first seen, and for how many
+    seconds it may hold its nodes (walltime and grace)."""
 
     name: str
     nodes: int
     job_class: int
     order: tuple[float, str]
     seen: float
+    takes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class _Machine:
 
     capacity: int
     held: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
     given_back: int = 0
     claimed: set[str] = field(default_factory=set)
 
@@ -72,6 +81,7 @@ class _Machine:
                 raise Corrupt(f"{name} was claimed a second time in seq {commit.seq}", reason="ClaimedTwice")
             self.claimed.add(name)
             self.held[name] = jobs[name].nodes
+            self.ends[name] = commit.at + jobs[name].takes
         self.given_back = 0
         for name in commit.released:
             if name not in self.held:
@@ -81,28 +91,76 @@ class _Machine:
             raise Corrupt(f"{sum(self.held.values())} nodes are held in seq {commit.seq}, of {self.capacity}", reason="TooManyHeld")
 
 
-def passed_over(jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float) -> list[PassedOver]:
-    """Every breach of the rule. Raises Corrupt for a history that is none: a seq missing, a job claimed twice, too much held."""
+@dataclass
+class _Outlook:
+    """Free nodes from now on, as changes at times."""
+
+    now: float
+    changes: list[tuple[float, int]]
+
+    def free(self, begin: float, seconds: float) -> int:
+        """The fewest that are free at any time of that span."""
+        changes = sorted(self.changes)
+        level = sum(count for at, count in changes if at <= begin)
+        least = level
+        for at, count in changes:
+            if begin < at < begin + seconds:
+                level += count
+                least = min(least, level)
+        return least
+
+    def promise(self, job: Queued) -> None:
+        """Take its nodes out from the earliest time at which it fits."""
+        times = sorted({self.now, *(at for at, _ in self.changes if at > self.now)})
+        begin = next((time for time in times if self.free(time, job.takes) >= job.nodes), None)
+        if begin is not None:
+            self.changes += [(begin, -job.nodes), (begin + job.takes, job.nodes)]
+
+
+def passed_over(
+    jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0
+) -> list[PassedOver]:
+    """Every breach of the rule, where the first `depth` blocked jobs hold a promise.
+
+    Raises Corrupt for a history that is none: a seq missing, a job claimed twice, too much held.
+    """
     by_name = {job.name: job for job in jobs}
     machine, found = _Machine(capacity), []
     for before, commit in zip([None, *history[:-1]], history, strict=True):
         if before is not None and commit.seq != before.seq + 1:
             raise Corrupt(f"seq {before.seq} is followed by {commit.seq}: the history has a hole", reason="HistoryHole")
         if commit.claimed:
-            found += _judge(by_name, machine, commit, grace_seconds)
+            found += _judge(by_name, machine, commit, grace_seconds, depth)
         machine.apply(commit, by_name)
     return found
 
 
-def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_seconds: float) -> list[PassedOver]:
-    placed = sorted((jobs[name] for name in commit.claimed), key=lambda job: (job.job_class, job.order))
+def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_seconds: float, depth: int) -> list[PassedOver]:
+    placed = sorted((jobs[name] for name in commit.claimed), key=_place)
+    waiting = [job for job in jobs.values() if job.name not in machine.claimed and job.name not in commit.claimed]
     found = []
-    for waiting in jobs.values():
-        if waiting.name in machine.claimed or waiting.name in commit.claimed or waiting.seen + grace_seconds > commit.at:
+    for job in waiting:
+        later = [other for other in placed if other.job_class == job.job_class and other.order > job.order]
+        first = [other for other in placed if other not in later]
+        free = machine.free() - sum(other.nodes for other in first)
+        if not later or job.nodes > free or job.seen + grace_seconds > commit.at:
             continue
-        later = [job for job in placed if job.job_class == waiting.job_class and job.order > waiting.order]
-        taken_before = sum(job.nodes for job in placed if job not in later)
-        free = machine.free() - taken_before
-        if later and waiting.nodes <= free:
-            found.append(PassedOver(waiting.name, later[0].name, commit.seq, waiting.nodes, free))
+        before = sorted((other for other in waiting if _place(other) < _place(job) and other.seen <= commit.at), key=_place)
+        if all(_fits(job, before[:depth], first, machine, commit.at, slack) for slack in (0.0, SLACK_SECONDS)):
+            found.append(PassedOver(job.name, later[0].name, commit.seq, job.nodes, free))
     return found
+
+
+def _fits(job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, slack: float) -> bool:
+    """Whether a job that fits now also leaves those before it what they were promised."""
+    changes = [(now, machine.free()), *((max(now, machine.ends[name]) + slack, nodes) for name, nodes in machine.held.items())]
+    changes += [change for other in placed for change in ((now, -other.nodes), (now + other.takes + slack, other.nodes))]
+    outlook = _Outlook(now, changes)
+    for other in before:
+        outlook.promise(other)
+    return outlook.free(now, job.takes) >= job.nodes
+
+
+def _place(job: Queued) -> tuple[int, tuple[float, str]]:
+    """Where it stands in the queue: the higher class first."""
+    return -job.job_class, job.order

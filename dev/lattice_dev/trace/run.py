@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lattice.errors import Rejected
-from lattice.kube.resources import ALLOCATIONS, NODES
-from lattice.units import parse_time
+from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
+from lattice.units import parse_duration, parse_time
 from lattice.views.cluster import Node
 from lattice_dev.bench import work
 from lattice_dev.bench.drive import NAMESPACE, USER, Driver, driver
@@ -29,6 +29,10 @@ REAL_NODES = 4
 REAL_SECONDS = 0.3
 GRACE_SECONDS = 1.0
 """A job counts as waiting this long after it was seen: one cycle interval; docs of `order` say the rest of the tolerance."""
+VCLUSTER = "hpc-batch"
+DEPTH = 10
+IN_ORDER = {"weights": {"waitTime": "1"}, "cycle": {"depth": DEPTH}}
+"""Who waited longest goes first, and the first ten that are blocked are promised nodes: an order that can be checked from outside."""
 SETTLE_SECONDS = 2.0
 WITNESS = "trace-witness"
 RELEASED = "the release of every row in the ledger"
@@ -85,6 +89,7 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.Job], wanted: Wante
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
     async with driver(instance) as at, at.watch(ledger=True) as seen:
+        await at.admin.patch(VCLUSTERS, VCLUSTER, {"spec": IN_ORDER})
         span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
         async with asyncio.TaskGroup() as group:
             group.create_task(_submit_jobs(at, names, wanted.compression))
@@ -94,11 +99,11 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.Job], wanted: Wante
         await seen.until(lambda: seen.count("ended", every) == len(every), within=rest, what="the end of every allocation")
         await seen.until(lambda: _all_released(seen, len(every)), within=60, what=RELEASED)
         capacity = await _ready_nodes(at)
-        queue, history = _queue(seen, names), _history(seen, names)
+        queue, history = _queue(seen, names, wanted.compression), _history(seen, names)
         ends = {name: _ended(life) for name, life in seen.lives.items()}
     found = list(verdict.faults(names, ends, JOB_ENDS))
     found += verdict.faults(sizes, ends, frozenset({"Completed"}))
-    found += verdict.order_faults(queue, history, capacity=capacity, grace_seconds=GRACE_SECONDS)
+    found += verdict.order_faults(queue, history, capacity=capacity, grace_seconds=GRACE_SECONDS, depth=DEPTH)
     found += verdict.witness_faults(_witness(instance), sizes)
     _print(ends, [*names, *sizes], capacity, len(history), found, say)
     return not found
@@ -136,12 +141,13 @@ async def _ready_nodes(at: Driver) -> int:
     return sum(1 for node in found.items if node.status.hollow and node.status.state == "Ready")
 
 
-def _queue(seen: Watching, jobs: Mapping[str, swf.Job]) -> list[Queued]:
+def _queue(seen: Watching, jobs: Mapping[str, swf.Job], compression: float) -> list[Queued]:
     """As the scheduler orders it: submission in whole seconds, then the name."""
     return [
         Queued(
             name, job.nodes, life.last.spec.lifecycle.preemption_class,
             (parse_time(life.last.metadata.creation_timestamp), life.last.metadata.key), life.seen,
+            job.walltime(compression) + parse_duration(life.last.spec.lifecycle.grace_period),
         )
         for name, job in jobs.items()
         if (life := seen.lives.get(name)) is not None

@@ -44,10 +44,10 @@ def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[s
             yield f"{name} ended in attempt {end.attempt}: it was started more than once"
 
 
-def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float) -> list[str]:
+def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0) -> list[str]:
     """Whether somebody was passed over, or the ledger's history is none."""
     try:
-        return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds)]
+        return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth)]
     except Corrupt as error:
         return [error.message]
 

@@ -66,12 +66,12 @@ def test_too_few_jobs_are_said_with_their_number() -> None:
 # The order
 
 
-def queued(name: str, nodes: int, *, order: float, job_class: int = 2, seen: float = 0.0) -> Queued:
-    return Queued(name, nodes, job_class, (order, name), seen)
+def queued(name: str, nodes: int, *, order: float, job_class: int = 2, seen: float = 0.0, takes: float = 0.0) -> Queued:
+    return Queued(name, nodes, job_class, (order, name), seen, takes)
 
 
-def judge(jobs: list[Queued], history: list[Commit], capacity: int = 10) -> list[PassedOver]:
-    return passed_over(jobs, history, capacity=capacity, grace_seconds=1.0)
+def judge(jobs: list[Queued], history: list[Commit], capacity: int = 10, depth: int = 0) -> list[PassedOver]:
+    return passed_over(jobs, history, capacity=capacity, grace_seconds=1.0, depth=depth)
 
 
 def test_an_earlier_job_that_fitted_and_was_passed_over_is_found() -> None:
@@ -84,6 +84,26 @@ def test_an_earlier_job_that_fitted_and_was_passed_over_is_found() -> None:
 def test_a_later_smaller_job_may_go_first_where_the_earlier_does_not_fit() -> None:
     jobs = [queued("holder", 8, order=0), queued("large", 4, order=1), queued("small", 2, order=2)]
     assert judge(jobs, [Commit(1, 5.0, claimed=("holder",)), Commit(2, 5.1, claimed=("small",))]) == []
+
+
+@pytest.mark.parametrize(
+    ("takes", "depth", "found"),
+    [
+        pytest.param(60.0, 1, [], id="it would hold what the wide one is promised at 100"),
+        pytest.param(60.0, 0, ["long"], id="nobody is promised anything"),
+        pytest.param(30.0, 1, ["long"], id="it would be gone by then"),
+        pytest.param(47.0, 1, [], id="whether it would be gone in time hangs on the tolerance"),
+    ],
+)
+def test_a_job_that_fits_beside_a_promise_is_passed_over_only_if_it_would_be_gone_in_time(
+    takes: float, depth: int, found: list[str]
+) -> None:
+    jobs = [
+        queued("holder", 6, order=0, takes=95.0), queued("wide", 8, order=1, takes=50.0), queued("long", 3, order=2, takes=takes),
+        queued("short", 1, order=3, takes=10.0),
+    ]  # fmt: skip
+    history = [Commit(1, 5.0, claimed=("holder",)), Commit(2, 54.0, claimed=("short",))]
+    assert [one.job for one in judge(jobs, history, depth=depth)] == found
 
 
 def test_another_class_may_go_first() -> None:
