@@ -20,7 +20,7 @@ LONGEST_NAME: Final = 253
 _SHOWN: Final = 20
 _TOP: Final = ("total", "options", "quotas")
 _OPTIONS: Final = ("scaleMin", "guarantee", "rawWeight", "sysUsed", "defUsed")
-_AMOUNTS: Final = ("min", "max", "sharedWeight", "request", "used", "npRequest", "npUsed", "allocatedFloor")
+_AMOUNTS: Final = ("min", "max", "sharedWeight", "request", "used", "npRequest", "npUsed", "allocatedFloor", "lendLimit")
 _SWITCHES: Final = ("isParent", "allowLent", "scaleMin", "usedKeepKeys")
 _FIELDS: Final = ("name", "parent", *_AMOUNTS, *_SWITCHES)
 _REQUIRED: Final = ("min", "max")
@@ -128,9 +128,11 @@ class _Reader:
             max=amounts["max"],
             shared_weight=amounts["sharedWeight"],
             lends=switches.get("allowLent", True),
+            lend_limit=amounts["lendLimit"],
             scales=switches.get("scaleMin"),
             request=amounts["request"],
             used=amounts["used"],
+            non_preemptible_used=amounts["npUsed"],
             floor=amounts["allocatedFloor"],
             keeps_unmanaged=switches.get("usedKeepKeys", False),
         )
