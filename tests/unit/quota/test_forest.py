@@ -300,7 +300,11 @@ def test_whoever_is_admitted_leaves_every_level_within_its_runtime_and_its_max_a
             leaf, non_preemptible = rng.choice(leaves), rng.random() < 0.3
             amounts = {key: rng.randint(0, max(1, amount // 4)) for key, amount in total.items() if rng.random() < 0.8}
             made.demand(leaf, amounts)
-            if made.admits(leaf, amounts, non_preemptible=non_preemptible) is not None:
+            blocked = made.admits(leaf, amounts, non_preemptible=non_preemptible)
+            gates = made.gates(leaf, amounts, non_preemptible=non_preemptible)
+            assert (blocked is None) == all(gate.passes for gate in gates), seed
+            if blocked is not None:
+                assert blocked.gate == next(gate for gate in gates if not gate.passes)
                 continue
             fixed = amounts if non_preemptible else {}
             made.demand(leaf, {}, amounts, fixed)

@@ -96,7 +96,7 @@ def test_vectors_divide_large_sets_as_the_rule_does(most: int) -> None:
 
 
 def test_a_search_that_starts_at_another_level_ends_at_the_same_shares() -> None:
-    for seed in range(100):
+    for seed in range(30):
         rng = random.Random(seed)
         parts = wide_tree(rng, 1000)
         columns = columns_of(*parts)
@@ -104,6 +104,27 @@ def test_a_search_that_starts_at_another_level_ends_at_the_same_shares() -> None
         for level in (0.0, 1e-9, rng.random(), 1e9, float("inf")):
             columns.level[:] = type(columns.level)("d", [level] * len(columns.level))
             assert swept(columns) == expected, (seed, level)
+
+
+def test_events_and_questions_in_any_order_leave_what_the_rule_makes_from_scratch() -> None:
+    for seed in range(TREES // 10):
+        rng = random.Random(seed)
+        total, options, groups = wide_tree(rng, 1000)
+        tree = QuotaTree(total, options, groups)
+        names = [group.name for group in groups]
+        for _ in range(25):
+            name, amounts = rng.choice(names), {"r": rng.randint(-300, 1000)}
+            tree.demand_added(name, amounts, {"r": amounts["r"] // 3}, {})
+            if rng.random() < 0.2:
+                total = {"r": rng.randint(0, 40_000)}
+                tree.total_changed(total)
+            if rng.random() < 0.5:
+                tree.runtime(rng.choice(names))
+            elif rng.random() < 0.2:
+                tree.refresh()
+        tree.refresh()
+        columns = columns_of(total, options, [tree.group(name) for name in names])
+        assert answers(tree._ready()) == ruled(columns), seed
 
 
 def test_amounts_that_no_64_bit_sum_holds_are_divided_exactly() -> None:
