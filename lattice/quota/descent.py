@@ -16,8 +16,8 @@ from lattice.quota.division import Claim, divide, scale_mins
 
 LARGE_SET: Final = 24
 """Siblings from which on a set is divided as vectors."""
-LARGE_TREE: Final = 100
-"""Groups from which on a whole tree is."""
+LARGE_TREE: Final = 2000
+"""Groups by resources from which on vectors are worth the time and memory that numpy takes to load."""
 
 
 def divide_path(columns: Columns, slot: int) -> None:
@@ -30,7 +30,7 @@ def divide_path(columns: Columns, slot: int) -> None:
 def divide_all(columns: Columns) -> None:
     """Bring every set up to date."""
     due = [p for p, first in enumerate(columns.first) if columns.last[p] > first and columns.stale[p]]
-    vectors = _vectors(columns) if len(columns.names) >= LARGE_TREE and (len(due) > 1 or _is_due(columns, 0)) else None
+    vectors = _vectors(columns) if len(due) > 1 or _is_due(columns, 0) else None
     if vectors is not None:
         for batch in vectors.batches(columns):
             for k, p in vectors.divide(columns, batch):
@@ -78,10 +78,10 @@ def _is_due(columns: Columns, p: int) -> bool:
 
 
 def _vectors(columns: Columns) -> ModuleType | None:
-    """The module that divides as vectors; None where numpy is not installed, or numbers are too large."""
-    if columns.exact or not _NUMPY:
+    """The module that divides as vectors; None where the tree is small, numpy not installed, or a number too large."""
+    if columns.exact or not _NUMPY or len(columns.runtime) < LARGE_TREE:
         return None
-    from lattice.quota import sweep  # numpy takes a third of a second to load: only where sets are large
+    from lattice.quota import sweep  # loads numpy
 
     return sweep
 

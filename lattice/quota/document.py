@@ -74,6 +74,7 @@ def refuse(faults: list[Fault]) -> None:
 
 def answer(tree: QuotaTree, names: Iterable[str]) -> dict[str, Any]:
     """What the root and each group may use now, and what is really guaranteed to them."""
+    tree.refresh()
     return {name: {"runtime": tree.runtime(name), "effectiveMin": tree.effective_min(name)} for name in (ROOT, *names)}
 
 

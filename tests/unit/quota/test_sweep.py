@@ -48,33 +48,34 @@ def answers(columns: Columns) -> list[list[int]]:
     return [[*column[row : row + columns.width - 1]] for column in (columns.runtime, columns.effective) for row in rows]
 
 
-def wide_tree(rng: random.Random, most: int) -> tuple[dict[str, int], Options, list[Group]]:
+def wide_tree(rng: random.Random, most: int, resources: int = 1, siblings: int = 0) -> tuple[dict[str, int], Options, list[Group]]:
     """One level and some of a second, up to 120 siblings, amounts up to `most`; many ties."""
     few = [rng.randint(0, most) for _ in range(3)]
+    keys = [f"r{at}" for at in range(resources)]
 
     def amount(highest: int) -> int:
         return min(highest, rng.choice((0, 1, most, rng.choice(few), rng.randint(0, most))))
 
     groups: list[Group] = []
-    for parent in [ROOT] * rng.randint(1, 120) + ["g0"] * rng.choice((0, 3, 60)):
-        highest = amount(most)
+    for parent in [ROOT] * (siblings or rng.randint(1, 120)) + ["g0"] * rng.choice((0, 3, 60)):
+        highest = {key: amount(most) for key in keys}
         groups.append(
             Group(
                 f"g{len(groups)}",
                 parent,
                 is_parent=not groups,
-                min={"r": amount(highest) // rng.choice((1, 50, 1000))},
-                max={"r": highest},
-                shared_weight=rng.choice(({}, {"r": 1}, {"r": amount(most)}, {"r": rng.randint(0, 5)})),
+                min={key: amount(highest[key]) // rng.choice((1, 50, 1000)) for key in keys},
+                max=highest,
+                shared_weight=rng.choice(({}, dict.fromkeys(keys, 1), {key: amount(most) for key in keys}, {"r0": rng.randint(0, 5)})),
                 lends=rng.random() < 0.9,
-                lend_limit=rng.choice(({}, {}, {"r": amount(most) // 100})),
+                lend_limit=rng.choice(({}, {}, {key: amount(most) // 100 for key in keys})),
                 scales=rng.choice((None, None, None, True, False)),
                 guarantees=rng.choice((None, None, None, True, False)),
-                request={} if not groups else {"r": amount(most)},
+                request={key: amount(most) for key in keys} if groups else {},
             )
         )
-    groups = [replace(group, used={"r": rng.randint(0, group.request.get("r", 0))}) for group in groups]
-    return {"r": rng.randint(0, most * rng.choice((1, 1, 40)))}, Options(scale_min=rng.random() < 0.7), groups
+    groups = [replace(group, used={key: rng.randint(0, asked) for key, asked in group.request.items()}) for group in groups]
+    return {key: rng.randint(0, most * rng.choice((1, 1, 40))) for key in keys}, Options(scale_min=rng.random() < 0.7), groups
 
 
 def test_vectors_divide_random_trees_as_the_rule_does() -> None:
@@ -107,22 +108,23 @@ def test_a_search_that_starts_at_another_level_ends_at_the_same_shares() -> None
 
 
 def test_events_and_questions_in_any_order_leave_what_the_rule_makes_from_scratch() -> None:
-    for seed in range(TREES // 10):
+    for seed in range(TREES // 20):
         rng = random.Random(seed)
-        total, options, groups = wide_tree(rng, 1000)
+        total, options, groups = wide_tree(rng, 1000, resources=20, siblings=100)
         tree = QuotaTree(total, options, groups)
         names = [group.name for group in groups]
-        for _ in range(25):
-            name, amounts = rng.choice(names), {"r": rng.randint(-300, 1000)}
-            tree.demand_added(name, amounts, {"r": amounts["r"] // 3}, {})
+        for _ in range(20):
+            more = {key: rng.randint(-300, 1000) for key in rng.sample(sorted(total), 5)}
+            tree.demand_added(rng.choice(names), more, {key: amount // 3 for key, amount in more.items()}, {})
             if rng.random() < 0.2:
-                total = {"r": rng.randint(0, 40_000)}
+                total = {key: rng.randint(0, 40_000) for key in total}
                 tree.total_changed(total)
             if rng.random() < 0.5:
                 tree.runtime(rng.choice(names))
             elif rng.random() < 0.2:
                 tree.refresh()
         tree.refresh()
+        assert tree._ready().vectors is not None
         columns = columns_of(total, options, [tree.group(name) for name in names])
         assert answers(tree._ready()) == ruled(columns), seed
 
