@@ -79,6 +79,7 @@ class Gateway:
         await self._trust()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
+            group.create_task(self._server.usage.informer.run())
             group.create_task(self._certificate.follow(self._outside.clock))
             group.create_task(self._follow_client_ca())
             group.create_task(metrics.serve(self._metrics.registry, self._settings.metrics_address, self.ready))

@@ -29,6 +29,7 @@ from lattice_gateway.query import Query, read_query
 from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, QUOTA, QUOTA_EXPLAINED, WHY, Questions
 from lattice_gateway.rights import Rights
 from lattice_gateway.scheduler import Scheduler
+from lattice_gateway.usage import HISTORY, USAGE, UsageDesk
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Server:
         self._authenticator = Authenticator(cluster, clock)
         self._rights = Rights(cluster, clock)
         self._questions = Questions(cluster, self._rights, scheduler)
+        self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
         """The routes, each under /v1 and /api/v1."""
@@ -63,6 +65,8 @@ class Server:
             app.router.add_get(root + QUOTA_EXPLAINED, self._measured("GET quota", self._identified(questions.quota_explained)))
             app.router.add_get(root + CYCLES, self._measured("GET cycles", self._identified(questions.cycles)))
             app.router.add_get(root + CYCLE, self._measured("GET cycles", self._identified(questions.cycles)))
+            app.router.add_get(root + USAGE, self._measured("GET usage", self._identified(self.usage.usage)))
+            app.router.add_get(root + HISTORY, self._measured("GET history", self._identified(self.usage.history)))
             app.router.add_post(root + PLAN, self._measured("POST plan", self._identified(questions.plan)))
         app.router.add_get("/healthz", self._healthz)
         return app

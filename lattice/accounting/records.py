@@ -40,8 +40,8 @@ def encode_row(charge: Charge) -> str:
     """One attempt as a line, with its newline; the tenant is the record's."""
     numbers = (charge.nodes, charge.gpus, charge.submitted, charge.committed, charge.started, charge.ended)
     columns = (
-        encode_uid(charge.uid), charge.attempt, charge.first, charge.number, _word(charge.namespace), _word(charge.name),
-        _word(charge.job), _word(charge.user), _word(charge.project), _word(charge.vcluster), *numbers, charge.state, _word(charge.reason),
+        encode_uid(charge.uid), charge.attempt, charge.first, charge.number, word(charge.namespace), word(charge.name),
+        word(charge.job), word(charge.user), word(charge.project), word(charge.vcluster), *numbers, charge.state, word(charge.reason),
         _NONE if charge.exit is None else charge.exit, charge.node_seconds, charge.gpu_seconds, charge.preemption_class,
     )  # fmt: skip
     return " ".join(map(str, columns)) + "\n"
@@ -106,6 +106,8 @@ class Records:
         """By name."""
         self.restarts = 0
         """How often rows went away, which only a restored or meddled-with server does: who has counted rows counts them again."""
+        self.version = "0"
+        """The newest resourceVersion of a record that was put."""
         self._upto: dict[str, int] = {}
 
     def put(self, record: UsageRecord) -> list[Charge]:
@@ -114,6 +116,8 @@ class Records:
         before = self.pages.get(page.name)
         if before is not None and int(page.version) <= int(before.version):
             return []
+        if int(page.version) > int(self.version):
+            self.version = page.version
         known = before.text if before is not None else ""
         self.pages[page.name] = page
         if not page.text.startswith(known):
@@ -194,8 +198,8 @@ def page_of(record: UsageRecord) -> Page:
     return Page(metadata.name, spec.tenant, spec.month, spec.part, metadata.resource_version or "0", spec.sealed, spec.rows)
 
 
-def _word(text: str) -> str:
-    """A text without blanks, in ASCII, and never empty."""
+def word(text: str) -> str:
+    """A text as rows have it: without blanks, in ASCII, and never empty."""
     return "%2D" if text == _NONE else quote(text, safe=_SAFE) or _NONE
 
 

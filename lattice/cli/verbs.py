@@ -31,6 +31,8 @@ VERBS: Final[dict[str, Verb]] = {
     "hold": Verb("hold", "Keep pending allocations from starting", "Work"),
     "release": Verb("hold", "Let held allocations start", "Work"),
     "update": Verb("update", "Change what may be changed of an allocation", "Work"),
+    "usage": Verb("usage", "Show hours used, by day and by whom, and how budgets stand", "Work"),
+    "history": Verb("history", "Show what ran, how long, how it ended and what it was charged", "Work"),
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
     "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),

@@ -212,7 +212,7 @@ class TenantStatus(Part):
     use: TenantUse | None = None
     """Limits and use, mirrored from the ledger."""
     updated: Time | None = None
-    """When `use` was last mirrored."""
+    """When `use` or `usage` was last mirrored."""
     usage: TenantUsage | None = None
     """Hours and budgets, mirrored at most every 30 s."""
     external_budget: ExternalBudget | None = None

@@ -25,6 +25,7 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, 
 from lattice.ledger.reports import UNHEARD
 from lattice.views import Allocation, Reservation
 from lattice_controllers.operator.configs import Configs
+from lattice_controllers.operator.hours import Hours
 from lattice_controllers.operator.kinds import Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
@@ -75,7 +76,8 @@ class Operator:
         self.allocations: Informer[Allocation] = Informer(
             cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True
         )
-        self.settlement = Settlement(cluster, clock, self.allocations.objects, measured)
+        self.settlement = Settlement(cluster, clock, self.allocations.objects, measured, on_rows=lambda rows: self.hours.settled(rows))
+        self.hours = Hours(cluster, clock, self.settlement.records, lambda: self.tenants.known, announcer, measured)
         self.reservations: Informer[Reservation] = Informer(
             cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=lambda change: self.tenants.on_reservation(change)
         )
@@ -106,12 +108,16 @@ class Operator:
             for queue in self._queues.values():
                 group.create_task(queue.run())
             group.create_task(self.settlement.run())
+            await self.settlement.informer.synced.wait()
+            self.hours.start(self.allocations.objects.values())
+            group.create_task(self.hours.run())
             group.create_task(self.retention.run())
             group.create_task(self._kinds.run(self.named))
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
         self.usage.on_allocation(change)
         self.settlement.on_allocation(change)
+        self.hours.on_allocation(change)
 
     def named(self, resource: Resource, name: str) -> None:
         """An object of a small kind exists, or has changed."""

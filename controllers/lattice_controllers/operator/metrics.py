@@ -20,6 +20,9 @@ class OperatorMetrics:
         self.settled = Counter("lattice_usage_attempts_settled", "Attempts that usage records hold, as read or written", registry=registry)
         self.settlements = Counter("lattice_usage_record_writes", "Writes of usage records", registry=registry)
         self.unsettled = Gauge("lattice_usage_unsettled", "Allocations with an ended attempt that no usage record holds", registry=registry)
+        self.node_hours = Gauge("lattice_tenant_node_hours", "Node-hours in the period of the budget", ["tenant"], registry=registry)
+        self.gpu_hours = Gauge("lattice_tenant_gpu_hours", "GPU-hours in the period of the budget", ["tenant"], registry=registry)
+        self.budget_used = Gauge("lattice_budget_used_ratio", "Used share of a budget", ["tenant", "budget"], registry=registry)
         self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
         for state in NODE_STATES:
             self.nodes.labels(state).set(0)

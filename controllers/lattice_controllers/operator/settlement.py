@@ -7,7 +7,7 @@ deleted. Nothing is remembered between rounds but what was read: after a kill at
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -34,9 +34,12 @@ KEYS_AT_ONCE = 1000
 
 
 class Settlement:
-    """Writes the records; `records` is what it has read of them."""
+    """Writes the records; `records` is what it has read of them, `on_rows` hears which attempts came."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics) -> None:
+    def __init__(
+        self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics,
+        on_rows: Callable[[list[Charge]], None] = lambda _rows: None,
+    ) -> None:  # fmt: skip
         self.records = Records()
         self.informer: Informer[UsageRecord] = Informer(
             cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record, freeze=True
@@ -45,6 +48,7 @@ class Settlement:
         self._clock = clock
         self._allocations = allocations
         self._measured = measured
+        self._on_rows = on_rows
         self._waiting: dict[str, dict[str, float]] = {}
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
 
@@ -138,7 +142,10 @@ class Settlement:
             self._take(record)
 
     def _take(self, record: UsageRecord) -> None:
-        self._measured.settled.inc(len(self.records.put(record)))
+        rows = self.records.put(record)
+        self._measured.settled.inc(len(rows))
+        if rows:
+            self._on_rows(rows)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         if change.new is not None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
+from lattice.accounting.answers import Unsettled
 from lattice.daemon import https
 from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock
@@ -53,6 +54,10 @@ class Desk(Protocol):
         """The queue of a vcluster; empty: of all."""
         ...
 
+    async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
+        """What these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        ...
+
     async def quota(self, reader: Reader) -> Quotas:
         """The quota trees, as the reader may see them."""
         ...
@@ -88,7 +93,7 @@ class _Body(msgspec.Struct, frozen=True):
     optimal: bool = False
 
 
-Answer = Callable[[web.Request], Awaitable[Part]]
+Answer = Callable[[web.Request], Awaitable[msgspec.Struct]]
 
 
 class AnswerServer:
@@ -124,6 +129,7 @@ class AnswerServer:
         app.router.add_get("/v1/queue", self._answered(self._queue))
         app.router.add_get("/v1/queue/{vcluster}", self._answered(self._queue))
         app.router.add_post("/v1/plan", self._answered(self._plan))
+        app.router.add_get("/v1/unsettled", self._answered(self._unsettled))
         app.router.add_get("/v1/quota", self._answered(self._quota))
         app.router.add_get("/v1/quota/explain/{uid}", self._answered(self._explain_quota))
         app.router.add_get("/v1/cycles", self._answered(self._cycles))
@@ -153,6 +159,10 @@ class AnswerServer:
 
     async def _explain_quota(self, request: web.Request) -> Part:
         return await self._leading().explain_quota(request.match_info["uid"], reader_of(request.query))
+
+    async def _unsettled(self, request: web.Request) -> msgspec.Struct:
+        tenants = frozenset(name for name in request.query.get("tenants", "").split(",") if name)
+        return await self._leading().unsettled(tenants, request.query.get("user", ""))
 
     async def _cycles(self, request: web.Request) -> Part:
         del request

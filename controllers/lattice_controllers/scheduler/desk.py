@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import Clock
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Bindings, bindings_of
@@ -55,6 +56,7 @@ class LoopDesk:
         number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
         bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
         bindings: Callable[[], Bindings] = lambda: NO_BINDINGS, over_since: Callable[[], Mapping[str, str]] = dict,
+        unsettled: Callable[[], Unsettled] = lambda: Unsettled("0", []),
     ) -> None:  # fmt: skip
         self._clock = clock
         self._loop = loop
@@ -69,6 +71,7 @@ class LoopDesk:
         self._limits = limits
         self._bindings = bindings
         self._over_since = over_since
+        self._unsettled = unsettled
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
@@ -131,6 +134,12 @@ class LoopDesk:
             for namespace in reader.namespaces.intersection(tenant.spec.namespaces or (name,)):
                 found.update(bindings.leaf("", "", name, vcluster, namespace) for vcluster in self._open_to(name))
         return frozenset(found)
+
+    async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
+        """What these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        found = self._unsettled()
+        everybody = not tenants and not user
+        return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
     def _situation(self) -> Situation:
         return Situation(

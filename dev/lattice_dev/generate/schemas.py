@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
+from lattice.accounting import answers as accounting_answers
 from lattice.scheduling import answers, quota_answers
 
-ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS
+ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS | accounting_answers.ACCOUNTING_ANSWERS
 """Every document by its schema."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -42,7 +43,8 @@ def _name(schema: str) -> str:
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
     """The docstring below each field, by part and camelCase name."""
-    for statement in (each for module in (answers, quota_answers) for each in ast.parse(inspect.getsource(module)).body):
+    modules = (answers, quota_answers, accounting_answers)
+    for statement in (each for module in modules for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):
             continue
         for field, text in zip(statement.body, statement.body[1:], strict=False):

@@ -36,7 +36,8 @@ class Life:
     node_seconds: int = 0
     gpu_seconds: int = 0
     attempts: int = 0
-    final: bool = False
+    cancelled: bool = False
+    """It ended without nodes."""
 
     def __post_init__(self) -> None:
         self.obj = {
@@ -71,12 +72,19 @@ class Life:
         self.node_seconds += len(nodes) * (end - begin)
         self.gpu_seconds += gpus * (end - begin)
         self.attempts += 1
-        self.final = not again
 
     def cancel(self, at: int) -> None:
         """It ends without nodes."""
         self.write(projection.ended(self.view, End("Cancelled", ""), number=self.number, seq=1, now=at))
-        self.final = True
+        self.cancelled = True
+
+    def again(self, number: int) -> Life:
+        """The same life of another allocation."""
+        other = Life(number, self.tenant, self.user, self.project, self.roll)
+        other.obj = {**self.obj, "metadata": {**self.obj["metadata"], "name": f"job-{number}", "uid": uid(number)}}
+        other.node_seconds, other.gpu_seconds, other.attempts = self.node_seconds, self.gpu_seconds, self.attempts
+        other.cancelled = self.cancelled
+        return other
 
     def _reported(self, begin: int, end: int, again: bool) -> dict[str, Any]:
         """The reporter's one patch of the end."""

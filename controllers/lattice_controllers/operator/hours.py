@@ -1,0 +1,141 @@
+"""Hours of tenants: counted from records and objects, mirrored into their status, and told to their admins when a budget nears its end."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from lattice.accounting.budgets import OF_TENANT, Allowance, Scope, budgets_of
+from lattice.accounting.charges import Charge
+from lattice.accounting.meter import Meter
+from lattice.accounting.notices import Notice, judge, key_of, shown, usage_of
+from lattice.accounting.records import Records
+from lattice.accounting.tally import Tally
+from lattice.daemon.announcements import Announcer
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Stale
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import TENANTS
+from lattice.units import format_time
+from lattice.views import Allocation, Tenant
+from lattice_controllers.operator import statuses
+from lattice_controllers.operator.metrics import OperatorMetrics
+
+log = logging.getLogger(__name__)
+
+MIRROR_SECONDS = 30.0
+"""How often hours are mirrored, where they have changed (book, "Consistency window")."""
+LOOK_SECONDS = 2.0
+"""How often the budgets of a tenant are looked at: crossing a mark is told then."""
+
+
+class Hours:
+    """Keeps `Tenant.status.usage`; `known` are the tenants as the operator last read them."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, records: Records, known: Callable[[], Mapping[str, Tenant]], announcer: Announcer,
+        measured: OperatorMetrics,
+    ) -> None:  # fmt: skip
+        self.meter = Meter(every_tenant=True)
+        self._tally = Tally(records, self.meter.charge)
+        self._cluster = cluster
+        self._clock = clock
+        self._records = records
+        self._restarts = records.restarts
+        self._known = known
+        self._announcer = announcer
+        self._measured = measured
+        self._started = False
+        self._written: dict[str, float] = {}
+
+    def start(self, allocations: Iterable[Allocation]) -> None:
+        """Everything has been read: count it."""
+        self._started = True
+        self._agree()
+        self._count_again()
+        for allocation in allocations:
+            self._tally.see(allocation)
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """An allocation changed."""
+        if not self._started:
+            return
+        if change.new is not None:
+            self._tally.see(change.new)
+        elif change.old is not None:
+            self._tally.forget(change.old.metadata.uid, self._clock.now())
+
+    def settled(self, rows: Iterable[Charge]) -> None:
+        """Records hold these attempts now."""
+        if self._started:
+            self._tally.settle(rows)
+
+    async def run(self) -> None:
+        """Mirror until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Mirror what is due, and tell what was crossed."""
+        if self._agree() or self._restarts != self._records.restarts:
+            self._count_again()
+        for name, tenant in list(self._known().items()):
+            try:
+                await self._mirror(name, tenant)
+            except (Stale, NotFound):
+                continue  # changed meanwhile: it is read again, and looked at again
+            except LatticeError as error:
+                event(log, "UsageNotMirrored", logging.WARNING, tenant=name, reason=error.reason, message=error.message)
+
+    async def _mirror(self, name: str, tenant: Tenant) -> None:
+        now = self._clock.now()
+        before = tenant.status.usage
+        states = {state.key: state for state in before.budgets} if before is not None else {}
+        entries: list[dict[str, Any]] = []
+        notices: list[Notice] = []
+        for balance in filter(shown, self.meter.balances(name, now)):
+            entry, notice = judge(balance, states.get(key_of(balance)), self.meter.period_words(name))
+            entries.append(entry)
+            notices += [notice] if notice is not None else []
+            self._measured.budget_used.labels(name, entry["key"]).set(balance.fraction)
+        used = self.meter.used(Scope(OF_TENANT, name), now)
+        self._measured.node_hours.labels(name).set(used.node_hours)
+        self._measured.gpu_hours.labels(name).set(used.gpu_hours)
+        wanted = usage_of(used, entries)
+        if before is None and not entries and used == Allowance():
+            return  # nothing to say yet
+        if before is not None and msgspec.convert(wanted, type(before)) == before:
+            return
+        if not notices and before is not None and self._clock.monotonic() - self._written.get(name, float("-inf")) < MIRROR_SECONDS:
+            return
+        for notice in notices:
+            await self._tell(tenant, notice)
+        await statuses.write(self._cluster, TENANTS, tenant.metadata, {"usage": wanted, "updated": format_time(now)})
+        self._written[name] = self._clock.monotonic()
+
+    async def _tell(self, tenant: Tenant, notice: Notice) -> None:
+        """An Event in the tenant's first namespace, where its admins see it; one of that name is there only if it was told before."""
+        metadata = tenant.metadata
+        digest = hashlib.sha256(f"{metadata.uid}/{notice.key}".encode()).hexdigest()[:10]
+        reason = "BudgetExhausted" if notice.mark >= 100 else "BudgetNearlyExhausted"
+        namespace = next(iter(tenant.spec.namespaces), metadata.name)
+        name = f"{metadata.name}.budget-{digest}-{notice.crossing}"
+        await self._announcer.announce(
+            TENANTS, metadata, reason, notice.message, action="CountUsage", warning=True, name=name, namespace=namespace
+        )
+        event(log, "BudgetMarkCrossed", tenant=metadata.name, budget=notice.key, mark=notice.mark)
+
+    def _agree(self) -> bool:
+        return self.meter.agree({name: budgets_of(tenant) for name, tenant in self._known().items()})
+
+    def _count_again(self) -> None:
+        self._restarts = self._records.restarts
+        self.meter.clear()
+        self._tally.count_again()

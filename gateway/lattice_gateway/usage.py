@@ -1,0 +1,234 @@
+"""Usage and history for people: what each may see is found out here; records come from a cache, what no record holds from the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from lattice.accounting.answers import Unsettled
+from lattice.accounting.budgets import Budgets, budgets_of
+from lattice.accounting.charges import STATES, Charge
+from lattice.accounting.records import Page, Records, word
+from lattice.accounting.reports import DAY, MOST_DAYS, RATE_DAYS, Among, Asked, Reach, charges_since, history_report, usage_report
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import ALLOCATIONS, TENANTS, USAGE_RECORDS
+from lattice.units import parse_duration, parse_time
+from lattice.views import Tenant
+from lattice.views.usage import UsageRecord
+from lattice_gateway.identity import Identity
+from lattice_gateway.rights import ACTING_FOR_OTHERS, Action, Rights
+from lattice_gateway.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+USAGE: Final = "/usage"
+HISTORY: Final = "/history"
+DEFAULT_DAYS: Final = 30
+DEFAULT_ROWS: Final = 100
+MOST_ROWS: Final = 10_000
+CATCH_UP_SECONDS: Final = 2.0
+"""How long the cache of records may be behind what the scheduler has read."""
+_WHO: Final = ("tenant", "user", "project")
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """What a reader may see: the question as it is answered, and whose rows are read for it."""
+
+    asked: Asked
+    tenants: frozenset[str] | None
+    """None: all."""
+
+    def query(self, tenants: Iterable[str]) -> dict[str, str]:
+        """What the scheduler is asked for; these tenants as well."""
+        if self.tenants is None:
+            return {}
+        query = {"tenants": ",".join(sorted(self.tenants.union(tenants))), "user": self.asked.user}
+        return {key: value for key, value in query.items() if value}
+
+
+class UsageDesk:
+    """Answers `usage` and `history`; `informer` is run by whoever owns it."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, rights: Rights, scheduler: Scheduler) -> None:
+        self._records = Records()
+        self.informer: Informer[UsageRecord] = Informer(
+            cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record, freeze=True
+        )
+        self._cluster = cluster
+        self._clock = clock
+        self._rights = rights
+        self._scheduler = scheduler
+
+    async def usage(self, request: web.Request, identity: Identity) -> web.Response:
+        """Hours and budgets of whom the question names, as far as the reader may see them."""
+        asked = _asked(request.query, identity, ("days",))
+        days = _whole("days", request.query.get("days", ""), DEFAULT_DAYS, MOST_DAYS)
+        sight = await self._sight(identity, asked)
+        event(log, "UsageAsked", tenant=asked.tenant, user=identity.user)
+        now = self._clock.now()
+        budgets = await self._budgets(identity, sight)
+        begins = [now - days * DAY, now - RATE_DAYS * DAY, *(one.period.begin(now) for one in budgets.values())]
+        charges, incomplete, pages = await self._gather(sight, budgets)
+        reach = Reach(min(begins), None if sight.tenants is None else sight.tenants | budgets.keys(), sight.asked.user)
+
+        def answered() -> bytes:
+            found = charges_since(pages, charges, reach, now)
+            return msgspec.json.encode(usage_report(found, sight.asked, now - days * DAY, now, budgets, incomplete))
+
+        return _json(await asyncio.to_thread(answered))
+
+    async def history(self, request: web.Request, identity: Identity) -> web.Response:
+        """What ran, how long, how it ended: the reader's own work, or that of others as far as he may name them."""
+        asked = _asked(request.query, identity, ("since", "until", "state", "limit"))
+        now = self._clock.now()
+        among = _among(request.query, now)
+        sight = await self._sight(identity, asked)
+        if not sight.asked.names and not sight.asked.user:
+            own = Asked(identity.user, asked.tenant, identity.user, asked.project)
+            sight = _Sight(own, frozenset())
+        event(log, "HistoryAsked", tenant=asked.tenant, user=identity.user)
+        charges, incomplete, pages = await self._gather(sight)
+        reach = Reach(among.since, sight.tenants, sight.asked.user)
+
+        def answered() -> bytes:
+            return msgspec.json.encode(history_report(charges_since(pages, charges, reach, now), sight.asked, among, now, incomplete))
+
+        return _json(await asyncio.to_thread(answered))
+
+    # -- who may see what -----------------------------------------------------------------------------
+
+    async def _sight(self, identity: Identity, asked: Asked) -> _Sight:
+        """Own work, or as much of others as the reader's rights allow; Denied where that is not what is asked for."""
+        everything = await self._rights.may(identity, Action("list", ALLOCATIONS.plural, ""))
+        names = everything or bool(asked.tenant and await self._acts_for(identity, asked.tenant))
+        asked = Asked(asked.reader, asked.tenant, asked.user, asked.project, names)
+        if names:
+            return _Sight(asked, frozenset({asked.tenant}) if asked.tenant else None)
+        if asked.user and asked.user != identity.user:
+            of = f'tenant "{asked.tenant}"' if asked.tenant else "all tenants: name one with --tenant"
+            raise Denied(
+                f'the usage of user "{asked.user}" is read by that user and by admins of the tenant; "{identity.user}" is no admin of {of}',
+                reason="UsageForbidden",
+            )
+        if asked.user or not asked.tenant:
+            own = Asked(identity.user, asked.tenant, identity.user, asked.project)
+            return _Sight(own, frozenset())
+        if not await self._is_member(identity, asked.tenant):
+            raise Denied(
+                f'"{identity.user}" may not read the usage of tenant "{asked.tenant}": its members may; ask an admin of the tenant',
+                reason="UsageForbidden",
+            )
+        return _Sight(asked, frozenset({asked.tenant}))
+
+    async def _acts_for(self, identity: Identity, tenant: str) -> bool:
+        for verb in ACTING_FOR_OTHERS:
+            if await self._rights.may(identity, Action(verb, TENANTS.plural, tenant)):
+                return True
+        return False
+
+    async def _is_member(self, identity: Identity, tenant: str) -> bool:
+        return await self._rights.may(identity, Action("get", TENANTS.plural, tenant))
+
+    async def _budgets(self, identity: Identity, sight: _Sight) -> dict[str, Budgets]:
+        """The budgets of the tenants in sight; of own work: of the tenants that it is charged to."""
+        if sight.tenants is None:
+            listing = await self._cluster.list(TENANTS, type=Tenant)
+            return {tenant.metadata.name: budgets_of(tenant) for tenant in listing.items}
+        names = set(sight.tenants)
+        if not names and sight.asked.tenant:
+            names = {sight.asked.tenant}
+        elif not names:
+            mark = f" {word(sight.asked.user)} "
+            charges, _, pages = await self._gather(sight)
+            names = {charge.tenant for charge in charges} | {page.tenant for page in pages if mark in page.text}
+        found = {}
+        for name in sorted(names):
+            if name in sight.tenants or await self._is_member(identity, name):
+                try:
+                    found[name] = budgets_of(await self._cluster.get(TENANTS, name, type=Tenant))
+                except NotFound:
+                    continue
+        return found
+
+    # -- what there is --------------------------------------------------------------------------------
+
+    async def _gather(self, sight: _Sight, tenants: Iterable[str] = ()) -> tuple[list[Charge], str, list[Page]]:
+        """What no record holds, what is missing, and the records: read after the scheduler's answer, so that nothing falls between."""
+        if not self.informer.synced.is_set():
+            raise Retry("the usage records have not been read yet: try again in a second", reason="NotReadYet", after_seconds=1.0)
+        charges: list[Charge] = []
+        incomplete = ""
+        try:
+            found = msgspec.json.decode(await self._scheduler.ask("GET", ("v1", "unsettled"), sight.query(tenants)), type=Unsettled)
+        except Retry as error:
+            incomplete = f"what runs now and what has just ended is missing: {error.message}"
+        else:
+            charges = found.charges
+            await self._catch_up(int(found.version))
+        return charges, incomplete, list(self._records.pages.values())
+
+    async def _catch_up(self, version: int) -> None:
+        """Wait until the cache holds what the scheduler had read."""
+        until = self._clock.monotonic() + CATCH_UP_SECONDS
+        while int(self._records.version) < version and self._clock.monotonic() < until:
+            await self._clock.sleep(0.02)
+
+    def _on_record(self, change: Change[UsageRecord]) -> None:
+        if change.new is not None:
+            self._records.put(change.new)
+        else:
+            self._records.drop(change.key)
+
+
+def _asked(query: Mapping[str, str], identity: Identity, more: tuple[str, ...]) -> Asked:
+    known = (*_WHO, *more)
+    unknown = sorted(set(query) - set(known))
+    if unknown:
+        raise Rejected(f"the parameter {unknown[0]} is not known; known are {', '.join(known)}", reason="ParameterInvalid")
+    user = query.get("user", "")
+    return Asked(identity.user, query.get("tenant", ""), identity.user if user == "me" else user, query.get("project", ""))
+
+
+def _among(query: Mapping[str, str], now: float) -> Among:
+    since, until = _moment("since", query.get("since", ""), now, now - RATE_DAYS * DAY), _moment("until", query.get("until", ""), now, now)
+    states = frozenset(state for state in query.get("state", "").split(",") if state)
+    unknown = sorted(states - set(STATES))
+    if unknown:
+        raise Rejected(f"the parameter state is {unknown[0]!r}: one or more of {', '.join(STATES)}", reason="ParameterInvalid")
+    if until < since:
+        raise Rejected("the parameter until lies before since", reason="ParameterInvalid", fields=("until",))
+    return Among(since, until, states, _whole("limit", query.get("limit", ""), DEFAULT_ROWS, MOST_ROWS))
+
+
+def _moment(name: str, text: str, now: float, absent: float) -> float:
+    """A time, or how long ago as a duration."""
+    if not text:
+        return absent
+    read: Callable[[str], float] = (lambda given: now - parse_duration(given)) if text[-1] in "smhd" else parse_time
+    try:
+        return read(text)
+    except LatticeError as error:
+        raise Rejected(f"the parameter {name}: {error.message}", reason="ParameterInvalid", fields=(name,)) from error
+
+
+def _whole(name: str, text: str, absent: int, most: int) -> int:
+    if not text:
+        return absent
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+        raise Rejected(f"the parameter {name} is {text!r}: a whole number from 1 to {most}", reason="ParameterInvalid", fields=(name,))
+    return int(text)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

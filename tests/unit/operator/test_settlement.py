@@ -1,0 +1,139 @@
+"""Settlement against an API server in memory: ten thousand allocations, leaders killed at any point, answers lost, objects deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from lattice.accounting.records import Records
+from lattice.daemon.clock import ManualClock
+from lattice.errors import Retry, Stale
+from lattice.kube.fake import FakeCluster
+from lattice.kube.informer import Informer
+from lattice.kube.resources import ALLOCATIONS, USAGE_RECORDS
+from lattice.views import Allocation
+from lattice.views.usage import UsageRecord
+from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.settlement import Settlement
+from tests.unit.accounting.lives import Life, live
+
+START = 1_790_000_000
+
+
+class Site:
+    """A cluster in memory and one leader after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.roll = Random(seed)
+        self.clock = ManualClock(START + 10_000_000)
+        self.cluster = FakeCluster(self.clock)
+
+    async def show(self, life: Life) -> None:
+        """The object as its life has left it."""
+        metadata = {key: value for key, value in life.obj["metadata"].items() if key not in ("resourceVersion", "namespace")}
+        body: dict[str, Any] = {"metadata": metadata, "spec": life.obj["spec"]}
+        made = await self.cluster.create(ALLOCATIONS, body, life.tenant)
+        life.obj["metadata"] = made["metadata"]
+        await self.cluster.patch(ALLOCATIONS, metadata["name"], {"status": life.obj["status"]}, life.tenant, subresource="status")
+
+    async def lead(self, seconds: float) -> Settlement:
+        """A leader that is killed after so many seconds."""
+        informer: Informer[Allocation] = Informer(
+            self.cluster, ALLOCATIONS, type=Allocation, clock=self.clock, on_change=lambda change: settlement.on_allocation(change)
+        )
+        settlement = Settlement(self.cluster, self.clock, informer.objects, OperatorMetrics())
+        tasks = [asyncio.ensure_future(work()) for work in (informer.run, settlement.informer.run, settlement.run)]
+        await self.clock.run_for(seconds)
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks)
+        return settlement
+
+    def records(self) -> Records:
+        """What stands on the server, read from the start."""
+        records = Records()
+        for obj in self.cluster.snapshot(USAGE_RECORDS).values():
+            records.put(msgspec.convert(obj, UsageRecord))
+        records.validate()
+        return records
+
+
+def sums(lives: list[Life]) -> tuple[int, int]:
+    return sum(life.node_seconds for life in lives), sum(life.gpu_seconds for life in lives)
+
+
+def recorded(records: Records) -> tuple[int, int]:
+    rows = list(records.all_rows())
+    return sum(row.node_seconds for row in rows), sum(row.gpu_seconds for row in rows)
+
+
+async def test_hours_of_ten_thousand_allocations_equal_an_independent_sum_whoever_is_killed_when() -> None:
+    site = Site(1)
+    models = [live(number, site.roll, START + site.roll.randint(0, 90) * 86400) for number in range(500)]
+    lives = [model.again(number) for number, model in enumerate(models * 20, 1)]
+    for chunk in range(0, len(lives), 2500):
+        for life in lives[chunk : chunk + 2500]:
+            await site.show(life)
+        site.cluster.fail(Retry("busy", reason="Busy"), resource=USAGE_RECORDS, times=site.roll.randint(0, 2))
+        site.cluster.lose_answer("create", USAGE_RECORDS)
+        site.cluster.lose_answer("patch", USAGE_RECORDS)
+        await site.lead(site.roll.choice((0.5, 5.5, 6.0, 7.0)))
+    await site.lead(300.0)
+    records = site.records()
+    assert recorded(records) == sums(lives)
+    assert sum(row.attempt - row.first + 1 for row in records.all_rows() if row.attempt) == sum(life.attempts for life in lives) + len(
+        [life for life in lives if life.attempts and life.cancelled]
+    )
+    assert len(records.pages) < 10_000 / 50
+
+
+async def test_two_leaders_at_once_write_each_attempt_once() -> None:
+    site = Site(2)
+    lives = [live(number, site.roll, START) for number in range(1, 61)]
+    for life in lives:
+        await site.show(life)
+    for _ in range(3):
+        await asyncio.gather(site.lead(7.0), site.lead(6.0))
+    assert recorded(site.records()) == sums(lives)
+
+
+async def test_many_ends_share_a_write_and_nothing_is_written_twice() -> None:
+    site = Site(3)
+    lives = [live(number, site.roll, START, most=9) for number in range(1, 201)]
+    for life in lives:
+        await site.show(life)
+    site.cluster.written.clear()
+    await site.lead(30.0)
+    written = len(site.cluster.writes(USAGE_RECORDS))
+    months = {(page.tenant, page.month) for page in site.records().pages.values()}
+    assert written <= 2 * len(site.records().pages)
+    assert len(months) <= written
+    await site.lead(30.0)
+    assert len(site.cluster.writes(USAGE_RECORDS)) == written
+
+
+async def test_a_final_allocation_is_settled_only_once_its_rows_are_acknowledged() -> None:
+    site = Site(4)
+    life = live(1, site.roll, START)
+    await site.show(life)
+    site.cluster.fail(Stale("changed", reason="Conflict"), resource=USAGE_RECORDS, verb="create", times=100)
+    assert not (await site.lead(8.0)).is_settled(life.view)
+    site.cluster.heal()
+    assert (await site.lead(8.0)).is_settled(life.view)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_what_is_being_deleted_is_settled_within_two_seconds_other_work_waits_for_company(deleted: bool) -> None:
+    site = Site(5)
+    life = live(1, site.roll, START)
+    await site.show(life)
+    if deleted:
+        await site.cluster.delete(ALLOCATIONS, "job-1", life.tenant)
+    await site.lead(2.5)
+    assert bool(site.cluster.writes(USAGE_RECORDS)) is deleted
