@@ -14,6 +14,7 @@ import msgspec
 
 from lattice.errors import NotFound
 from lattice.quota.forest import DEFAULT
+from lattice.quota.gates import Blocked
 from lattice.scheduling.exhaustion import budget
 from lattice.scheduling.gates import admission, hard_quota, own_wishes, vcluster_limits
 from lattice.scheduling.outcomes import Waiting
@@ -83,16 +84,23 @@ def explain_gates(situation: Situation, uid: str, reader: Reader) -> QuotaExplan
 
 
 def _subject(situation: Situation, uid: str) -> Subject:
-    elastic = situation.scene.elastic
     candidate = situation.candidates.get(uid)
     if candidate is not None:
-        place = Place(elastic.forest, candidate.quota or DEFAULT, elastic.asked(candidate)) if elastic is not None else None
-        return Subject(candidate, candidate.minimum, 1, place)
+        return Subject(candidate, candidate.minimum, 1, _waiting_place(situation, candidate))
     holder = situation.holders.get(uid)
     if holder is not None:
+        elastic = situation.scene.elastic
         place = Place(elastic.forest, holder.quota or DEFAULT, elastic.holding(uid)) if elastic is not None else None
         return Subject(holder, 0, 0, place)
     raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
+
+
+def _waiting_place(situation: Situation, candidate: Candidate) -> Place | None:
+    elastic = situation.scene.elastic
+    if elastic is None:
+        return None
+    share = elastic.share(candidate)
+    return Place(elastic.forest, candidate.quota or DEFAULT, elastic.asked(candidate), share if isinstance(share, Blocked) else None)
 
 
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
@@ -146,8 +154,8 @@ def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
     if place is None:
         return Gate(gate="QuotaTree", verdict=UNLIMITED, message="no ElasticQuota is declared")
     if found.candidate is None:
-        return holding_at(place.forest, place.leaf, place.amounts)
-    return waiting_at(place.forest, place.leaf, place.amounts, reader, non_preemptible=found.work.non_preemptible)
+        return holding_at(place)
+    return waiting_at(place, reader, non_preemptible=found.work.non_preemptible)
 
 
 def _vcluster(situation: Situation, found: Subject, reader: Reader) -> Gate:

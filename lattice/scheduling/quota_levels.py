@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from lattice.quota.forest import DEFAULT, Forest
 from lattice.quota.gates import Blocked
@@ -12,31 +14,44 @@ from lattice.scheduling.quota_answers import BLOCKS, PASSES, UNLIMITED, Borrower
 from lattice.scheduling.quota_view import sees_all
 from lattice.scheduling.readers import Reader
 
-MOST_BORROWERS = 12
+WAITS: Final = "waiting for quota share: "
+"""How the sentence begins, in the condition of the allocation too."""
+MOST_BORROWERS: Final = 12
 """Borrowers that are named one by one; the rest is summed up."""
 
 
 class Place(NamedTuple):
-    """Where an allocation stands in the quota tree: its group, and the amounts that are charged to it."""
+    """Where an allocation stands in the quota tree."""
 
     forest: Forest
     leaf: str
+    """Its group."""
     amounts: Mapping[str, int]
+    """What it is charged with: its nodes, or while it is pending the least of the plainest nodes that fit."""
+    blocked: Blocked | None = None
+    """While it is pending: what the tree says to it."""
 
 
-def waiting_at(forest: Forest, leaf: str, amounts: Mapping[str, int], reader: Reader, *, non_preemptible: bool) -> Gate:
-    """What the tree says to so much more at a leaf."""
-    blocked = forest.admits(leaf, amounts, non_preemptible=non_preemptible)
-    limits = [_compared(forest, one) for one in forest.gates(leaf, amounts, non_preemptible=non_preemptible)]
+def waiting_at(place: Place, reader: Reader, *, non_preemptible: bool) -> Gate:
+    """What the tree says to work that waits, level by level."""
+    compared = place.forest.gates(place.leaf, place.amounts, non_preemptible=non_preemptible)
+    limits, blocked = [_compared(place.forest, one) for one in compared], place.blocked
     if blocked is not None:
-        message = blocked.message_with_names() if sees_all(reader) else blocked.message
-        return Gate("QuotaTree", BLOCKS, False, blocked.reason, message, limits, _borrowers(blocked, reader))
-    return Gate(gate="QuotaTree", verdict=PASSES if limits else UNLIMITED, message="" if limits else unbound(leaf), limits=limits)
+        told = blocked.message_with_names() if sees_all(reader) else blocked.message
+        borrowers = _borrowers(blocked, reader)
+        message = f"{WAITS}{told}"
+        return Gate(gate="QuotaTree", verdict=BLOCKS, reason=blocked.reason, message=message, limits=limits, borrowers=borrowers)
+    message = "" if limits else unbound(place.leaf)
+    if any(one.blocks for one in limits):
+        limits = [msgspec.structs.replace(one, blocks=False) for one in limits]
+        message = "the plainest nodes that fit are beyond its share; others that fit are within it"
+    return Gate(gate="QuotaTree", verdict=PASSES if limits else UNLIMITED, message=message, limits=limits)
 
 
-def holding_at(forest: Forest, leaf: str, amounts: Mapping[str, int]) -> Gate:
-    """Where the groups of work that holds these amounts stand, itself included."""
-    limits = list(_levels(forest, leaf, amounts))
+def holding_at(place: Place) -> Gate:
+    """Where the groups of work that holds nodes stand, itself included."""
+    leaf = place.leaf
+    limits = list(_levels(place.forest, leaf, place.amounts))
     over = next((one for one in limits if one.used > one.limit), None)
     message = "" if limits else unbound(leaf)
     if over is not None:

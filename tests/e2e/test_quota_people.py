@@ -99,7 +99,7 @@ def alice_waits(control_plane: Instance, lab: Room, department: str, richard: Pe
 
 def test_the_owner_reads_which_level_of_the_tree_keeps_his_work_waiting(alice_waits: Person) -> None:
     said = alice_waits.lattice("why", "waits").stdout
-    assert 'WaitingForQuotaShare: quota "' in said
+    assert "WaitingForQuotaShare: waiting for quota share: quota" in said
     assert "`lattice quota explain " in said.splitlines()[-1]
     found = valid(alice_waits.lattice("quota", "explain", "waits", "-o", "json").stdout)
     assert (found["leaf"], [gate["gate"] for gate in found["gates"] if gate.get("first")]) == ("theory", ["QuotaTree"])

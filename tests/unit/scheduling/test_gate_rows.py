@@ -103,6 +103,8 @@ def test_the_quota_tree_shows_level_by_level_and_which_one_blocks() -> None:
     gate = next(gate for gate in found.gates if gate.gate == "QuotaTree")
     assert (gate.verdict, gate.reason, gate.first, found.leaf) == ("Blocks", "WaitingForQuotaShare", True, "theory")
     assert [(one.of, one.depth, one.blocks) for one in gate.limits] == [("theory", 1, True), ("physics", 0, True)]
+    cycle = list(decide(situation.scene, "hpc", situation.candidates.values(), NOW))
+    assert [(one.reason, one.message) for one in cycle if isinstance(one, Waiting)] == [(gate.reason, gate.message)]
     above = gate.limits[1]
     assert (above.name, above.used, above.requested, above.limit, above.request, above.min) == ("max", 3, 4, 6, 9, 6)
     assert MARK not in msgspec.json.encode(found).decode()
