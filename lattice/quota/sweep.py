@@ -191,7 +191,7 @@ def _fill(rows: _Rows, shares: Ints) -> list[int]:
 def _pour(rows: _Rows) -> tuple[Ints, Marks]:
     """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure."""
     full, left, power = _search(rows)
-    broken = np.minimum(left, power) <= 0
+    broken = np.zeros(len(left), dtype=np.bool_)
     for _ in range(_CHECKS):
         rest = ~full
         quotient, remainder = _proportion(rows.weights * rest, left[:, None], power[:, None])
@@ -208,8 +208,9 @@ def _pour(rows: _Rows) -> tuple[Ints, Marks]:
         power = rows.power - _dot(rows.weights, full)
         broken |= np.minimum(left, power) <= 0
         power = np.maximum(power, 1)
-    gain = quotient + rows.needs * full  # the quotient of those who are full is 0
-    return gain + _largest(remainder, rows.pool - _add(gain, axis=1), rows.places), failed
+    quotient += rows.needs * full  # it is 0 for those who are full
+    quotient += _largest(remainder, rows.pool - _add(quotient, axis=1), rows.places)
+    return quotient, failed
 
 
 def _search(rows: _Rows) -> tuple[Marks, Ints, Ints]:
@@ -254,20 +255,21 @@ def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
     return quotient, remainder
 
 
-def _largest(remainders: Ints, units: Ints, places: Ints) -> Ints:
-    """One unit for each of the largest remainders of a row, as many as it has units, fewer than places; the first of equals first."""
+def _largest(remainders: Ints, units: Ints, places: Ints) -> Marks:
+    """Who gets one unit: the largest remainders of a row, as many as it has units, fewer than places; the first of equals first."""
     rows, width = remainders.shape
     if width * LIGHT < FITS * 2 or int(remainders.max()) * width < FITS:
-        ranked = np.empty((rows, width + 1), dtype=np.int64)
-        ranked[:, width] = LARGEST
-        ranked[:, :width] = remainders * width + places
-        bars = np.sort(ranked, axis=1).take(np.arange(rows) * (width + 1) + width - units, mode="clip")
-        extra: Ints = (ranked[:, :width] >= bars[:, None]).astype(np.int64)
-        return extra
+        ranked = np.full((rows, width + 1), LARGEST)
+        those = ranked[:, :width]
+        np.multiply(remainders, width, out=those)
+        those += places
+        least = (np.arange(1, rows + 1) * (width + 1) - 1) - units
+        chosen: Marks = those >= np.sort(ranked, axis=1).take(least, mode="clip")[:, None]
+        return chosen
     order = np.argsort(-remainders, axis=1, kind="stable")
-    extra = np.zeros_like(remainders)
-    np.put_along_axis(extra, order, (np.arange(width) < units[:, None]).astype(np.int64), axis=1)
-    return extra
+    chosen = np.zeros(remainders.shape, dtype=np.bool_)
+    np.put_along_axis(chosen, order, np.arange(width) < units[:, None], axis=1)
+    return chosen
 
 
 def _places(width: int) -> Ints:
