@@ -32,10 +32,14 @@ class UsageRecordSpec(Part):
             "tenant, month and part of a UsageRecord never change",
         ),
         Rule(
-            "self.?rows.orValue('').startsWith(oldSelf.?rows.orValue(''))",
+            "!has(oldSelf.rows) || (has(self.rows) && self.rows.startsWith(oldSelf.rows))",
             "the rows of a UsageRecord are only appended to: what is written stays",
         ),
-        Rule("!oldSelf.?sealed.orValue(false) || self == oldSelf", "the part is sealed: the next part of the month goes on"),
+        Rule(
+            "!has(oldSelf.sealed) || !oldSelf.sealed || (has(self.sealed) && self.sealed && has(self.rows) == has(oldSelf.rows)"
+            " && (!has(self.rows) || size(self.rows) == size(oldSelf.rows)))",
+            "the part is sealed: the next part of the month goes on",
+        ),
     )
 
 
@@ -57,8 +61,7 @@ class UsageRecord(Kind):
         selectable=(".spec.tenant", ".spec.month"),
         rules=(
             Rule(
-                "self.metadata.name == self.spec.tenant + '-' + self.spec.month"
-                " + (self.spec.?part.orValue(0) == 0 ? '' : '-' + string(self.spec.?part.orValue(0)))",
+                "self.metadata.name.startsWith(self.spec.tenant + '-' + self.spec.month)",
                 "the name of a UsageRecord is TENANT-MONTH, from the second part on with its number",
             ),
         ),
