@@ -9,6 +9,7 @@ score; other vclusters see them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from lattice.quota.gates import Blocked
@@ -43,20 +44,29 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
-    roster, rooms, kinds, scores = cycle.roster, cycle.rooms, cycle.lanes.kinds, cycle.scores
-    known, people, opens, numbers = roster.candidates, roster.people, roster.opens, roster.kinds
-    explained, promises = cycle.explainer.waiting, cycle.profile.promises
-    elastic, spent = cycle.elastic is not None, bool(scene.exhausted)
-    for place in cycle.order():
-        candidate = known[place]
-        score = scores[place] if explain else None
+    rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
+    explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
+    elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
+    moment = lanes.placed + profile.version
+    for candidate, number, person, opens, score in cycle.queue():
+        kind = kinds[number]
+        free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
+        # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
+        if (
+            kind is not None and kind.failed and free_to_go
+            and (nothing_else or not (cycle.reserves or cycle.inherited or (promises and candidate.uid in promises)))
+        ):  # fmt: skip
+            reason, message = kind.told if kind.told is not None and kind.told_at == moment else tell(candidate, kind)
+            yield Waiting(candidate, reason, message, None, score)
+            continue
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
-        if elastic or spent or opens[place] > now or rooms[people[place]] is not WIDE:
-            waiting = cycle.gate(candidate, people[place])
+        if not free_to_go:
+            waiting = cycle.gate(candidate, person)
             if waiting is not None:
                 yield cycle.gated(waiting, score)
                 continue
-        kind = (None if elastic else kinds[numbers[place]]) or cycle.kind(candidate, numbers[place])
+        if kind is None or elastic:
+            kind = cycle.kind(candidate, number)
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
         if cycle.strict and cycle.lanes.contested(kind.lane):
             yield cycle.behind(candidate, kind, score)
@@ -68,16 +78,19 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
                 yield explained(candidate, kind, score, cycle.keep(kind, promise))
                 continue
             cycle.take_back(candidate.uid)
-        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, people[place], retry=promise is not None)
+        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, person, retry=promise is not None)
         # 4. Newer work of a higher score overtakes the promises of those behind it.
         if counts is None and promise is None and cycle.inherited and cycle.drop_lower_promises(candidate, kind.lane):
-            counts = cycle.now(candidate, kind, people[place], retry=True)
+            counts = cycle.now(candidate, kind, person, retry=True)
         if counts is not None:
             waiting = cycle.over_share(candidate, counts) if elastic else None
-            yield cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
+            placed = cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
+            moment = lanes.placed + profile.version
+            yield placed
             continue
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
         reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.reserves else None
+        moment = lanes.placed + profile.version
         yield explained(candidate, kind, score, reserved)
     cycle.settle()
 
@@ -98,7 +111,8 @@ class _Cycle:
             self.elastic.ask(candidates, now)
         self.share = _ALL
         """What the quota tree leaves to the candidate that is looked at."""
-        self.scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
+        self._explain = explain
+        self._scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
         before = scene.promises.get(vcluster)
         kept, footing = scene.settled.pop(vcluster, (None, ()))
         if before:
@@ -111,9 +125,8 @@ class _Cycle:
         self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
-        self.rooms: list[Room | None] = [None] * len(roster.persons)
+        self.rooms = self._rooms()
         """What quota and limits leave to each person; None: to be found out."""
-        self._limitless = self.policy.limits == Limits()
         self._bounded: list[int] = []
         """Those persons of whose room what is placed takes something."""
         self._reserved = 0
@@ -125,13 +138,35 @@ class _Cycle:
         """Whether every promise of the last cycle holds as it did."""
         self.strict = self.strategy.strict
         """Whether nobody passes one that waits for nodes which he could use."""
+        self.gated_all = self.strict or self.elastic is not None or bool(scene.exhausted)
+        """Whether everybody has to pass every gate."""
         self.reserves = self.strict or self._depth > 0
         """Whether the next blocked one may hold a reservation, or keeps others off its nodes."""
 
-    def order(self) -> Sequence[int]:
-        """The places in the roster, in the order in which they are looked at."""
-        scores = self.scores
-        return self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
+    def queue(self) -> Iterator[tuple[Candidate, int, int, float, Score | None]]:
+        """The candidates in order: each with the numbers of its kind and its person, `opens`, and its score if it is asked for."""
+        roster, scores = self.roster, self._scores
+        totals: Sequence[float] = getattr(scores, "totals", None) or [score.total for score in scores]
+        order = self.strategy.order(totals)
+        columns = (map(column.__getitem__, order) for column in (roster.kinds, roster.people))
+        shown: Iterable[Score | None] = map(scores.__getitem__, order) if self._explain else repeat(None)
+        return zip(map(roster.candidates.__getitem__, order), *columns, map(roster.opens.__getitem__, order), shown, strict=False)
+
+    def only_nodes(self) -> bool:
+        """Whether nothing but nodes keeps anybody waiting, from the beginning of the cycle to its end."""
+        if self.gated_all or self.reserves or self.profile.promises:
+            return False
+        return all(left is WIDE for left in self.rooms) and max(self.roster.opens, default=0.0) <= self.instant
+
+    def _rooms(self) -> list[Room | None]:
+        """What quota and limits leave to each person, as far as nothing limits him."""
+        roster = self.roster
+        if self.policy.limits != Limits():
+            return [None] * len(roster.persons)
+        wide = {tenant for tenant in roster.tenants if boundless(self.scene, tenant)}
+        if len(wide) == len(roster.tenants):
+            return [WIDE] * len(roster.persons)
+        return [WIDE if tenant in wide else None for tenant, _ in roster.persons]
 
     def gate(self, candidate: Candidate, person: int) -> Waiting | None:
         """What blocks it whatever is free."""
@@ -149,13 +184,8 @@ class _Cycle:
 
     def _room(self, person: int) -> Room:
         """What quota and limits leave to a person."""
-        tenant, user = self.roster.persons[person]
-        if self._limitless and boundless(self.scene, tenant):
-            left = WIDE
-        else:
-            left = room(self.scene, self.policy, tenant, user)
-            self._bounded.append(person)
-        self.rooms[person] = left
+        left = self.rooms[person] = room(self.scene, self.policy, *self.roster.persons[person])
+        self._bounded.append(person)
         return left
 
     def gated(self, waiting: Waiting, score: Score | None) -> Waiting:

@@ -276,11 +276,7 @@ class Lane:
         if len(self.kinds) <= 1:
             return 0.0
         if self._pressures is None:
-            sizes: dict[str, dict[Hardware, int]] = {}
-            for bucket in self.pool.buckets:
-                alike = sizes.setdefault(bucket.key.fingerprint, {})
-                alike[bucket.key.hardware] = alike.get(bucket.key.hardware, 0) + bucket.usable
-            self._pressures = {name: self._mean(alike) for name, alike in sizes.items()}
+            self._pressures = {name: self._mean(alike) for name, alike in self.pool.mixture.items()}
         return self._pressures.get(fingerprint, 0.0)
 
     def _mean(self, sizes: Mapping[Hardware, int]) -> float:

@@ -138,14 +138,16 @@ class Machine:
         """`take` for the lowest free nodes of these buckets."""
         self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
+        watts = 0
         for bucket, count in counts:
             del bucket.free[:count]
-            self.watts += bucket.watts * count
+            watts += bucket.watts * count
             ends = bucket.ends
             ends[until] = ends.get(until, 0) + count
             bucket.version += 1
             for part, rank in bucket.counters:
                 part.note(rank, -count)
+        self.watts += watts
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:

@@ -231,29 +231,30 @@ def _fewest(sizes: Sequence[int], nodes: int) -> int:
     return 0
 
 
-def tight(part: Groups, nodes: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
-    """(group, nodes) with the fewest groups: best fit for one; else the closest neighbours, the largest first, the last best fit."""
-    one = part.holding(nodes)
-    if one is not None:
+def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
+    """(group, nodes) with so many groups, the fewest: best fit for one; else the closest neighbours, the largest first, the last best
+    fit."""
+    if groups == 1:
+        one = part.holding(nodes)
+        assert one is not None, "one group holds it"  # noqa: S101
         if usable is not None:
             _, _, one = min((count / usable(rank), count, rank) for count, rank in part.at_least(nodes))
         return [(one, nodes)]
-    groups = part.fewest(nodes)
     near = neighbours(part.line(), nodes, groups, nodes - part.largest(groups - 1))
     return fewest_first([(count, rank) for rank, count in near], nodes)
 
 
 def fewest_first(ordered: Sequence[tuple[int, int]], nodes: int) -> list[tuple[int, int]]:
-    """(name, nodes) from (count, name) ascending: the largest whole, then the smallest that holds the rest; ties by name."""
-    by_size = sorted(ordered, key=lambda entry: (-entry[0], entry[1]))
+    """(name, nodes) from (count, name): the largest whole, then the smallest that holds the rest; ties by name."""
+    by_size = sorted([(-count, name) for count, name in ordered])
     chosen: list[tuple[int, int]] = []
-    for place, (count, name) in enumerate(by_size):
-        if count >= nodes:
-            rest = by_size[place:]
-            _, name = min((size, name) for size, name in rest if size >= nodes)
-            return [*chosen, (name, nodes)]
-        chosen.append((name, count))
-        nodes -= count
+    for place, (less, name) in enumerate(by_size):
+        if less + nodes <= 0:
+            _, name = min([(-less, name) for less, name in by_size[place:] if less + nodes <= 0])
+            chosen.append((name, nodes))
+            return chosen
+        chosen.append((name, -less))
+        nodes += less
     return chosen
 
 

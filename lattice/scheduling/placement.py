@@ -103,7 +103,7 @@ def _merged(pool: Pool, nodes: int) -> Found:
 
 def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
     """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
-    shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, ask.usable)
+    shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
         return _inside(pool, found.fingerprints, *shares[0], prefer)
     return [entry for rank, count in shares for entry in _inside(pool, found.fingerprints, rank, count, prefer)]
@@ -141,7 +141,7 @@ def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> 
     first = {bucket.key.switch: bucket.order for bucket in reversed(buckets)}
     names = sorted(first, key=lambda name: first[name])
     sizes = {place: sum(pool.cap(one) for one in buckets if one.key.switch == name) for place, name in enumerate(names)}
-    for place, count in fewest_first(sorted((size, place) for place, size in sizes.items()), nodes):
+    for place, count in fewest_first([(size, place) for place, size in sizes.items()], nodes):
         left = count
         for bucket in sorted((one for one in buckets if one.key.switch == names[place]), key=prefer):
             part = min(left, pool.cap(bucket))

@@ -19,7 +19,21 @@ _MOST = 2_000
 class Pool:
     """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
 
-    __slots__ = ("_inside", "_machine", "_sizes", "_tally", "buckets", "by_group", "caps", "kinds", "members", "mixed", "parts", "whole")
+    __slots__ = (
+        "_inside",
+        "_machine",
+        "_mixture",
+        "_sizes",
+        "_tally",
+        "buckets",
+        "by_group",
+        "caps",
+        "kinds",
+        "members",
+        "mixed",
+        "parts",
+        "whole",
+    )
 
     whole: Groups
     parts: dict[str, Groups]
@@ -39,6 +53,7 @@ class Pool:
         """Whether nodes of several homes are among them."""
         self._inside: dict[tuple[int, frozenset[str] | None], tuple[list[Bucket], bool]] = {}
         self._tally, self._sizes = -1, (0, 0)
+        self._mixture: Mapping[str, Mapping[Hardware, int]] = {}
         if parts is None:
             self._count({bucket: len(bucket.free) for bucket in buckets})
             return
@@ -87,17 +102,32 @@ class Pool:
     @property
     def sizes(self) -> tuple[int, int]:
         """How many nodes there are, and how many of them are usable, free or not."""
-        tally = self._machine.tally
-        if self._tally != tally:
-            self._sizes = sum(len(bucket.members) for bucket in self.buckets), sum(bucket.usable for bucket in self.buckets)
-            self._tally = tally
+        self._weigh()
         return self._sizes
+
+    @property
+    def mixture(self) -> Mapping[str, Mapping[Hardware, int]]:
+        """How many usable nodes there are, free or not, by fingerprint and class."""
+        self._weigh()
+        return self._mixture
+
+    def _weigh(self) -> None:
+        tally = self._machine.tally
+        if self._tally == tally:
+            return
+        self._tally = tally
+        self._sizes = sum(len(bucket.members) for bucket in self.buckets), sum(bucket.usable for bucket in self.buckets)
+        mixture: dict[str, dict[Hardware, int]] = {}
+        for bucket in self.buckets:
+            alike = mixture.setdefault(bucket.key.fingerprint, {})
+            alike[bucket.key.hardware] = alike.get(bucket.key.hardware, 0) + bucket.usable
+        self._mixture = mixture
 
     def _like(self, caps: Mapping[Bucket, int]) -> Pool:
         pool = Pool.__new__(Pool)
         pool._machine, pool.buckets, pool.members, pool.by_group = self._machine, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
-        pool._tally, pool._sizes = self._tally, self._sizes
+        pool._tally, pool._sizes, pool._mixture = self._tally, self._sizes, self._mixture
         return pool
 
     def _count(self, counts: Mapping[Bucket, int]) -> None:

@@ -23,6 +23,7 @@ MOST_TRIED: Final = 8
 """Walltimes that are tried before a sentence names one."""
 
 Told = tuple[str, str]
+_SILENCE: Final[Told] = ("", "")
 
 
 class Explainer:
@@ -37,11 +38,8 @@ class Explainer:
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
-        lane, told = kind.lane, kind.told
-        moment = self._lanes.placed + self._profile.version
-        if told is None or kind.told_at != moment or lane.power_short:
-            told = self._tell(candidate, kind, moment)
-        reason, message = told
+        lane = kind.lane
+        reason, message = (kind.told if kind.told_at == self._lanes.placed + self._profile.version else None) or self.tell(candidate, kind)
         if promise is None:
             return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
@@ -61,16 +59,21 @@ class Explainer:
             told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
         return Waiting(candidate, *told, None, score)
 
-    def _tell(self, candidate: Candidate, kind: Kind, moment: int) -> Told:
-        """Why a candidate of this kind waits now; what was told before where nothing of it has changed."""
+    def tell(self, candidate: Candidate, kind: Kind) -> Told:
+        """Why a candidate of this kind waits now: kept in the kind until something is placed or promised, or power was short."""
         lane = kind.lane
-        free = lane.pool.whole.total
-        plain = not (candidate.reservation or lane.power_short or lane.borrows or self._policy.kind == SENSITIVE_RESERVATION)
-        few = free if plain and free < candidate.minimum else -1
-        told = kind.told if few >= 0 and kind.told_free == few else None
-        if told is None:
+        free, wanted = lane.pool.whole.total, candidate.minimum
+        if self._silent:
+            told = _SILENCE
+        elif free >= wanted or candidate.reservation or lane.power_short or lane.borrows or self._policy.kind == SENSITIVE_RESERVATION:
             told = self._reason(candidate, kind)
-        kind.told, kind.told_at, kind.told_free = None if lane.power_short else told, moment, few
+            free = -1
+        elif kind.told is not None and kind.told_free == free:
+            told = kind.told
+        else:
+            told = self._never(candidate, kind) or self._taken(lane, wanted, free) or self._short(candidate, lane)
+        kind.told, kind.told_free = told, free
+        kind.told_at = -1 if lane.power_short else self._lanes.placed + self._profile.version
         return told
 
     def _reason(self, candidate: Candidate, kind: Kind) -> Told:
@@ -91,8 +94,10 @@ class Explainer:
 
     def _too_few(self, candidate: Candidate, lane: Lane) -> Told | None:
         wanted = candidate.minimum
-        buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
         eligible, useful = lane.eligible, lane.usable
+        if useful >= wanted and not lane.borrows and lane.conformance != REQUIRED:
+            return None
+        buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
         if lane.borrows:
             eligible, useful = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
         equal = lane.conformance == REQUIRED and wanted > 1
@@ -165,6 +170,10 @@ class Explainer:
             others = self._profile.sharers(lane.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
             return "BehindHigherPriority", message
+        return self._taken(lane, wanted, free)
+
+    def _taken(self, lane: Lane, wanted: int, free: int) -> Told | None:
+        """Enough nodes were free when the cycle began."""
         before = lane.free_before
         if before >= wanted > free:
             message = f"needs {_nodes(wanted)}; {before} were free, and {before - free} of them went to work that comes first"

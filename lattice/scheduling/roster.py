@@ -32,6 +32,8 @@ class Roster:
         self.opens: list[float] = []
         """Until when its own wishes keep it waiting, seconds since the epoch; `NEVER`: it has to be looked at."""
         self.persons: list[tuple[str, str]] = []
+        self.tenants: set[str] = set()
+        """Of `persons`."""
         self.numbers = 0
         """How many numbers of kinds there are, in use or not."""
         self.asked: dict[Need, int] = {}
@@ -87,6 +89,7 @@ class Roster:
         if person is None:
             person = self._person_of[who] = len(self.persons)
             self.persons.append(who)
+            self.tenants.add(candidate.tenant)
         self._entered += 1
         entry = (candidate.submitted, candidate.key, candidate.uid, self._entered, candidate, kind, person, opens(candidate))
         self._known[candidate.uid] = entry
@@ -98,6 +101,7 @@ class Roster:
         self._examples.clear()
         self._person_of.clear()
         self.persons.clear()
+        self.tenants.clear()
         self.numbers = 0
 
 

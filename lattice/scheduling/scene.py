@@ -107,7 +107,7 @@ class Uses:
     people: dict[tuple[str, str], Use] = field(default_factory=dict)
     """By (tenant, user), in all vclusters, claims included."""
 
-    _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use]] = field(default_factory=dict)
+    _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
     """By (vcluster, tenant, user): where such a holder is counted."""
 
     def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
@@ -118,13 +118,9 @@ class Uses:
         if uses is None:
             uses = self._of[who] = (
                 _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
-                _use(self.people, (tenant, user)),
+                _use(self.people, (tenant, user)), _use(self.claimed, tenant),
             )  # fmt: skip
-        for use in uses:
-            use.nodes += nodes
-            use.running += sign
-        if claimed:
-            use = _use(self.claimed, tenant)
+        for use in uses if claimed else uses[:4]:
             use.nodes += nodes
             use.running += sign
         if holder.borrowed:
@@ -210,7 +206,12 @@ class Scene:
 
         `counts`: they are the lowest free ones of these buckets.
         """
-        self._put(claim_of(candidate, nodes, now, borrowed, self.start_allowance), claimed=True, counts=counts)
+        holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
+        if counts is None or holder.uid in self.holders:
+            self._put(holder, claimed=True)
+        else:
+            self.machine.take_free(nodes, _until(holder), counts)
+            self._add(holder, claimed=True)
 
     def drop_holder(self, uid: str) -> None:
         """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
@@ -269,7 +270,7 @@ class Scene:
             self.elastic.validate()
         self.pools.validate()
 
-    def _put(self, holder: Holder, *, claimed: bool = False, counts: Counts | None = None) -> None:
+    def _put(self, holder: Holder, *, claimed: bool = False) -> None:
         before = self.holders.get(holder.uid)
         planned = claimed
         if before is not None:
@@ -280,15 +281,14 @@ class Scene:
                 return
             planned = before.nodes == holder.nodes and _until(holder) <= _until(before)
             self.drop_holder(holder.uid)
-            counts = None
-        until = _until(holder)
-        if counts is None:
-            if not self.machine.taken.keys().isdisjoint(holder.nodes):
-                self._lose(holder)
-                planned = False
-            self.machine.take(holder.nodes, until, planned=planned)
-        else:
-            self.machine.take_free(holder.nodes, until, counts)
+        if not self.machine.taken.keys().isdisjoint(holder.nodes):
+            self._lose(holder)
+            planned = False
+        self.machine.take(holder.nodes, _until(holder), planned=planned)
+        self._add(holder, claimed=claimed)
+
+    def _add(self, holder: Holder, *, claimed: bool) -> None:
+        """Count one whose nodes are taken."""
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)

@@ -132,7 +132,7 @@ def test_parts_are_divided_as_asked(sizes: list[int], data: st.DataObject) -> No
     if not part.total:
         return
     nodes = data.draw(st.integers(1, part.total))
-    packed, wide = tight(part, nodes), spread(part, nodes)
+    packed, wide = tight(part, nodes, part.fewest(nodes)), spread(part, nodes)
     for shares in (packed, wide, fewest_first(part.ordered, nodes)):
         assert sum(count for _, count in shares) == nodes
         assert all(0 < count <= part.groups[rank] for rank, count in shares)
