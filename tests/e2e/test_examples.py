@@ -16,6 +16,8 @@ from tests.e2e.people import Person, person, reason
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SUBMITTED = ("06-batch-script.sh", "07-book-form.yaml")
 """Those that `lattice submit` takes; the others are applied with kubectl."""
+BY_ADMINISTRATORS = ("08-quota-tree.yaml", "09-koordinator.yaml")
+"""Tried by `test_quota_objects.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def me(control_plane: Instance) -> Person:
 
 
 def test_every_example_is_tried_here() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {*SUBMITTED, *(example.file for example in EXAMPLES)}
+    assert {path.name for path in FOLDER.iterdir()} == {*SUBMITTED, *BY_ADMINISTRATORS, *(example.file for example in EXAMPLES)}
 
 
 def test_the_demonstration_applies_the_first_examples_and_follows_them_to_their_ends(control_plane: Instance, me: Person) -> None:

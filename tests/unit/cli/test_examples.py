@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lattice.admission.quotas import KOORDINATORS, OURS, read_quota
+from lattice.quota.checks import Around, check_group
+from lattice.quota.declared import Declared
+from lattice.quota.gathering import gather
+
 from .conftest import Bench
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+QUOTAS = ("08-quota-tree.yaml", "09-koordinator.yaml")
+"""For administrators: they declare groups, and submit nothing."""
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in EXAMPLES.glob("*.yaml") if path.name not in QUOTAS))
 def test_an_example_is_accepted_without_a_cluster(bench: Bench, file: str) -> None:
     result = bench.run("submit", "--dry-run=client", "-f", str(EXAMPLES / file))
     assert (result.code, result.err) == (0, "")
@@ -31,4 +40,19 @@ def test_the_batch_script_becomes_what_slurm_would_run(bench: Bench) -> None:
 
 
 def test_there_is_an_example_of_each_end() -> None:
-    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == ["01", "02", "03", "04", "05", "06", "07"]
+    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == ["01", "02", "03", "04", "05", "06", "07", "08", "09"]
+
+
+def test_the_quota_trees_of_the_examples_are_sound_together() -> None:
+    declared = []
+    for file in QUOTAS:
+        for document in yaml.safe_load_all((EXAMPLES / file).read_text()):
+            read = read_quota(OURS if document["apiVersion"].startswith("lattice.dev/") else KOORDINATORS, document)
+            assert isinstance(read, Declared), read
+            declared.append(read)
+    gathered = gather(declared)
+    assert (gathered.left_out, len(gathered.groups)) == ((), 8)
+    others = {each.name: each for each in declared}
+    for each in declared:
+        around = Around({name: other for name, other in others.items() if name != each.name})
+        assert list(check_group(each, None, around)) == []
