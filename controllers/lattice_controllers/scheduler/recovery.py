@@ -1,7 +1,8 @@
 """A ledger that went back (etcd restored from an older snapshot), and its recovery.
 
 Each node's report carries the highest seq that it has seen. One report above the ledger's own seq: the leader
-commits and projects nothing, and says `LedgerWentBack` in the annotation `lattice.dev/condition` of the Ledger.
+commits and projects nothing, and reads the ledger. When another scheduler has taken it meanwhile, the report is of
+that one's plans, and this term ends; else the leader says `LedgerWentBack` in the annotation `lattice.dev/condition`.
 `lattice admin ledger recover` sets the annotation `lattice.dev/recover`; the leader then waits for every node
 that is not Down, enters what really runs, raises seq and the next number above all that was reported, and
 goes on. Nothing is killed before that; what nobody can place is answered with a stop row as usual.
@@ -24,8 +25,8 @@ from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeRepo
 from lattice.ledger.steps import DOWN
 from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
 from lattice.views.allocation import Allocation
-from lattice.views.meta import Metadata, View
-from lattice_controllers.scheduler.committer import NAME, Committer
+from lattice.views.ledger import Ledger
+from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 
@@ -35,12 +36,6 @@ ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
 POLL_SECONDS = 1.0
 SEQ_MARGIN = 1000
 WENT_BACK = "LedgerWentBack"
-
-
-class LedgerMetadata(View, frozen=True):
-    """The Ledger's metadata, for its annotations."""
-
-    metadata: Metadata
 
 
 class Recovery:
@@ -70,11 +65,13 @@ class Recovery:
         if committer.paused or seq <= max(self._loaded, self._sent(node)):
             return
         committer.paused = WENT_BACK
-        self._metrics.went_back.set(1)
-        event(log, "The ledger went back: nothing is committed or projected", node=node, seen=seq, ledger=committer.book.head.seq)
+        event(log, "A node has seen a later ledger: nothing is committed or projected", node=node, seen=seq, ledger=committer.book.head.seq)
 
     async def run(self, allocations: Callable[[], Iterable[Allocation]]) -> None:
-        """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger."""
+        """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
+
+        Raises Deposed when the later ledger is another scheduler's.
+        """
         while True:
             await self._clock.sleep(POLL_SECONDS)
             if not self.committer.paused:
@@ -84,7 +81,7 @@ class Recovery:
                 if asked and not self._missing():
                     await self._recover(self.committer, allocations())
             except Stale as error:
-                if error.reason == "Recovered":
+                if isinstance(error, Deposed) or error.reason == "Recovered":
                     raise
                 event(log, "Recovery has to wait", error=error)
             except LatticeError as error:
@@ -92,7 +89,11 @@ class Recovery:
 
     async def _asked(self) -> str:
         """The wish to recover, if it was given since the condition stands; keeps the condition current."""
-        ledger = await self._cluster.get(LEDGERS, NAME, type=LedgerMetadata)
+        ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
+        status, head = ledger.status, self.committer.book.head
+        if status is not None and (status.term, status.epoch) != (head.term, head.epoch):
+            raise Deposed("another scheduler has taken the ledger, and nodes have its plans", reason="Deposed")
+        self._metrics.went_back.set(1)
         annotations = ledger.metadata.annotations
         missing = self._missing()
         said = f"{WENT_BACK}: nodes have seen seq {self.highest}; restore etcd rightly, then `lattice admin ledger recover`"
@@ -101,6 +102,8 @@ class Recovery:
         if not self._asked_before or annotations.get(LEDGER_CONDITION) != said:  # a wish from before this was seen does not count
             wish = annotations.get(LEDGER_RECOVER) if self._asked_before else None
             await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: said, LEDGER_RECOVER: wish}}})
+            if not self._asked_before:
+                event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=head.seq)
             self._asked_before = True
             return ""
         return annotations.get(LEDGER_RECOVER, "")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from lattice.daemon.clock import SystemClock
+from lattice.daemon.clock import ManualClock, SystemClock
 from lattice.kube.fake import FakeCluster
+from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, apply_all
 from lattice.ledger.proposals import Accepted, Limits, Pool, Recover
 from lattice.ledger.reports import NodeReport, ReportRow
-from lattice_controllers.scheduler.committer import Committer
+from lattice.models.conditions import LEDGER_CONDITION
+from lattice.views.ledger import Ledger
+from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.recovery import Recovery, adoptions, displaced
@@ -55,6 +60,55 @@ def test_one_report_that_this_ledger_cannot_have_caused_stops_everything(seen: i
     nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
     Recovery(cluster, clock, nodes, committer, measured, loaded=32, sent=lambda _node: 35).newer_seen("a", seen)
     assert bool(committer.paused) is stops
+
+
+async def paused(seq: int) -> tuple[FakeCluster, Recovery, Committer]:
+    """A leader that has taken the ledger, and then heard of a node that has seen this seq."""
+    cluster, clock, measured = FakeCluster(SystemClock()), ManualClock(), SchedulerMetrics()
+    book, version = await take_over(cluster, iter(("term-a", "commit-a")).__next__, evidence=nothing)
+    committer = Committer(
+        cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None
+    )
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
+    recovery = Recovery(cluster, clock, nodes, committer, measured, loaded=0, sent=lambda _node: 0)
+    recovery.newer_seen("a", seq)
+    return cluster, recovery, committer
+
+
+async def nothing() -> str:
+    return ""
+
+
+async def told(cluster: FakeCluster) -> str:
+    ledger = await cluster.get(LEDGERS, "lattice", type=Ledger)
+    return ledger.metadata.annotations.get(LEDGER_CONDITION, "")
+
+
+async def looked(recovery: Recovery) -> BaseException | None:
+    """What ends the recovery within two looks, if anything does."""
+    clock = recovery._clock
+    assert isinstance(clock, ManualClock)
+    running = asyncio.ensure_future(recovery.run(list))
+    await clock.run_for(2.1)
+    if running.done():
+        return running.exception()
+    running.cancel()
+    return None
+
+
+async def test_a_robbed_leader_that_hears_of_its_successors_plans_ends_and_says_nothing_of_the_ledger() -> None:
+    cluster, recovery, committer = await paused(99)
+    await take_over(cluster, iter(("term-b", "commit-b")).__next__, evidence=nothing)
+    assert isinstance(await looked(recovery), Deposed)
+    assert await told(cluster) == ""
+    assert committer.paused, "it commits nothing until it ends"
+
+
+async def test_a_leader_whose_own_ledger_is_older_than_what_nodes_have_seen_says_so() -> None:
+    cluster, recovery, committer = await paused(99)
+    assert await looked(recovery) is None
+    assert (await told(cluster)).startswith("LedgerWentBack: nodes have seen seq 99")
+    assert committer.paused
 
 
 def test_an_older_attempt_that_still_runs_is_adopted_as_releasing() -> None:
