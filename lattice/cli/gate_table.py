@@ -66,7 +66,7 @@ def _gate(number: int, gate: Gate, width: int, color: bool) -> Iterator[str]:
         yield from (f"     {line}" for line in table(_LIMITS, rows, width=max(0, width - 5)))
     for one in gate.borrowers:
         who = one.name or plural(one.count, "other group")
-        yield f"     borrowed by {who}: {amount_text(one.resource, one.borrowed)} {one.resource}"
+        yield f"     {one.resource}: {amount_text(one.resource, one.borrowed)} borrowed by {who}"
 
 
 def _limit(one: Limit) -> list[str]:

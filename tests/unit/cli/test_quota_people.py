@@ -169,7 +169,7 @@ def test_explain_shows_every_gate_with_its_numbers_and_marks_the_first_that_bloc
     assert [line.split() for line in lines if line.lstrip().startswith("✗")] == [
         ["✗", "physics", "may", "use", "now", "nodes", "55", "4", "58", "40", "100", "80"]
     ]
-    assert "     borrowed by 2 other groups: 15 nodes" in lines
+    assert "     nodes: 15 borrowed by 2 other groups" in lines
     assert "  4 vcluster, borrowing: open; no limit is set" in lines
     assert lines[-1] == "Blocked first by quota tree: WaitingForQuotaShare"
 
