@@ -2,8 +2,8 @@
 
 `decide` takes what it places from the machine as it goes. It reads the scene and no clock, so that equal scenes and
 candidates give equal decisions. A blocked candidate may get a reservation (a `Promise`): work behind it starts only if that
-delays no promise. Promises last from cycle to cycle until they are kept, improved, or overtaken by newer work of a higher
-score; other vclusters see them.
+delays no promise. Promises last from cycle to cycle until they are kept, improved, or overtaken by work of a higher score
+that is newer, or that could start now but for them; other vclusters see them.
 """
 
 from __future__ import annotations
@@ -73,15 +73,18 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
             continue
         # 3. A place now that delays no promise; nothing is tried for one whose promise stands, and cannot be bettered.
         promise = promises.get(candidate.uid) if promises else None
+        overtakes = cycle.inherited and (promise is None or cycle.held_up(candidate, kind, promise))
         if promise is not None:
-            if cycle.stands(candidate, kind, promise):
+            if not overtakes and cycle.stands(candidate, kind, promise):
                 yield explained(candidate, kind, score, cycle.keep(kind, promise))
                 continue
             cycle.take_back(candidate.uid)
         counts = None if kind.failed and promise is None else cycle.now(candidate, kind, person, retry=promise is not None)
-        # 4. Newer work of a higher score overtakes the promises of those behind it.
-        if counts is None and promise is None and cycle.inherited and cycle.drop_lower_promises(candidate, kind.lane):
+        # 4. Work of a higher score overtakes the promises of those behind it: newer work, and what could start now but for them.
+        if counts is None and overtakes and cycle.drop_lower_promises(candidate, kind.lane):
             counts = cycle.now(candidate, kind, person, retry=True)
+            if counts is None and promise is not None:
+                cycle.give_back_promises()
         if counts is not None:
             waiting = cycle.over_share(candidate, counts) if elastic else None
             placed = cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
@@ -223,6 +226,13 @@ class _Cycle:
             return False
         return not self.profile.may_improve(promise, kind.lane.pool.members, kind.duration)
 
+    def held_up(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+        """Whether enough nodes are free for it now, and one behind it was promised some before it would be gone, and before its own."""
+        if kind.lane.pool.whole.total < candidate.minimum:
+            return False
+        before, promises = min(promise.start, self.instant + kind.duration), self.profile.promises
+        return any(promises[uid].start < before for uid in self.inherited if uid in promises)
+
     def keep(self, kind: Kind, promise: Promise) -> Promise:
         """It waits, and its promise stands."""
         kind.failed = True
@@ -250,6 +260,13 @@ class _Cycle:
         self.inherited.clear()
         self.lanes.forget_failures()
         return True
+
+    def give_back_promises(self) -> None:
+        """It could not start without them either: what those behind were promised stands again."""
+        for promise in self._dropped.values():
+            self.profile.add(promise)
+        self.inherited |= self._dropped.keys()
+        self._dropped.clear()
 
     def place(self, candidate: Candidate, lane: Lane, counts: Counts, score: Score | None) -> Placed:
         """Claim the nodes."""

@@ -83,12 +83,17 @@ class _Naive:
                 self.promises.pop(candidate.uid, None)
                 continue
             before = self.promises.pop(candidate.uid, None)
+            overtakes = before is None or self.held_up(candidate, before, inherited - {candidate.uid})
             counts = self.start(candidate)
-            if counts is None and before is None and inherited and self.exist(candidate):
+            if counts is None and overtakes and inherited and self.exist(candidate):
                 for uid in inherited & self.promises.keys():
                     dropped[uid] = self.promises.pop(uid)
                 inherited.clear()
                 counts = self.start(candidate)
+                if counts is None and before is not None:
+                    self.promises |= dropped
+                    inherited |= dropped.keys()
+                    dropped.clear()
             inherited.discard(candidate.uid)
             if counts is not None:
                 self.take(candidate, counts, answer)
@@ -102,6 +107,11 @@ class _Naive:
         return answer
 
     # -- questions ----------------------------------------------------------------------------------
+
+    def held_up(self, candidate: Candidate, promise: tuple[float, float, Counts], lower: set[str]) -> bool:
+        free = sum(facts.usable and facts.index not in self.held for facts in self.eligible(candidate.need))
+        before = min(promise[0], self.now + self.duration(candidate))
+        return free >= candidate.minimum and any(self.promises[uid][0] < before for uid in lower if uid in self.promises)
 
     def duration(self, candidate: Candidate) -> float:
         return NEVER if candidate.walltime is None else self.allowance + candidate.walltime + candidate.grace
