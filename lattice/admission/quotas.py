@@ -120,7 +120,7 @@ def judge_profile_change(old: Object, new: Object, facts: Facts) -> Iterator[Fin
 
 
 def fill_koordinator(obj: Object, facts: Facts) -> Object:
-    """A copy of a new ElasticQuota of Koordinator with what its own webhook fills in: parent, tree-id, shared-weight."""
+    """A copy of a new ElasticQuota of Koordinator with what its own webhook fills in: parent, tree-id, keys of shared-weight."""
     filled = copy.deepcopy(obj)
     declared = read_quota(KOORDINATORS, obj)
     if isinstance(declared, Refused) or declared.name == ROOT:
@@ -131,9 +131,17 @@ def fill_koordinator(obj: Object, facts: Facts) -> Object:
     above = {each.name: each for each in (facts.quotas or QuotaFacts()).declared}.get(declared.parent)
     if above is not None and above.tree_id:
         labels.setdefault(PREFIX + "tree-id", above.tree_id)
-    notes.setdefault(PREFIX + "shared-weight", json.dumps(part(obj, "spec").get("max") or {}, separators=(",", ":")))
+    notes[PREFIX + "shared-weight"] = _weights(notes.get(PREFIX + "shared-weight", ""), part(obj, "spec", "max"))
     metadata["labels"], metadata["annotations"] = labels, notes
     return filled
+
+
+def _weights(given: str, most: Object) -> str:
+    """The annotation as it was, where its keys are those of max; else aligned with them, what is missing taken from max."""
+    weights: Object = json.loads(given) if given else most
+    if given and weights.keys() == most.keys():
+        return given
+    return json.dumps({key: weights.get(key, amount) for key, amount in most.items()}, separators=(",", ":"))
 
 
 def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int] | None) -> int | None:

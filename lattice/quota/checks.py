@@ -92,7 +92,7 @@ def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[
 def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
     """R4: min is part of max and not above it; weights and lending limits are of resources that are managed."""
     del before, around
-    if not group.max:
+    if not group.max and group.source.group != KOORDINATOR:
         yield Wrong("MissingValue", "spec.max names no resource: the group would manage nothing", "spec.max", "write for example nodes: 16")
     for key, amount in group.min.items():
         if key not in group.max:
@@ -202,13 +202,13 @@ def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[
     if before is not None and (before.tree is None) != (group.tree is None) and (around.work or around.children(group.name)):
         sentence = f'"{group.name}" has groups below it or work, and would come into another tree with them'
         yield Wrong("InUse", sentence, "spec.tree", "make a new group with spec.tree, and move the others below it")
-    if before is not None and before.tree_id and group.tree_id != before.tree_id:
+    if before is not None and group.tree_id != before.tree_id:
         sentence = f'the tree-id of "{group.name}" is "{before.tree_id}", and cannot become "{group.tree_id}"'
         yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "make a new group in the other tree")
     near = [(around.others[group.parent], group)] if group.parent in around.others else []
     for above, below in (*near, *((group, child) for child in around.children(group.name))):
         theirs = below.source.group == KOORDINATOR and above.source.group in (KOORDINATOR, PROFILE)
-        if theirs and below.tree_id and above.tree_id != below.tree_id:
+        if theirs and above.tree_id != below.tree_id:
             sentence = f'the tree-id of "{below.name}" is "{below.tree_id}", and that of its parent "{above.name}" is "{above.tree_id}"'
             yield Wrong("TreeInvalid", sentence, _field(group, "tree-id"), "a group is in the tree of its parent")
 
@@ -229,11 +229,24 @@ def _resources(group: Declared, before: Declared | None, around: Around) -> Iter
                 f'max of "{has.name}" has {key}, and max of "{lacks.name}" has not: a group and those below it manage the same resources'
             )
             yield Wrong("ResourcesDiffer", sentence, "spec.max", f"add {key} to both, or to neither")
+        for key in sorted(key for key, amount in below.min.items() if amount and key not in above.min):
+            sentence = f'min of "{below.name}" has {key}, and min of its parent "{above.name}" has not'
+            yield Wrong("ResourcesDiffer", sentence, f"spec.min.{key}", f'add {key} to min of "{above.name}" first')
     if around.capacity is None or (before is not None and before.max.keys() == group.max.keys()):
         return
     for key in sorted(group.max.keys() - around.capacity.keys()):
         known = ", ".join(sorted(around.capacity)) or ", ".join(KNOWN)
         yield Odd(f"no node has {key}: the group gets nothing of it (nodes have {known})")
+
+
+def _keeps_keys(group: Declared, before: Declared | None) -> bool:
+    """Whether a change leaves the resources and the place of a group as they are."""
+    return (
+        before is not None
+        and before.max.keys() == group.max.keys()
+        and before.min.keys() == group.min.keys()
+        and before.parent == group.parent
+    )
 
 
 def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:

@@ -13,6 +13,7 @@ from lattice.admission.reasons import REFUSALS
 from lattice.cli import exits
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.elastic_quota import ElasticQuota
 from lattice.models.node import LatticeNode
 from lattice.models.reasons import (
     ADMINISTRATION_REASONS,
@@ -37,6 +38,7 @@ PAGES: Final[tuple[tuple[str, type[Kind]], ...]] = (
     ("tenant", Tenant),
     ("vcluster", VCluster),
     ("reservation", Reservation),
+    ("elasticquota", ElasticQuota),
     ("config", LatticeConfig),
     ("node", LatticeNode),
 )
