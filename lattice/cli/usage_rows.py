@@ -116,7 +116,9 @@ def _gauge(share: float) -> str:
 
 
 def _bars(days: Sequence[DayUse], color: bool) -> list[str]:
-    """A bar of node-hours for each day, or for each week where they are many."""
+    """A bar of node-hours for each day from the first one with any, or for each week where they are many."""
+    first = next((at for at, day in enumerate(days) if day.node_hours), len(days))
+    days = days[first:]
     step = 1 if len(days) <= MOST_BARS else 7
     grouped = [days[at : at + step] for at in range(0, len(days), step)]
     rows = [(group[0].day, sum(day.node_hours for day in group), sum(day.gpu_hours for day in group)) for group in grouped]
@@ -155,7 +157,9 @@ def _when(text: str | None) -> str:
 
 def _number(hours: float) -> str:
     """Hours with as many decimals as are worth reading."""
-    return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}" if hours else "0"
+    if hours >= 10:
+        return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}"
+    return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}" if hours else "0"
 
 
 def _painted(text: str, code: str) -> str:
