@@ -1,0 +1,105 @@
+"""Usage and history through the gateway: who may see whose hours, and what is asked wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.accounting.charges import Charge
+from lattice.accounting.records import rows_text
+from lattice.daemon.clock import SystemClock
+from lattice.kube.resources import TENANTS, USAGE_RECORDS
+from lattice.units import format_time
+from tests.build import uid
+from tests.unit.gateway.test_gateway import API, World, started
+
+
+def charge(number: int, user: str, now: float, tenant: str = "physics") -> Charge:
+    ended = int(now) - 3600
+    return Charge(
+        uid(number), 1, 1, number, tenant, tenant, f"job-{number}", "", user, "", "hpc", 2, 8, ended - 3600, ended - 3600, ended - 3600,
+        ended, "Completed", "Completed", 0, 7200, 28800, 5,
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A gateway with records of two tenants; no scheduler answers. alice is a member of physics, carol its admin, sam sees everything."""
+    clock = SystemClock()
+    async with started(tmp_path, clock) as made:
+        made.cluster.tokens |= {f"{user}-token": user for user in ("alice", "bob", "carol", "sam")}
+        made.cluster.grants |= {("alice", "get", "tenants", "physics"), ("bob", "get", "tenants", "physics"),
+                                ("carol", "get", "tenants", "physics"), ("carol", "manage", "tenants", "physics"),
+                                ("sam", "list", "allocations", "*")}  # fmt: skip
+        for tenant, charges in (
+            ("physics", [charge(1, "alice", clock.now()), charge(2, "bob", clock.now())]),
+            ("ml", [charge(3, "alice", clock.now(), "ml")]),
+        ):
+            month = format_time(charges[0].ended)[:7]
+            spec = {"tenant": tenant, "month": month, "part": 0, "rows": rows_text(charges)}
+            metadata = {"name": f"{tenant}-{month}"}
+            await made.cluster.create(USAGE_RECORDS, {"apiVersion": API, "kind": "UsageRecord", "metadata": metadata, "spec": spec})
+            budget = {"budget": {"nodeHours": 8}} if tenant == "physics" else {}
+            await made.cluster.create(TENANTS, {"apiVersion": API, "kind": "Tenant", "metadata": {"name": tenant}, "spec": budget})
+        async with asyncio.timeout(5):
+            while (await ask(made, "/v1/usage", "sam"))[1].get("attempts") != 3:
+                await asyncio.sleep(0.02)
+        yield made
+
+
+async def ask(world: World, path: str, user: str) -> tuple[int, dict[str, Any]]:
+    async with asyncio.timeout(20), world.get(path, user=user) as response:
+        return response.status, json.loads(await response.read())
+
+
+async def test_everybody_reads_his_own_hours_in_all_tenants(world: World) -> None:
+    status, found = await ask(world, "/v1/usage?user=me", "alice")
+    assert (status, found["schema"], found["nodeHours"]) == (200, "lattice.dev/usage/v1", 4.0)
+    assert {part["name"] for part in found["tenants"]} == {"physics", "ml"}
+    assert [(one["scope"], one["nodeHours"]["used"], one["fraction"]) for one in found["budgets"]] == [("Tenant", 4.0, 0.5)]
+    assert "what runs now and what has just ended is missing" in found["incomplete"]
+
+
+async def test_a_member_reads_sums_an_admin_names_and_a_stranger_nothing(world: World) -> None:
+    _, member = await ask(world, "/v1/usage?tenant=physics", "alice")
+    assert (member["nodeHours"], {part["name"] for part in member["users"]}) == (4.0, {"alice", "others"})
+    _, chief = await ask(world, "/api/v1/usage?tenant=physics", "carol")
+    assert {part["name"] for part in chief["users"]} == {"alice", "bob"}
+    status, refused = await ask(world, "/v1/usage?tenant=ml", "bob")
+    assert (status, refused["reason"]) == (403, "UsageForbidden")
+    assert 'tenant "ml"' in refused["message"]
+    status, refused = await ask(world, "/v1/usage?tenant=physics&user=bob", "alice")
+    assert (status, refused["reason"]) == (403, "UsageForbidden")
+    _, everything = await ask(world, "/v1/usage", "sam")
+    assert everything["nodeHours"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "numbers"),
+    [
+        ("alice", "", {1, 3}), ("alice", "?tenant=physics", {1}), ("carol", "?tenant=physics", {1, 2}),
+        ("carol", "?tenant=physics&user=bob", {2}), ("sam", "", {1, 2, 3}), ("bob", "?state=Failed", set()), ("sam", "?until=3h", set()),
+    ],
+)  # fmt: skip
+async def test_history_holds_the_rows_that_the_reader_may_see(world: World, user: str, query: str, numbers: set[int]) -> None:
+    status, found = await ask(world, f"/v1/history{query}", user)
+    assert (status, {row["number"] for row in found["rows"]}) == (200, numbers), found
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("usage?month=1", "the parameter month is not known"), ("usage?days=0", "a whole number from 1 to 3650"),
+        ("history?state=Exploded", "the parameter state is 'Exploded'"), ("history?since=yesterday", "the parameter since"),
+        ("history?since=1d&until=2d", "until lies before since"), ("history?limit=100000", "from 1 to 10000"),
+    ],
+)  # fmt: skip
+async def test_what_is_asked_wrongly_is_named(world: World, query: str, says: str) -> None:
+    status, refused = await ask(world, f"/v1/{query}", "alice")
+    assert (status, refused["reason"]) == (400, "ParameterInvalid")
+    assert says in refused["message"]
