@@ -25,10 +25,11 @@ def charge_of(roll: Random) -> Charge:
     def number() -> int:
         return roll.choice((0, 1, 10, roll.getrandbits(53)))
 
+    words = [roll.choice(WORDS) for _ in range(7)]
     return Charge(
-        uid(roll.randrange(10**6)), roll.randrange(111), roll.randrange(111), number(), "physics", *(roll.choice(WORDS) for _ in range(6)),
-        *(number() for _ in range(6)), roll.choice(STATES), roll.choice(WORDS), roll.choice((None, 0, 255)), number(), number(),
-        roll.randrange(11),
+        uid(roll.randrange(10**6)), roll.randrange(111), roll.randrange(111), number(), "physics", words[0], words[1], words[2], words[3],
+        words[4], words[5], number(), number(), number(), number(), number(), number(), roll.choice(STATES), words[6],
+        roll.choice((None, 0, 255)), number(), number(), roll.randrange(11),
     )  # fmt: skip
 
 
