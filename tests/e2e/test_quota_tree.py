@@ -15,6 +15,7 @@ from lattice import errors
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, ELASTIC_QUOTAS, EVENTS, LEDGERS, NODES
 from lattice.ledger.format import rows_of
+from lattice.units import parse_time
 from lattice.views import Ledger
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
@@ -24,12 +25,14 @@ from tests.e2e.waiting import Seen, until
 
 INVENTORY = """\
 classes:
-  gh: {cpus: 72, memory: 512Gi, gpus: 4, gpu_type: GH200}
+  gh: {cpus: 72, memory: 512Gi, gpus: 4, gpuType: GH200}
 nodes:
   - {names: "ra[1-4]", class: gh, group: rack-a}
   - {names: "rb[1-4]", class: gh, group: rack-b}
 """
 DELAY, GRACE, CYCLE = 3.0, 2.0, 2.0
+SLACK = 4.0
+"""For a machine that has other things to do."""
 TEAMS = {"theory": ("science", 2), "lab": ("science", 1), "astro": ("science", 1), "train": ("ai", 2), "eval": ("ai", 1), "data": ("ai", 1)}
 """Team: its department and its guarantee, in nodes."""
 
@@ -129,7 +132,7 @@ def waits(me: Person, name: str, word: str, *, attempt: int = 0, within: float =
 
 
 def test_departments_lend_burst_and_get_back_what_is_theirs(site: Instance, root: BlockingCluster, teams: dict[str, Person]) -> None:
-    boss = person(site, "admin", "default")
+    boss = person(site, "admin", teams["theory"].namespace)
     theory, train, evaluation = teams["theory"], teams["train"], teams["eval"]
 
     # Theory bursts over all eight nodes: two are its own, two its department's, four the other department lends.
@@ -148,12 +151,10 @@ def test_departments_lend_burst_and_get_back_what_is_theirs(site: Instance, root
 
     # The owners return: train and eval ask for what is theirs.
     submitted = {f"burst-{number}": theory.get(f"burst-{number}")["status"]["submitTime"] for number in range(4)}
-    began = time.monotonic()
     submit(train, "model", 2)
     submit(evaluation, "score", 1)
     train.phase("model", "Running", within=DELAY + GRACE + CYCLE + 5)
     evaluation.phase("score", "Running", within=GRACE + CYCLE)
-    took = time.monotonic() - began
 
     def settled() -> bool:
         return all(nodes(root, name, "used") <= max(nodes(root, name, "runtime"), least) for name, (_, least) in TEAMS.items())
@@ -161,8 +162,7 @@ def test_departments_lend_burst_and_get_back_what_is_theirs(site: Instance, root
     until(settled, within=5, what="every group within its runtime")
     after = boss.lattice("quota", "tree").stdout
     assert before != after
-    assert nodes(root, "theory", "used") == 4
-    assert took < DELAY + GRACE + CYCLE + 5
+    until(lambda: nodes(root, "theory", "used") == 5, within=5, what="two bursts and the node that is left of the share of theory")
 
     # Two of the four were taken back; they wait again with their submission time, and have spent no requeue.
     states = {name: theory.get(name)["status"] for name in submitted}
@@ -174,8 +174,13 @@ def test_departments_lend_burst_and_get_back_what_is_theirs(site: Instance, root
     told = [each for each in root.list(EVENTS, theory.namespace).items if each["reason"].startswith("QuotaReclaim")]
     assert {each["regarding"]["name"] for each in told if each["reason"] == "QuotaReclaimed"} == set(reclaimed)
     assert {each["regarding"]["name"] for each in told if each["reason"] == "QuotaReclaimPending"} >= set(reclaimed)
+    times = {word: [parse_time(each["eventTime"]) for each in told if each["reason"] == word] for word in {each["reason"] for each in told}}
+    begun, stopped = min(times["QuotaReclaimPending"]), max(times["QuotaReclaimed"])
+    assert DELAY - 1 < stopped - begun < DELAY + 2 * CYCLE + SLACK
+    started = max(parse_time(found["startTime"]) for found in (train.get("model")["status"], evaluation.get("score")["status"]))
+    assert started - stopped < GRACE + CYCLE + SLACK
     shown = json.loads(boss.lattice("quota", "explain", f"{theory.namespace}/{reclaimed[0]}", "-o", "json").stdout)
-    assert next(gate["gate"] for gate in shown["gates"] if gate["first"]) == "QuotaTree"
+    assert next(gate["gate"] for gate in shown["gates"] if gate.get("first")) == "QuotaTree"
 
     # Draining a rack revokes nobody.
     for number in range(1, 5):

@@ -68,6 +68,10 @@ class Revocations:
         self._stopped = stopped
         self._overuse = OveruseClock()
         self._since: dict[str, str] = {}
+        self._due: dict[str, float] = {}
+        """When a group is due, should it stay over; monotonic."""
+        self._told: dict[str, tuple[set[str], str]] = {}
+        """By group: the uids whose owners were told, and what they were told."""
         self._blocked: dict[str, float] = {}
         """Since when pending work waits for its share, by uid; monotonic."""
 
@@ -81,7 +85,9 @@ class Revocations:
             await self._clock.sleep(SAMPLE_SECONDS)
             elastic = self._loop.scene.elastic
             if elastic is None:
-                self.over, self._overuse, self._since = {}, OveruseClock(), {}
+                self.over, self._overuse = {}, OveruseClock()
+                for kept in (self._since, self._due, self._told, self._blocked):
+                    kept.clear()
             elif not self._stopped():
                 await self.sample(elastic)
 
@@ -96,13 +102,17 @@ class Revocations:
         due: list[Overuse] = []
         for outcome in self._overuse.sample(found, now, delays):
             match outcome:
-                case Began(over):
-                    self._since[over.name] = format_time(self._clock.now())
-                    await self._announce(elastic, over, rules[over.tree])
+                case Began(over, at):
+                    self._since[over.name], self._due[over.name] = format_time(self._clock.now()), at
                 case Ended(name):
-                    self._since.pop(name, None)
-                case Due(over):
+                    del self._since[name], self._due[name]
+                    self._told.pop(name, None)
+                case Due(over, since):
+                    self._due[over.name] = since + delays[over.tree]
                     due.append(over)
+        for over in found:
+            if over not in due:
+                await self._announce(elastic, over, rules[over.tree])
         for tree in {over.tree for over in due}:
             if rules[tree].revocation == ON:
                 await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
@@ -111,16 +121,21 @@ class Revocations:
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
     async def _announce(self, elastic: Elastic, over: Overuse, rules: TreeRules) -> None:
-        """Tell the owners of what would be stopped first."""
-        if rules.revocation == OFF:
-            return
+        """Tell the owners of what would be stopped first, once each; whenever more is over than was told of."""
         text = _used(over)
+        known = self._told.setdefault(over.name, (set(), ""))
+        if rules.revocation == OFF or known[1] == text:
+            return
         event(log, "A group uses more than it may", quota=over.name, tree=over.tree, message=text, revocation=rules.revocation)
-        chosen = choose(elastic.forest, [over], self._holdings(elastic), rules.max_per_round)
-        when = f"in {format_duration(rules.delay_seconds)}, at {format_time(self._clock.now() + rules.delay_seconds)}"
+        self._told[over.name] = (known[0], text)
+        left = max(0.0, self._due[over.name] - self._clock.monotonic())
+        when = f"in {format_duration(round(left))}, at {format_time(self._clock.now() + left)}"
         then = f"if it stays so, this allocation is stopped {when}, and waits again" if rules.revocation == ON else "nothing is stopped"
-        for revoked in chosen.revoked:
-            await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
+        told = {uid for uids, _ in self._told.values() for uid in uids}
+        for revoked in choose(elastic.forest, [over], self._holdings(elastic), rules.max_per_round).revoked:
+            if revoked.holding.key not in told:
+                known[0].add(revoked.holding.key)
+                await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
 
     async def _take_back(self, elastic: Elastic, due: Sequence[Overuse], most: int) -> None:
         chosen = choose(elastic.forest, due, self._holdings(elastic), most)
