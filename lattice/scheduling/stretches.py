@@ -5,9 +5,9 @@ A group is known by its rank: its place in the order of names.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, compress, count, islice
 from operator import add, sub
 
 
@@ -55,9 +55,11 @@ def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[in
     place = _side_by_side(line, nodes, groups)
     if place is not None:
         return list(zip(line.ranks[place : place + groups], line.counts[place : place + groups], strict=True))
-    useful = [entry for entry in zip(line.ranks, line.counts, strict=True) if entry[1] >= least]
-    first, last = _between(useful, nodes, groups) if groups <= 3 else _stretch(useful, nodes, groups)
-    return [entry for entry in useful if first <= entry[0] <= last]
+    enough = list(map(least.__le__, line.counts))
+    ranks, counts = list(compress(line.ranks, enough)), list(compress(line.counts, enough))
+    first, last = _between(ranks, counts, nodes, groups) if groups <= 3 else _stretch(ranks, counts, nodes, groups)
+    inside = slice(bisect_left(ranks, first), bisect_right(ranks, last))
+    return list(zip(ranks[inside], counts[inside], strict=True))
 
 
 def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
@@ -69,48 +71,48 @@ def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
         reached = list(accumulate(counts, initial=0))
         sums = map(sub, reached[groups:], reached)
     closest = line.closest(groups)
-    for place, total in enumerate(sums):
-        if total >= nodes and ranks[place + groups - 1] - ranks[place] == closest:
+    for place in compress(count(), map(nodes.__le__, sums)):
+        if ranks[place + groups - 1] - ranks[place] == closest:
             return place
     return None
 
 
-def _between(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
+def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
     """The shortest stretch for two groups, its ends; or for three, its ends and the largest that lies between."""
-    ranks, counts = [rank for rank, _ in line], [count for _, count in line]
     step = min(map(sub, ranks[1:], ranks))
     inner = [0] * len(counts)
     best: tuple[int, int, int] | None = None
     for apart in range(groups - 1, len(counts)):
         if best is not None and best[0] < apart * step:
             break
+        sums = map(add, counts, islice(counts, apart, None))
         if groups == 3:
             inner = list(map(max, inner, islice(counts, apart - 1, None)))
-        for place, total in enumerate(map(add, map(add, counts, islice(counts, apart, None)), inner)):
-            if total >= nodes:
-                found = ranks[place + apart] - ranks[place], ranks[place], ranks[place + apart]
-                best = found if best is None or found < best else best
+            sums = map(add, sums, inner)
+        for place in compress(count(), map(nodes.__le__, sums)):
+            found = ranks[place + apart] - ranks[place], ranks[place], ranks[place + apart]
+            best = found if best is None or found < best else best
     assert best is not None, "all groups together hold it"  # noqa: S101
     return best[1], best[2]
 
 
-def _stretch(line: Sequence[tuple[int, int]], nodes: int, groups: int) -> tuple[int, int]:
+def _stretch(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
     """The shortest stretch in which so many groups hold so many."""
     best: tuple[int, int, int] | None = None
     inside: list[int] = []  # the counts of the stretch, ascending
     total, end = 0, 0
-    for rank, count in line:
-        while (len(inside) < groups or _top(inside, groups, total) < nodes) and end < len(line):
-            insort(inside, line[end][1])
-            total += line[end][1]
+    for rank, size in zip(ranks, counts, strict=True):
+        while (len(inside) < groups or _top(inside, groups, total) < nodes) and end < len(ranks):
+            insort(inside, counts[end])
+            total += counts[end]
             end += 1
         if len(inside) < groups or _top(inside, groups, total) < nodes:
             break
-        last = line[end - 1][0]
+        last = ranks[end - 1]
         if best is None or (last - rank, rank) < best[:2]:
             best = (last - rank, rank, last)
-        del inside[bisect_left(inside, count)]
-        total -= count
+        del inside[bisect_left(inside, size)]
+        total -= size
     assert best is not None, "all groups together hold it"  # noqa: S101
     return best[1], best[2]
 
