@@ -2,13 +2,15 @@
 
 The rule: among waiting jobs of one class the earlier one goes first, and a later one is placed before it only when
 the earlier does not fit. It does not fit either where enough nodes are free, and it would still hold them when one of the
-first `depth` of those before it is to have them (backfill): that is planned again here, from nodes and walltimes alone.
+first `depth` of those before it is to have them (backfill): that is planned again here, from nodes, walltimes and the
+allowance for starting alone.
 What is judged is each commit of the ledger, in its order: the jobs that it claims nodes for, and what was free when that
 was decided.
 
 The tolerance, so that no race is called a fault: free nodes are those after the commit before, less what that one
 gave back (the cycle may have decided before it), a job counts as waiting only from `grace_seconds` after it was seen,
-and it must have fitted whether running work is taken to end `SLACK_SECONDS` later or not.
+and it must have fitted by each of three beliefs about running work: it ends as it was claimed, `SLACK_SECONDS` later, or
+`START_ALLOWANCE` later where its start was not yet seen or has been for less than `NEWS_SECONDS`.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lattice.errors import Corrupt
+from lattice.scheduling.scene import START_ALLOWANCE
 
 SLACK_SECONDS = 2.0
-"""Between a claim and the start from which the scheduler counts the walltime, at most."""
+"""Between a claim and the start from which the scheduler counts the walltime, as a rule at most."""
+NEWS_SECONDS = 1.0
+"""How long the scheduler may be behind with what it knows of starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A job in the queue: its size, its class, what it is ordered by within the class, when it was first seen, and for how many
-    seconds it may hold its nodes (walltime and grace)."""
+    """A job in the queue: its size, its class, what it is ordered by within the class, when it was first seen, for how many
+    seconds it may hold its nodes (walltime and grace), and when its start was seen."""
 
     name: str
     nodes: int
@@ -33,6 +38,12 @@ class Queued:
     order: tuple[float, str]
     seen: float
     takes: float = 0.0
+    started: float | None = None
+
+    @property
+    def occupies(self) -> float:
+        """For how long nodes are planned for it, seconds."""
+        return START_ALLOWANCE + self.takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class _Machine:
 
     capacity: int
     held: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
     given_back: int = 0
     claimed: set[str] = field(default_factory=set)
 
@@ -81,7 +92,7 @@ class _Machine:
                 raise Corrupt(f"{name} was claimed a second time in seq {commit.seq}", reason="ClaimedTwice")
             self.claimed.add(name)
             self.held[name] = jobs[name].nodes
-            self.ends[name] = commit.at + jobs[name].takes
+            self.since[name] = commit.at
         self.given_back = 0
         for name in commit.released:
             if name not in self.held:
@@ -112,9 +123,9 @@ class _Outlook:
     def promise(self, job: Queued) -> None:
         """Take its nodes out from the earliest time at which it fits."""
         times = sorted({self.now, *(at for at, _ in self.changes if at > self.now)})
-        begin = next((time for time in times if self.free(time, job.takes) >= job.nodes), None)
+        begin = next((time for time in times if self.free(time, job.occupies) >= job.nodes), None)
         if begin is not None:
-            self.changes += [(begin, -job.nodes), (begin + job.takes, job.nodes)]
+            self.changes += [(begin, -job.nodes), (begin + job.occupies, job.nodes)]
 
 
 def passed_over(
@@ -146,19 +157,32 @@ def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_
         if not later or job.nodes > free or job.seen + grace_seconds > commit.at:
             continue
         before = sorted((other for other in waiting if _place(other) < _place(job) and other.seen <= commit.at), key=_place)
-        if all(_fits(job, before[:depth], first, machine, commit.at, slack) for slack in (0.0, SLACK_SECONDS)):
+        if all(_fits(job, before[:depth], first, machine, commit.at, ends) for ends in _beliefs(jobs, machine, commit.at)):
             found.append(PassedOver(job.name, later[0].name, commit.seq, job.nodes, free))
     return found
 
 
-def _fits(job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, slack: float) -> bool:
+def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[dict[str, float]]:
+    """When what holds nodes ends, as the scheduler may believe."""
+    claimed = {name: machine.since[name] + jobs[name].takes for name in machine.held}
+    fresh = {name for name in machine.held if (started := jobs[name].started) is None or started + NEWS_SECONDS > now}
+    return [
+        claimed,
+        {name: end + SLACK_SECONDS for name, end in claimed.items()},
+        {name: end + (START_ALLOWANCE if name in fresh else 0.0) for name, end in claimed.items()},
+    ]
+
+
+def _fits(
+    job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, ends: Mapping[str, float]
+) -> bool:
     """Whether a job that fits now also leaves those before it what they were promised."""
-    changes = [(now, machine.free()), *((max(now, machine.ends[name]) + slack, nodes) for name, nodes in machine.held.items())]
-    changes += [change for other in placed for change in ((now, -other.nodes), (now + other.takes + slack, other.nodes))]
+    changes = [(now, machine.free()), *((max(now, ends[name]), nodes) for name, nodes in machine.held.items())]
+    changes += [change for other in placed for change in ((now, -other.nodes), (now + other.occupies, other.nodes))]
     outlook = _Outlook(now, changes)
     for other in before:
         outlook.promise(other)
-    return outlook.free(now, job.takes) >= job.nodes
+    return outlook.free(now, job.occupies) >= job.nodes
 
 
 def _place(job: Queued) -> tuple[int, tuple[float, str]]:

@@ -147,7 +147,7 @@ def _queue(seen: Watching, jobs: Mapping[str, swf.Job], compression: float) -> l
         Queued(
             name, job.nodes, life.last.spec.lifecycle.preemption_class,
             (parse_time(life.last.metadata.creation_timestamp), life.last.metadata.key), life.seen,
-            job.walltime(compression) + parse_duration(life.last.spec.lifecycle.grace_period),
+            job.walltime(compression) + parse_duration(life.last.spec.lifecycle.grace_period), life.started,
         )
         for name, job in jobs.items()
         if (life := seen.lives.get(name)) is not None

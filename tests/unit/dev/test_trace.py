@@ -67,7 +67,7 @@ def test_too_few_jobs_are_said_with_their_number() -> None:
 
 
 def queued(name: str, nodes: int, *, order: float, job_class: int = 2, seen: float = 0.0, takes: float = 0.0) -> Queued:
-    return Queued(name, nodes, job_class, (order, name), seen, takes)
+    return Queued(name, nodes, job_class, (order, name), seen, takes, started=6.0)
 
 
 def judge(jobs: list[Queued], history: list[Commit], capacity: int = 10, depth: int = 0) -> list[PassedOver]:
@@ -89,7 +89,7 @@ def test_a_later_smaller_job_may_go_first_where_the_earlier_does_not_fit() -> No
 @pytest.mark.parametrize(
     ("takes", "depth", "found"),
     [
-        pytest.param(60.0, 1, [], id="it would hold what the wide one is promised at 100"),
+        pytest.param(60.0, 1, [], id="it would hold what the wide one is promised at 200"),
         pytest.param(60.0, 0, ["long"], id="nobody is promised anything"),
         pytest.param(30.0, 1, ["long"], id="it would be gone by then"),
         pytest.param(47.0, 1, [], id="whether it would be gone in time hangs on the tolerance"),
@@ -99,10 +99,10 @@ def test_a_job_that_fits_beside_a_promise_is_passed_over_only_if_it_would_be_gon
     takes: float, depth: int, found: list[str]
 ) -> None:
     jobs = [
-        queued("holder", 6, order=0, takes=95.0), queued("wide", 8, order=1, takes=50.0), queued("long", 3, order=2, takes=takes),
+        queued("holder", 6, order=0, takes=195.0), queued("wide", 8, order=1, takes=50.0), queued("long", 3, order=2, takes=takes),
         queued("short", 1, order=3, takes=10.0),
     ]  # fmt: skip
-    history = [Commit(1, 5.0, claimed=("holder",)), Commit(2, 54.0, claimed=("short",))]
+    history = [Commit(1, 5.0, claimed=("holder",)), Commit(2, 94.0, claimed=("short",))]
     assert [one.job for one in judge(jobs, history, depth=depth)] == found
 
 
