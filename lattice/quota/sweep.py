@@ -190,49 +190,54 @@ def _fill(rows: _Rows, shares: Ints) -> list[int]:
 
 def _pour(rows: _Rows) -> tuple[Ints, Marks]:
     """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure."""
-    full, left, power = _search(rows)
-    broken = np.zeros(len(left), dtype=np.bool_)
-    for _ in range(_CHECKS):
+    full, left, power, broken = _search(rows)
+    checks = 0
+    while True:
         rest = ~full
         quotient, remainder = _proportion(rows.weights * rest, left[:, None], power[:, None])
         lacking = rows.needs - quotient
+        checks += 1
         if not (lacking < rest).any():  # nobody of the rest has as much as he needs
-            failed = broken
             break
         more = rest & ((lacking < 0) | ((lacking == 0) & (remainder > 0)))
-        failed = broken | more.any(axis=1)
-        if not more.any():
+        late = more.any(axis=1)
+        if checks >= _CHECKS or not late.any():
+            broken |= late
             break
         full |= more
-        left = rows.pool - _dot(rows.needs, full)
-        power = rows.power - _dot(rows.weights, full)
-        broken |= np.minimum(left, power) <= 0
-        power = np.maximum(power, 1)
+        left, power = _left(rows, full)
+        broken |= power <= 0
     quotient += rows.needs * full  # it is 0 for those who are full
     quotient += _largest(remainder, rows.pool - _add(quotient, axis=1), rows.places)
-    return quotient, failed
+    return quotient, broken
 
 
-def _search(rows: _Rows) -> tuple[Marks, Ints, Ints]:
-    """Who has all he needs at the level, what is left for the others, and their weight; from any level, in a few steps.
+def _left(rows: _Rows, full: Marks) -> tuple[Ints, Ints]:
+    """What is left for those who are not full, and their weight."""
+    return rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
 
-    Who needs nothing has it at any level.
+
+def _search(rows: _Rows) -> tuple[Marks, Ints, Ints, Marks]:
+    """Who has all he needs at the level, and what `_left` says of it; and the rows in which the search came to no end.
+
+    From any level it takes a few steps. Who needs nothing has it at any level.
     """
     ratios = rows.needs / rows.ratings
     full = ratios <= rows.level[:, None]
-    for _ in range(_SEARCHES):
-        left, power = rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
+    searches = 0
+    while True:
+        left, power = _left(rows, full)
         high = np.minimum(left, power) <= 0  # the level was too high to start from
         if high.any():
             full = np.where(high[:, None], rows.needs == 0, full)
-            left, power = rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
-        level = left / power
-        now = ratios <= (level * _SURE)[:, None]
-        if (now == full).all():
-            break
+            left, power = _left(rows, full)
+        rows.level[:] = left / power
+        now: Marks = ratios <= (rows.level * _SURE)[:, None]
+        late: Marks = (now != full).any(axis=1)
+        searches += 1
+        if searches >= _SEARCHES or not late.any():
+            return full, left, power, late
         full = now
-    rows.level[:] = level
-    return full, left, power
 
 
 def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
