@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import LEASES
-from lattice.views import Lease
+from lattice.kube.resources import LEASES, LEDGERS
+from lattice.views import Lease, Ledger
 from lattice_dev import processes
 from lattice_dev.instance import Instance
 from lattice_dev.processes import ProcessId
@@ -55,8 +55,17 @@ def leader(cluster: BlockingCluster) -> int:
     return int(holder.split("-")[-2]) if holder else 0
 
 
+def epoch_of(cluster: BlockingCluster) -> int:
+    """How often the ledger was taken."""
+    status = cluster.get(LEDGERS, "lattice", type=Ledger).status
+    return status.epoch if status is not None else 0
+
+
 class Thief:
-    """Takes the Lease from whoever has it every few seconds, so that another of the schedulers gets it; never pauses all of them."""
+    """Takes the Lease from whoever has it every few seconds, so that another of the schedulers gets it; never pauses all of them.
+
+    Who gets it takes the ledger before it is robbed in turn.
+    """
 
     def __init__(self, connect: Callable[[], BlockingCluster], schedulers: Sequence[ProcessId], rng: random.Random) -> None:
         self.steals = self.pauses = 0
@@ -81,24 +90,29 @@ class Thief:
 
     def _run(self) -> None:
         with contextlib.closing(self._connect()) as cluster:
-            next_steal = time.monotonic() + self._rng.uniform(*STEAL_SECONDS)
-            while not self._ended.wait(0.02):
+            next_steal, epoch = time.monotonic() + self._rng.uniform(*STEAL_SECONDS), 0
+            while not self._ended.wait(0.05):
                 now = time.monotonic()
                 for process in [one for one, until in self._paused.items() if until <= now]:
                     processes.send(process, signal.SIGCONT)
                     del self._paused[process]
-                if now >= next_steal:
-                    with contextlib.suppress(*PASSING):
-                        self._steal(cluster, now)
-                    next_steal = now + self._rng.uniform(*STEAL_SECONDS)
+                if now < next_steal:
+                    continue
+                with contextlib.suppress(*PASSING):
+                    taken = epoch_of(cluster)
+                    if taken == epoch:
+                        continue  # nobody has taken the ledger since the last time: there is nothing to steal
+                    if self._steal(cluster, now):
+                        epoch, next_steal = taken, now + self._rng.uniform(*STEAL_SECONDS)
 
-    def _steal(self, cluster: BlockingCluster, now: float) -> None:
+    def _steal(self, cluster: BlockingCluster, now: float) -> bool:
         robbed = self._schedulers.get(leader(cluster))
         if robbed is None or robbed in self._paused:
-            return  # nobody has it, or who has it is paused already and keeps it until then
+            return False  # nobody has it, or who has it is paused already and keeps it until then
         if len(self._paused) < len(self._schedulers) - 1 and self._rng.random() < PAUSED_SHARE:
             processes.send(robbed, signal.SIGSTOP)
             self._paused[robbed] = now + self._rng.uniform(*PAUSE_SECONDS)
             self.pauses += 1
         cluster.patch(LEASES, LEASE, RELEASED, NAMESPACE)
         self.steals += 1
+        return True
