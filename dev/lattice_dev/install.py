@@ -122,7 +122,7 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
 
 def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
     for item in cluster.list(resources.CRDS).items:
-        conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", [])}
+        conditions = {c["type"]: c for c in item.get("status", {}).get("conditions") or []}
         name = item["metadata"]["name"]
         if name in names and conditions.get("Established", {}).get("status") != "True":
             refused = conditions.get("NamesAccepted", {})
