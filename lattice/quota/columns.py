@@ -151,19 +151,25 @@ class Columns:
         return True
 
     def _ask(self, base: int, i: int, more: int) -> None:
-        asked, limit = self.asked, self.limit
+        """Add to what is asked for, as far up as no max hides it.
+
+        Who has less than he asks for, before and after, changes nobody's share: his set stays as it is.
+        """
+        asked, limit, runtime = self.asked, self.limit, self.runtime
         while True:
             at = base + i
             asked[at] += more
             if not i:
                 return
             new = min(max(asked[at], self.kept[at]), self.most[at])
-            more = new - limit[at]
+            old = limit[at]
+            more = new - old
             if not more:
                 return
             limit[at] = new
             i = self.parent[i]
-            self.stale[i] = 1
+            if runtime[at] >= old or runtime[at] >= new:
+                self.stale[i] = 1
 
     def _climb(self, column: Column, base: int, i: int, more: int) -> None:
         column[base + i] += more
