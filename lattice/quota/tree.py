@@ -3,7 +3,7 @@
 Demand rises: a group's request, cut at its max, is its parent's demand, and a change stops where the cut hides it.
 Runtime falls: each sibling set divides its parent's runtime. A changed set is marked, and divided when somebody below
 it is asked for, so that one change and one question cost the path to the root and not the tree. The figures stand in
-columns (`lattice.quota.columns`), which are made again after a change of the groups.
+columns (`lattice.quota.columns`). The groups of a tree stay what they are: other groups are another tree.
 """
 
 from __future__ import annotations
@@ -58,37 +58,6 @@ class QuotaTree:
         """The built-in groups use another amount, which is not the tree's to divide."""
         self.options = replace(self.options, system_used=dict(system), default_used=dict(default))
         self._fill_root()
-
-    def group_added(self, group: Group) -> None:
-        """A group appeared; its parent must be there, and its name free."""
-        if group.name in self._groups or group.name in BUILT_IN:
-            raise Rejected(f'quota "{group.name}": the name is taken', reason="DuplicateName")
-        self._known(group.parent)
-        self._put(group)
-
-    def group_changed(self, group: Group) -> None:
-        """Limits, weight, lending, demand or parent of a group are others; it keeps its children."""
-        self._group(group.name)
-        self._known(group.parent)
-        if group.name in self._upwards(group.parent):
-            raise Rejected(f'quota "{group.name}": parent "{group.parent}" is below it, or is itself', reason="ParentCycle")
-        del self._children[self._groups[group.name].parent][group.name]
-        self._put(group)
-
-    def group_removed(self, name: str) -> None:
-        """A group went; one that has children stays."""
-        group = self._group(name)
-        if self._children[name]:
-            raise Rejected(f'quota "{name}" has {len(self._children[name])} children: remove or move them first', reason="HasChildren")
-        self._own.pop(name, None)
-        del self._groups[name], self._children[name], self._children[group.parent][name]
-        self._columns = None
-
-    def demand_changed(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources | None = None) -> None:
-        """The work bound to a group asks for and holds these amounts."""
-        own = self._demand(self._group(name))
-        fixed = own[2] if non_preemptible_used is None else non_preemptible_used
-        self.demand_added(name, *map(_difference, (request, used, fixed), own))
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
         """The work bound to a group asks for and holds so much more, or less where an amount is negative; never below nothing."""
@@ -261,10 +230,8 @@ class QuotaTree:
 
     def _put(self, group: Group) -> None:
         self._groups[group.name] = group
-        self._own.pop(group.name, None)
         self._children[group.parent][group.name] = None
-        self._children.setdefault(group.name, {})
-        self._columns = None
+        self._children[group.name] = {}
 
     def _known(self, name: str) -> None:
         if name != ROOT and name not in self._groups:
@@ -343,7 +310,3 @@ class QuotaTree:
 def _figures(columns: Columns, at: int) -> Figures:
     request = max(columns.asked[at], columns.kept[at])
     return Figures(columns.used[at], columns.fixed[at], request, columns.runtime[at], columns.least[at], columns.effective[at])
-
-
-def _difference(new: Resources, old: Resources) -> dict[str, int]:
-    return {key: new.get(key, 0) - old.get(key, 0) for key in (*new, *old)}

@@ -122,28 +122,18 @@ def test_any_sequence_of_events_leaves_what_a_tree_from_scratch_would_be() -> No
 
 
 def change(rng: random.Random, tree: QuotaTree, total: dict[str, int]) -> None:
-    names = tree.names()
     amounts = {key: rng.randint(0, amount) for key, amount in total.items()}
-    kind = rng.randint(0, 5) if names else 5
-    group = tree.group(rng.choice(names)) if names else Group("")
+    kind = rng.randint(0, 9)
     if kind == 0:
         tree.total_changed(amounts)
     elif kind == 1:
-        tree.built_in_used_changed(amounts, {})
+        tree.total_changed({"new": 3, **amounts})
     elif kind == 2:
-        tree.demand_changed(group.name, amounts, {key: amount // 2 for key, amount in amounts.items()})
-    elif kind == 3:
-        parent = rng.choice([ROOT, *names])
-        try:
-            tree.group_changed(replace(group, max=amounts, lends=rng.random() < 0.5, parent=parent))
-        except Rejected as error:
-            if error.reason != "ParentCycle":
-                raise
-    elif kind == 4:
-        if not any(tree.group(name).parent == group.name for name in names):
-            tree.group_removed(group.name)
+        tree.built_in_used_changed(amounts, {})
     else:
-        tree.group_added(Group(f"new{rng.random()}", parent=rng.choice([ROOT, *names]), max=amounts, request=amounts))
+        less = rng.choice((1, 1, -1))
+        parts = [{key: less * amount // by for key, amount in amounts.items()} for by in (1, 2, 4)]
+        tree.demand_added(rng.choice(tree.names()), *parts)
 
 
 def small() -> QuotaTree:
@@ -158,16 +148,16 @@ def small() -> QuotaTree:
 def test_the_owner_of_a_lent_min_gets_it_back_when_he_asks() -> None:
     tree = small()
     assert (tree.runtime("dept/a"), tree.runtime("dept/b")) == ({"nodes": 9}, {"nodes": 0})
-    tree.demand_changed("dept/b", {"nodes": 9}, {})
+    tree.demand_added("dept/b", {"nodes": 9}, {}, {})
     assert (tree.runtime("dept/a"), tree.runtime("dept/b"), tree.runtime("dept")) == ({"nodes": 5}, {"nodes": 5}, {"nodes": 10})
     tree.validate()
 
 
 def test_demand_that_a_ceiling_hides_changes_nothing_above_it() -> None:
     tree = small()
-    tree.demand_changed("dept/a", {"nodes": 10}, {})
+    tree.demand_added("dept/a", {"nodes": 1}, {}, {})
     before = tree.request(ROOT)
-    tree.demand_changed("dept/a", {"nodes": 4000}, {})
+    tree.demand_added("dept/a", {"nodes": 3990}, {}, {})
     assert tree.request(ROOT) == before == {"nodes": 10}
     tree.validate()
 
@@ -199,22 +189,25 @@ def test_a_chain_of_five_thousand_levels_is_divided() -> None:
     assert tree.runtime("g4999") == {"nodes": 7}
 
 
-def test_an_event_that_cannot_be_is_refused_and_changes_nothing() -> None:
+def test_demand_never_falls_below_nothing() -> None:
     tree = small()
-    with pytest.raises(Rejected, match="is below it, or is itself"):
-        tree.group_changed(replace(tree.group("dept"), parent="dept/a"))
-    with pytest.raises(Rejected, match="has 2 children"):
-        tree.group_removed("dept")
-    with pytest.raises(Rejected, match="the name is taken"):
-        tree.group_added(Group("dept/a", "dept"))
+    tree.demand_added("dept/a", {"nodes": -99}, {"nodes": -1}, {})
+    assert (tree.request(ROOT), tree.used(ROOT)) == ({}, {})
+    tree.validate()
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
+    tree = small()
     with pytest.raises(Rejected, match="is the root"):
-        tree.demand_changed(ROOT, {}, {})
+        tree.demand_added(ROOT, {}, {}, {})
+    with pytest.raises(NotFound, match="nobody"):
+        tree.demand_added("nobody", {"nodes": 1}, {}, {})
     with pytest.raises(NotFound, match="nobody"):
         tree.runtime("nobody")
-    with pytest.raises(NotFound, match="nowhere"):
-        tree.group_added(Group("c", "nowhere"))
     with pytest.raises(Rejected, match="the name is taken"):
         QuotaTree({}, Options(), [Group("a"), Group("a")])
+    with pytest.raises(Rejected, match="the name is taken"):
+        QuotaTree({}, Options(), [Group("koordinator-default-quota")])
     with pytest.raises(Rejected, match="no way leads from a, b"):
         QuotaTree({}, Options(), [Group("a", "b"), Group("b", "a")])
     tree.validate()
