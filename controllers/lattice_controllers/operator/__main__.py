@@ -30,6 +30,7 @@ from lattice_controllers.operator.kinds import Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.nodes import Nodes
+from lattice_controllers.operator.profiles import Profiles
 from lattice_controllers.operator.retention import Retention
 from lattice_controllers.operator.settlement import Settlement
 from lattice_controllers.operator.tenants import Tenants
@@ -88,6 +89,7 @@ class Operator:
             cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed(), unheard=unheard
         )
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
+        self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes.retime)
         self.retention = Retention(
             cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured, self.settlement.is_settled
@@ -105,6 +107,7 @@ class Operator:
             await self.allocations.synced.wait()
             await self.reservations.synced.wait()
             await self.ledger.read()
+            group.create_task(self.profiles.run())
             for queue in self._queues.values():
                 group.create_task(queue.run())
             group.create_task(self.settlement.run())

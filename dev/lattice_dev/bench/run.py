@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lattice.errors import Rejected
 from lattice_dev import build
-from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, quota, rates, replaying, writes
+from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, quota, rates, replaying, webhook, writes
 from lattice_dev.bench.drive import Driver, driver
 from lattice_dev.bench.figures import Figure
 from lattice_dev.instance import Instance
@@ -91,6 +91,10 @@ async def _rates(at: Driver, size: Size) -> list[Figure]:
     return [*found, await rates.lives(at, seconds=size.seconds, outstanding=100)]
 
 
+async def _webhook(at: Driver, size: Size) -> list[Figure]:
+    return await webhook.measure(at, groups=size.nodes, count=size.admissions)
+
+
 async def _bindings(at: Driver, size: Size) -> list[Figure]:
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in await peers.bindings(at, size.admissions)]
 
@@ -115,6 +119,7 @@ BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
+    Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("rates", "creations, admissions, whole lives", lambda size: Options(nodes=0, hollow=size.admissions), _rates),
 )
 

@@ -1,0 +1,147 @@
+"""Koordinator's ElasticQuotaProfiles: for each the ElasticQuota that is the root of its tree, with what its nodes have.
+
+Koordinator's own controller makes the same object: one that stands there and is not ours is left to it. What is wrong
+with a profile stands in an annotation of it, since its kind has no conditions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.kube.cluster import Cluster, PatchKind
+from lattice.kube.resources import KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
+from lattice.lifecycle.node import DEGRADED, DRAINING, READY
+from lattice.quota.amounts import quantity, resource_of
+from lattice.quota.declared import PREFIX, WIDEST, TreeSettings, tree_id_of, tree_of
+from lattice.quota.groups import ROOT
+from lattice.quota.selection import traits_of
+from lattice.scheduling.elastic import node_amounts
+from lattice.units import quantity_bytes
+from lattice.views import KoordinatorProfile, KoordinatorQuota, Node
+
+log = logging.getLogger(__name__)
+
+MANAGER: Final = "lattice-operator"
+SECONDS: Final = 10.0
+"""How often the nodes of each profile are summed up, as Koordinator does it."""
+ABSENT_SECONDS: Final = 60.0
+"""How often it is looked whether the kinds are served."""
+MANAGED: Final = {"app.kubernetes.io/managed-by": "lattice"}
+FAULT: Final = "lattice.dev/fault"
+"""Annotation of a profile: why its tree is not as it was asked for."""
+COUNTED: Final = frozenset({READY, DEGRADED, DRAINING})
+
+
+class Profiles:
+    """Brings the root of each profile up to date, from the level, again and again."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._nodes = nodes
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._clock.sleep(await self.publish())
+
+    async def publish(self) -> float:
+        """Look at all profiles once; the seconds until the next look."""
+        try:
+            profiles = (await self._cluster.list(KOORDINATOR_PROFILES, type=KoordinatorProfile)).items
+            quotas = (await self._cluster.list(KOORDINATOR_QUOTAS, type=KoordinatorQuota)).items
+        except NotFound:
+            return ABSENT_SECONDS
+        except LatticeError as error:
+            event(log, "ProfilesNotRead", logging.WARNING, reason=error.reason, message=error.message)
+            return SECONDS
+        standing = {quota.metadata.key: quota for quota in quotas}
+        for profile in profiles:
+            try:
+                await self._one(profile, standing)
+            except LatticeError as error:
+                event(
+                    log, "ProfileNotCarriedOut", logging.WARNING, profile=profile.metadata.key, reason=error.reason, message=error.message
+                )
+        return SECONDS
+
+    async def _one(self, profile: KoordinatorProfile, standing: Mapping[str, KoordinatorQuota]) -> None:
+        metadata = profile.metadata
+        try:
+            tree = tree_of(profile)
+        except Rejected as error:
+            await self._say(profile, error.message)
+            return
+        chosen = [node for node in self._nodes.values() if tree.nodes.selects(traits_of(node))]
+        await self._say(profile, "" if chosen else f"spec.nodeSelector selects none of the {len(self._nodes)} nodes")
+        root = root_of(profile, tree, chosen)
+        found = standing.get(f"{metadata.namespace}/{profile.spec.quota_name}")
+        if found is not None and (not MANAGED.items() <= found.metadata.labels.items() or says(found, root)):
+            return
+        await self._cluster.patch(
+            KOORDINATOR_QUOTAS, profile.spec.quota_name, root, metadata.namespace, kind=PatchKind.APPLY, manager=MANAGER, force=True
+        )
+        event(log, "TreeRootWritten", profile=metadata.key, quota=profile.spec.quota_name, nodes=len(chosen))
+
+    async def _say(self, profile: KoordinatorProfile, fault: str) -> None:
+        """Keep the annotation as it should be."""
+        metadata = profile.metadata
+        if metadata.annotations.get(FAULT, "") == fault:
+            return
+        patch = {"metadata": {"annotations": {FAULT: fault or None}}}
+        await self._cluster.patch(KOORDINATOR_PROFILES, metadata.name, patch, metadata.namespace, manager=MANAGER)
+
+
+def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Node]) -> dict[str, Any]:
+    """The root of a profile's tree as Koordinator's controller would make it: min is what its nodes have, max without a bound."""
+    total: dict[str, int] = {}
+    away: dict[str, int] = {}
+    for node in nodes:
+        if node.status.state in COUNTED:
+            _add(total, node)
+            if node.status.state != READY:
+                _add(away, node)
+    keys = json.loads(profile.metadata.annotations.get(PREFIX + "resource-keys", "") or '["cpu", "memory"]')
+    share = {
+        key: quantity(resource, total.get(resource, 0) * tree.ratio.numerator // tree.ratio.denominator) for key, resource in _named(keys)
+    }
+    unschedulable = {key: quantity(resource, away.get(resource, 0)) for key, resource in _named(keys)}
+    tree_id, metadata = tree_id_of(profile), profile.metadata
+    labels = profile.spec.quota_labels | MANAGED | {
+        PREFIX + "profile": metadata.name, PREFIX + "is-root": "true", PREFIX + "is-parent": "true", PREFIX + "parent": ROOT,
+        PREFIX + "tree-id": tree_id,
+    }  # fmt: skip
+    notes = {PREFIX + "total-resource": _json(share), PREFIX + "unschedulable-resource": _json(unschedulable)}
+    spec = {"min": share, "max": {key: str(WIDEST) for key in keys}}
+    where = {"name": profile.spec.quota_name, "namespace": metadata.namespace, "labels": labels, "annotations": notes}
+    return {"apiVersion": KOORDINATOR_QUOTAS.api_version, "kind": KOORDINATOR_QUOTAS.kind, "metadata": where, "spec": spec}
+
+
+def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
+    """Whether an object says all that the root should."""
+    metadata = root["metadata"]
+    return (
+        metadata["labels"].items() <= quota.metadata.labels.items()
+        and metadata["annotations"].items() <= quota.metadata.annotations.items()
+        and {"min": quota.spec.min, "max": quota.spec.max} == root["spec"]
+    )
+
+
+def _named(keys: Iterable[str]) -> list[tuple[str, str]]:
+    return [(key, resource_of(key)) for key in keys]
+
+
+def _add(into: dict[str, int], node: Node) -> None:
+    had = node.status.capabilities
+    for resource, amount in node_amounts(had.cpus, quantity_bytes(had.memory), had.gpus, had.gpu_type).items():
+        into[resource] = into.get(resource, 0) + amount
+
+
+def _json(amounts: Mapping[str, str]) -> str:
+    return json.dumps(amounts, separators=(",", ":"))
