@@ -126,11 +126,10 @@ def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Nod
 def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
     """Whether an object says all that the root should."""
     metadata = root["metadata"]
-    return (
-        metadata["labels"].items() <= quota.metadata.labels.items()
-        and metadata["annotations"].items() <= quota.metadata.annotations.items()
-        and {"min": quota.spec.min, "max": quota.spec.max} == root["spec"]
-    )
+    labels: Mapping[str, str] = metadata["labels"]
+    notes: Mapping[str, str] = metadata["annotations"]
+    spec: Mapping[str, Any] = {"min": quota.spec.min, "max": quota.spec.max}
+    return labels.items() <= quota.metadata.labels.items() and notes.items() <= quota.metadata.annotations.items() and spec == root["spec"]
 
 
 def _named(keys: Iterable[str]) -> list[tuple[str, str]]:
