@@ -183,6 +183,10 @@ class Meter:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 
+    def windows(self, scope: Scope) -> tuple[Window, Window]:
+        """Of nodes and of GPUs; what is asked of them later than now is not asked of the meter again."""
+        return self._windows.get(scope) or (Window(), Window())
+
     def period_words(self, tenant: str) -> str:
         """The period of a tenant's budgets, as sentences name it."""
         return self._budgets.get(tenant, NO_BUDGETS).period.words

@@ -204,4 +204,6 @@ def word(text: str) -> str:
 
 
 def _text(word: str) -> str:
-    return "" if word == _NONE else unquote(word)
+    if word == _NONE:
+        return ""
+    return unquote(word) if "%" in word else word

@@ -213,7 +213,6 @@ class _Forecasts:
         self._meter = Meter()
         self._meter.agree(budgets)
         self._recent: dict[Scope, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._windows: dict[Scope, tuple[Window, Window]] = defaultdict(lambda: (Window(), Window()))
 
     def take(self, charge: Charge) -> None:
         """Count one attempt."""
@@ -221,14 +220,19 @@ class _Forecasts:
         if budgets is None:
             return
         self._meter.charge(charge)
+        since = self._now - RATE_DAYS * DAY
+        if charge.ended and charge.ended <= since:
+            return
+        used = [0.0, 0.0]
+        for begin, end, nodes, gpus in spans(charge):
+            hours = ((end if end is not None else self._now) - max(begin, since)) / _HOUR / RATE_DAYS
+            if hours > 0:
+                used[0] += nodes * hours
+                used[1] += gpus * hours
         for scope in budgets.scopes(charge.tenant, charge.user, charge.project):
-            for begin, end, nodes, gpus in spans(charge):
-                until = end if end is not None else self._now
-                for place, rate in ((0, nodes), (1, gpus)):
-                    self._windows[scope][place].add(begin, rate)
-                    self._windows[scope][place].add(until, -rate)
-                    recent = max(0.0, until - max(begin, self._now - RATE_DAYS * DAY))
-                    self._recent[scope][place] += rate * recent / _HOUR / RATE_DAYS
+            recent = self._recent[scope]
+            recent[0] += used[0]
+            recent[1] += used[1]
 
     def reports(self) -> Iterator[BudgetReport]:
         """Each budget that the reader is to see: of the tenant, of projects, and of users as far as they may be named."""
@@ -263,7 +267,7 @@ class _Forecasts:
         used = (balance.used.node_hours, balance.used.gpu_hours)
         limits = (balance.limit.node_hours, balance.limit.gpu_hours)
         ends = [
-            self._end(balance, self._windows[balance.scope][place], used[place], limits[place], rates[place])
+            self._end(balance, self._meter.windows(balance.scope)[place], used[place], limits[place], rates[place])
             for place in (0, 1)
             if limits[place] > 0 and rates[place] > 0
         ]

@@ -52,7 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--gpu-hours-budget", metavar="N|none", help="GPU-hours in a period: use above 80 %% lowers scores")
         one.add_argument("--node-hours-budget", metavar="N|none", help="node-hours in a period; the worse of the two counts")
         one.add_argument("--budget-period-days", metavar="N", help="length of the rolling window (default: 90)")
-        one.add_argument("--budget-period", choices=("rolling", "month", "quarter", "year"), help="a rolling window (default) or the calendar's")
+        one.add_argument(
+            "--budget-period", choices=("rolling", "month", "quarter", "year"), help="a rolling window (default) or the calendar's"
+        )
         one.add_argument("--on-exhausted", choices=("penalise", "queue"), help="at the end of a budget scores fall, or new work waits")
         one.add_argument("--fair-share-target", metavar="SHARE|none", help="its share of all use, for example 0.15 or 150m")
         one.add_argument("--burst-allowance", metavar="FACTOR", help="1.5: up to 150 %% of its share before its work is preempted first")
