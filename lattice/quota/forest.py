@@ -292,10 +292,9 @@ class Forest:
 
     def _demands(self) -> Iterator[tuple[str, Demand]]:
         """The demand of all work by group, where there is any."""
-        for name, tree in self._tree_of.items():
-            demand = _demand_of(self._trees[tree].group(name))
-            if any(demand.parts()):
-                yield name, demand
+        for tree in self._trees.values():
+            for name, parts in tree.demands():
+                yield name, Demand(*parts)
         yield from self._strays.items()
 
     def _built_in_used(self) -> None:

@@ -41,7 +41,7 @@ class QuotaTree:
         self._groups: dict[str, Group] = {}
         self._children: dict[str, dict[str, None]] = {ROOT: {}}
         self._own: dict[str, Own] = {}
-        """The demand of a group's own work, where it has changed since the group was put here."""
+        """The demand of a group's own work, where it has had any."""
         self._columns: Columns | None = None
         self._plant(list(groups))
 
@@ -175,6 +175,13 @@ class QuotaTree:
         request, used, fixed = ({key: amount for key, amount in sums.items() if amount} for sums in own)
         return replace(group, request=request, used=used, non_preemptible_used=fixed)
 
+    def demands(self) -> Iterator[tuple[str, Own]]:
+        """The demand of own work of every group that has any, by name; absent is nothing."""
+        for name in sorted(self._own):
+            request, used, fixed = ({key: amount for key, amount in sums.items() if amount} for sums in self._own[name])
+            if request or used or fixed:
+                yield name, (request, used, fixed)
+
     def limits(self, name: str) -> Group:
         """A group as it is configured; its demand is that of its first day."""
         return self._group(name)
@@ -230,6 +237,8 @@ class QuotaTree:
 
     def _put(self, group: Group) -> None:
         self._groups[group.name] = group
+        if group.request or group.used or group.non_preemptible_used:
+            self._demand(group)
         self._children[group.parent][group.name] = None
         self._children[group.name] = {}
 
