@@ -94,6 +94,7 @@ class Elastic:
         self._stamp = (-1, -1, -1)
         self._classes: dict[Need, _Classes] = {}
         self._rooms: dict[tuple[str, Hardware, bool, tuple[int, int] | None], int] = {}
+        self._verdicts: dict[tuple[str, Hardware, bool, int], Share | Blocked] = {}
         self._rooms_version = -1
 
     # -- events ---------------------------------------------------------------------------------------------------------
@@ -174,10 +175,11 @@ class Elastic:
 
         A class of nodes is left out where so few of its nodes are left that the least number would not do.
         """
-        self._sync()
         kinds = self._classes_of(candidate.need).kinds
         if not kinds:
             return _WIDE
+        if len(kinds) == 1 and candidate.maximum == candidate.minimum:
+            return self._verdict(candidate, kinds[0])
         least = candidate.minimum
         rooms = [self._room(candidate, kind, kinds[0]) for kind in kinds]
         enough = [room for room in rooms if room >= least]
@@ -190,6 +192,9 @@ class Elastic:
 
     def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
         """Whether just these nodes are more than the tree leaves, and what blocks."""
+        if candidate.maximum == candidate.minimum and len(self._classes_of(candidate.need).kinds) == 1:
+            found = self.share(candidate)
+            return found if isinstance(found, Blocked) else None
         amounts: dict[str, int] = {}
         for bucket, count in counts:
             _add(amounts, times(amounts_of(bucket.key.hardware), count))
@@ -197,7 +202,6 @@ class Elastic:
 
     def asked(self, candidate: Candidate) -> Resources:
         """What a candidate asks for at least: its smallest class times its least number of nodes; nothing where no node fits."""
-        self._sync()
         kinds = self._classes_of(candidate.need).kinds
         return times(amounts_of(kinds[0]), candidate.minimum) if kinds else _NOTHING
 
@@ -277,6 +281,7 @@ class Elastic:
         return found
 
     def _classes_of(self, need: Need) -> _Classes:
+        self._sync()
         known = self._classes.get(need)
         if known is None:
             known = self._classes[need] = self._find_classes(need)
@@ -293,11 +298,26 @@ class Elastic:
                 sizes[kind] = sizes.get(kind, 0) + 1
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
-    def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
-        """How many nodes of a class the tree leaves, were that class and its largest number asked for."""
+    def _verdict(self, candidate: Candidate, kind: Hardware) -> Share | Blocked:
+        """What the tree says to the only amount that a candidate can mean."""
+        self._fresh()
+        key = (candidate.quota, kind, candidate.non_preemptible, candidate.minimum)
+        found = self._verdicts.get(key)
+        if found is None:
+            found = self._admits(candidate, times(amounts_of(kind), candidate.minimum)) or Share(candidate.minimum)
+            self._verdicts[key] = found
+        return found
+
+    def _fresh(self) -> None:
+        """Forget what was found out before the last change."""
         if self._rooms_version != self.version:
             self._rooms.clear()
+            self._verdicts.clear()
             self._rooms_version = self.version
+
+    def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
+        """How many nodes of a class the tree leaves, were that class and its largest number asked for."""
+        self._fresh()
         as_booked = kind is plainest and candidate.maximum == candidate.minimum
         sizes = None if as_booked else (candidate.minimum, candidate.maximum)
         key = (candidate.quota, kind, candidate.non_preemptible, sizes)

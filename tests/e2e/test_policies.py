@@ -60,6 +60,8 @@ SHOWN_BY = {
     "NodesUnavailable": "test_policies.py::test_what_only_drained_nodes_could_hold_says_so_and_starts_when_they_return",
     "ReservedNodes": "test_reservations.py::test_before_maintenance_short_work_starts_and_long_work_reads_how_short",
     "WaitingForQuotaHeadroom": "test_policies.py::test_no_user_and_no_tenant_gets_more_than_the_vcluster_allows",
+    "WaitingForQuotaShare": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
+    "QuotaReclaimed": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
     "InsufficientConformance": "test_policies.py::test_sensitive_work_starts_at_once_on_equal_nodes_or_is_told_what_is_in_its_way",
     "PowerBudget": "test_policies.py::test_the_power_budget_holds_and_counts_from_the_next_cycle",
     "Held": "test_policies.py::test_what_its_owner_or_its_vcluster_holds_back_says_which",

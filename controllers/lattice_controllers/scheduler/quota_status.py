@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 PUBLISH_SECONDS: Final = 1.0
 """At least so long between two writes of one object."""
 AT_ONCE: Final = 16
+LOOKING: Final = 10
+"""Of so many seconds one is spent on publishing at most."""
 A_SLICE: Final = 64
 """So many groups are looked at before the loop goes on."""
 MANAGER: Final = "lattice-scheduler"
@@ -53,11 +55,15 @@ class QuotaStatus:
         self._measured: set[tuple[str, str, str]] = set()
 
     async def run(self) -> None:
-        """Publish until cancelled."""
+        """Publish until cancelled; with very many groups more rarely, so that looking at them stays a small part of the time."""
+        took = 0.0
         while True:
-            await self._clock.sleep(PUBLISH_SECONDS)
-            if not self._stopped():
-                await self.publish()
+            await self._clock.sleep(max(PUBLISH_SECONDS, took * LOOKING))
+            if self._stopped():
+                continue
+            began = self._clock.monotonic()
+            await self.publish()
+            took = self._clock.monotonic() - began
 
     async def publish(self) -> None:
         """Write what has changed, each object at most once."""

@@ -67,6 +67,8 @@ class Revocations:
         self._announcer = announcer
         self._stopped = stopped
         self._overuse = OveruseClock()
+        self._seen: tuple[Elastic | None, int] = (None, -1)
+        """The trees and their version at the last sample."""
         self._since: dict[str, str] = {}
         self._due: dict[str, float] = {}
         """When a group is due, should it stay over; monotonic."""
@@ -93,7 +95,15 @@ class Revocations:
 
     async def sample(self, elastic: Elastic) -> None:
         """One look at who uses more than he may; tells and stops whatever is due."""
-        forest, now, rules = elastic.forest, self._clock.monotonic(), self._declared.layout.rules
+        now, seen = self._clock.monotonic(), (elastic, elastic.version)
+        if self.over or self._seen != seen:
+            self._seen = seen
+            await self._judge(elastic, now)
+        await self._make_room(elastic, now)
+
+    async def _judge(self, elastic: Elastic, now: float) -> None:
+        """Sample the clocks, and act on what changed."""
+        forest, rules = elastic.forest, self._declared.layout.rules
         forest.settled()
         leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in self._loop.scene.holders.items() if holder.releasing]
         found = [over for over in forest.overused(on_shrink=True, leaving=leaving) if over.by_demand or rules[over.tree].on_shrink]
@@ -116,7 +126,6 @@ class Revocations:
         for tree in {over.tree for over in due}:
             if rules[tree].revocation == ON:
                 await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
-        await self._make_room(elastic, now)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
