@@ -329,7 +329,7 @@ class Attempt(Part):
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of these nodes together."""
     scheduled_time: Time | None = None
-    """When it got its nodes: it is charged from then on."""
+    """When it got its nodes."""
     start_time: Time | None = None
     """First process."""
     end_time: Time | None = None
@@ -344,9 +344,9 @@ class AttemptsUse(Part):
     """What the attempts that fell out of `attempts` used, together."""
 
     attempts: Annotated[int, Field(ge=0)] = 0
-    """How many they are: numbers 1 to this one."""
+    """Numbers 1 to this one."""
     node_seconds: Annotated[int, Field(ge=0)] = 0
-    """Nodes times seconds, from the placement to the end of each."""
+    """Nodes times seconds."""
     gpu_seconds: Annotated[int, Field(ge=0)] = 0
     """GPUs times seconds."""
     end_time: Time | None = None
@@ -398,7 +398,7 @@ class AllocationStatus(Part):
     node_count: Annotated[int, Field(ge=0)] = 0
     """How many."""
     gpus: Annotated[int, Field(ge=0)] = 0
-    """GPUs of these nodes together, as they were when it was placed."""
+    """GPUs of these nodes together."""
     head: Annotated[str, Field(max_length=253)] = ""
     """Rank 0."""
     reporter: Annotated[str, Field(max_length=253)] = ""
@@ -412,7 +412,7 @@ class AllocationStatus(Part):
     submit_time: Time | None = None
     """Kept over requeues."""
     scheduled_time: Time | None = None
-    """When this attempt got its nodes: it is charged from then on."""
+    """When this attempt got its nodes."""
     start_time: Time | None = None
     """First process of this attempt."""
     end_time: Time | None = None
