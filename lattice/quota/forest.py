@@ -95,7 +95,7 @@ class Overuse:
     used: Resources
     allowed: Resources
     by_demand: bool
-    """Whether others want it back; False: only the capacity has shrunk."""
+    """Whether others want it back; False: only the capacity has shrunk, or the group's own limits have."""
 
 
 class Forest:
@@ -246,7 +246,8 @@ class Forest:
     def overused(self, *, on_shrink: bool = False, leaving: Iterable[tuple[str, Resources]] = ()) -> tuple[Overuse, ...]:
         """Every group that uses more than it may; only where others want it back, unless `on_shrink`.
 
-        While capacity has shrunk since nobody was over, what a group may use is judged by the capacity as it was.
+        Others want it back while one beside the group, or beside one above it, may use more than he does. While capacity
+        has shrunk since nobody was over, what a group may use is judged by the capacity as it was.
         `leaving` is work that ends already, as leaf and amounts: it is still booked as used, and does not count.
         """
         gone: dict[str, dict[str, int]] = {}
@@ -401,16 +402,20 @@ class Forest:
         """The groups of a tree that are over: by the capacity as it was, or else by the capacity as it is."""
         grown = self._trees[tree]
         over = {name: (grown.runtime(name), keys) for name in grown.overused() if (keys := _above(grown, name, gone))}
-        before: dict[str, tuple[dict[str, int], list[str]]] = over
-        if over and self._shrunk(tree):
+        shrunk = bool(over) and self._shrunk(tree)
+        if shrunk:
             grown.total_changed(_total(self._specs[tree], self._before[tree]))
-            before = {name: (grown.runtime(name), _above(grown, name, gone)) for name in over}
+        wanted: dict[str, tuple[dict[str, int], list[str]]] = {}
+        for name in over:
+            keys = [key for key in _above(grown, name, gone) if grown.is_wanted(name, key)]
+            wanted[name] = grown.runtime(name), keys
+        if shrunk:
             grown.total_changed(_total(self._specs[tree], self._capacity[tree]))
         for name, now in over.items():
-            runtime, keys = before[name] if before[name][1] else now
+            runtime, keys = wanted[name] if wanted[name][1] else now
             least, used = grown.limits(name).min, _without(grown.used(name), gone.get(name, {}))
             allowed = {key: max(runtime.get(key, 0), least.get(key, 0)) for key in keys}
-            yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(before[name][1]))
+            yield Overuse(name, tree, {key: used.get(key, 0) for key in keys}, allowed, by_demand=bool(wanted[name][1]))
 
 
 def _total(spec: TreeSpec, amounts: Resources) -> dict[str, int]:

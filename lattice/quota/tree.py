@@ -146,6 +146,18 @@ class QuotaTree:
         found = [(columns.used[base + i] - columns.effective[base + i], columns.names[i]) for i in slots]
         return [(name, more) for more, name in sorted(found, key=lambda each: (-each[0], each[1])) if more > 0]
 
+    def is_wanted(self, name: str, key: str) -> bool:
+        """Whether somebody beside a group, or beside one above it, may use more of a resource than he does."""
+        columns = self._divided(name)
+        slot, base = columns.slots[name], columns.index[key] * columns.width
+        while slot:
+            p = columns.parent[slot]
+            beside = range(base + columns.first[p], base + columns.last[p])
+            if any(columns.used[at] < columns.runtime[at] for at in beside if at != base + slot):
+                return True
+            slot = p
+        return False
+
     def overused(self) -> list[str]:
         """The groups that use more of a resource that they manage than their runtime and more than their min; parents first."""
         self.refresh()

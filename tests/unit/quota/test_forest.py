@@ -244,6 +244,16 @@ def test_capacity_that_shrank_is_forgotten_once_nobody_is_over() -> None:
     assert [(over.name, over.allowed) for over in made.overused()] == [("a", {"nodes": 2})]
 
 
+def test_a_limit_lowered_below_what_is_used_is_overuse_once_somebody_wants_it() -> None:
+    made = forest(Group("a", max={"nodes": 8}), Group("b", max={"nodes": 8}), nodes=8)
+    work(made, "a", 6, 6)
+    made.declare([TreeSpec(groups=(Group("a", max={"nodes": 4}), Group("b", max={"nodes": 8})))])
+    assert made.overused() == ()
+    assert [(over.name, over.allowed, over.by_demand) for over in made.overused(on_shrink=True)] == [("a", {"nodes": 4}, False)]
+    work(made, "b", 4)
+    assert [(over.name, over.allowed, over.by_demand) for over in made.overused()] == [("a", {"nodes": 4}, True)]
+
+
 def test_what_leaves_already_is_no_overuse() -> None:
     made = forest(Group("a", max={"nodes": 8}), Group("b", min={"nodes": 4}, max={"nodes": 8}), nodes=8)
     work(made, "a", 8, 8)
