@@ -241,20 +241,25 @@ def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | 
             _, _, one = min((count / usable(rank), count, rank) for count, rank in part.at_least(nodes))
         return [(one, nodes)]
     near = neighbours(part.line(), nodes, groups, nodes - part.largest(groups - 1))
-    return fewest_first([(count, rank) for rank, count in near], nodes)
+    return [(near[place][0], count) for place, count in fewest_first([count for _, count in near], nodes)]
 
 
-def fewest_first(ordered: Sequence[tuple[int, int]], nodes: int) -> list[tuple[int, int]]:
-    """(name, nodes) from (count, name): the largest whole, then the smallest that holds the rest; ties by name."""
-    by_size = sorted([(-count, name) for count, name in ordered])
+def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
+    """(place, nodes) of sizes that hold it together: the largest whole, then the smallest that holds the rest; ties by place."""
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     chosen: list[tuple[int, int]] = []
-    for place, (less, name) in enumerate(by_size):
-        if less + nodes <= 0:
-            _, name = min([(-less, name) for less, name in by_size[place:] if less + nodes <= 0])
-            chosen.append((name, nodes))
+    for at, place in enumerate(order):
+        size = sizes[place]
+        if size >= nodes:
+            for other in order[at + 1 :]:
+                if sizes[other] < nodes:
+                    break
+                if sizes[other] < size:
+                    place, size = other, sizes[other]
+            chosen.append((place, nodes))
             return chosen
-        chosen.append((name, -less))
-        nodes += less
+        chosen.append((place, size))
+        nodes -= size
     return chosen
 
 

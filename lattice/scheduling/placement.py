@@ -124,7 +124,7 @@ def _inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, pre
         fitting = [size for size in sizes if size >= nodes]
         if fitting:
             return [(buckets[sizes.index(min(fitting))], nodes)]
-        return [(buckets[place], count) for place, count in fewest_first(list(zip(sizes, range(len(sizes)), strict=True)), nodes)]
+        return [(buckets[place], count) for place, count in fewest_first(sizes, nodes)]
     tiers: dict[object, list[Bucket]] = {}
     for bucket in buckets:
         tiers.setdefault(prefer(bucket)[0], []).append(bucket)
@@ -140,8 +140,8 @@ def _inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, pre
 def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
     first = {bucket.key.switch: bucket.order for bucket in reversed(buckets)}
     names = sorted(first, key=lambda name: first[name])
-    sizes = {place: sum(pool.cap(one) for one in buckets if one.key.switch == name) for place, name in enumerate(names)}
-    for place, count in fewest_first([(size, place) for place, size in sizes.items()], nodes):
+    sizes = [sum(pool.cap(one) for one in buckets if one.key.switch == name) for name in names]
+    for place, count in fewest_first(sizes, nodes):
         left = count
         for bucket in sorted((one for one in buckets if one.key.switch == names[place]), key=prefer):
             part = min(left, pool.cap(bucket))

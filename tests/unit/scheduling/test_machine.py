@@ -133,7 +133,9 @@ def test_parts_are_divided_as_asked(sizes: list[int], data: st.DataObject) -> No
         return
     nodes = data.draw(st.integers(1, part.total))
     packed, wide = tight(part, nodes, part.fewest(nodes)), spread(part, nodes)
-    for shares in (packed, wide, fewest_first(part.ordered, nodes)):
+    counts = [count for count, _ in part.ordered]
+    whole = [(part.ordered[place][1], count) for place, count in fewest_first(counts, nodes)]
+    for shares in (packed, wide, whole):
         assert sum(count for _, count in shares) == nodes
         assert all(0 < count <= part.groups[rank] for rank, count in shares)
     assert len(packed) == part.fewest(nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.machine import NEVER, Need
@@ -27,6 +27,7 @@ def rows(roster: Roster) -> list[tuple[object, ...]]:
     return [(candidate.uid, candidate, roster.persons[person], until) for candidate, person, until in columns]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(CANDIDATES, max_size=6, unique_by=lambda one: one.uid), min_size=1, max_size=5))
 def test_columns_kept_from_cycle_to_cycle_are_those_made_anew(queues: list[list[Candidate]]) -> None:
     kept = Roster()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.parts import Groups, Joined, Part, tight
@@ -24,6 +24,7 @@ def by_trying(sizes: dict[int, int], nodes: int, groups: int) -> list[tuple[int,
     return [(rank, size) for rank, size in sorted(useful.items()) if first <= rank <= last]
 
 
+@settings(deadline=None)
 @given(SIZES, st.data())
 def test_no_stretch_that_holds_enough_is_shorter(sizes: dict[int, int], data: st.DataObject) -> None:
     part = Part(sizes)
@@ -35,6 +36,7 @@ def test_no_stretch_that_holds_enough_is_shorter(sizes: dict[int, int], data: st
     assert neighbours(line, nodes, groups, nodes - part.largest(groups - 1)) == by_trying(sizes, nodes, groups)
 
 
+@settings(deadline=None)
 @given(SIZES, st.lists(st.tuples(st.integers(0, 40), st.integers(-9, 9)), max_size=12), st.integers(1, 60), st.integers(1, 12))
 def test_joined_parts_answer_as_one_that_counts_all(sizes: dict[int, int], changes: list[tuple[int, int]], nodes: int, groups: int) -> None:
     home = {rank: rank % 3 for rank in range(41)}
