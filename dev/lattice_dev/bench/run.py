@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lattice.errors import Rejected
 from lattice_dev import build
-from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, quota, rates, replaying, webhook, writes
+from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, quota, rates, replaying, usage, webhook, writes
 from lattice_dev.bench.drive import Driver, driver
 from lattice_dev.bench.figures import Figure
 from lattice_dev.instance import Instance
@@ -128,6 +128,7 @@ LOCAL = (
     Local("eta", "expected starts on the KTH-SP2 log; time of a full forecast", lambda quick, say: eta.measure(quick=quick, say=say)),
     Local("optimum", "cycles by the LP bound; the choice of victims", lambda quick, say: optimum.measure(quick=quick, say=say)),
     Local("quota", "the quota tree beside the plain rule", lambda quick, say: quota.measure(quick=quick, say=say)),
+    Local("usage", "usage and history of ten thousand attempts", lambda quick, say: usage.measure(quick=quick, say=say)),
     Local("replay", "jobs a second of both replay engines on KTH-SP2", lambda quick, say: replaying.measure(quick=quick, say=say)),
 )
 """Benchmarks of the pure rooms."""
