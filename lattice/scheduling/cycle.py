@@ -47,7 +47,6 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
-    moment = lanes.placed + profile.version
     for candidate, number, person, opens, score in cycle.queue():
         kind = kinds[number]
         free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
@@ -56,7 +55,8 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
             kind is not None and kind.failed and free_to_go
             and (nothing_else or not (cycle.reserves or cycle.inherited or (promises and candidate.uid in promises)))
         ):  # fmt: skip
-            reason, message = kind.told if kind.told is not None and kind.told_at == moment else tell(candidate, kind)
+            told = kind.told if kind.told_at == lanes.placed + profile.version else None
+            reason, message = told or tell(candidate, kind)
             yield Waiting(candidate, reason, message, None, score)
             continue
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
@@ -87,13 +87,10 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
                 cycle.give_back_promises()
         if counts is not None:
             waiting = cycle.over_share(candidate, counts) if elastic else None
-            placed = cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
-            moment = lanes.placed + profile.version
-            yield placed
+            yield cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
             continue
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
         reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.reserves else None
-        moment = lanes.placed + profile.version
         yield explained(candidate, kind, score, reserved)
     cycle.settle()
 
