@@ -49,7 +49,7 @@ unit: setup ## Unit tests only
 test: unit integration ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
 
 integration: setup ## Contract, e2e and short seeded fault tests: what needs the real programs
-	$(BIN)/lattice-dev build
+	$(BIN)/lattice-dev build --helm
 	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=10 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
 

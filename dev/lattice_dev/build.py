@@ -1,4 +1,4 @@
-"""Builds Kubernetes' programs from their Go modules, once for each state of the module: those of an instance, and its peers."""
+"""Builds Kubernetes' programs from their Go modules, once for each state of a module: those of an instance, its peers, and Helm's."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 """What every instance needs."""
 PEERS = ("kube-scheduler",)
 """What Lattice is measured beside; built only when a benchmark asks for it."""
+HELM_MODULE = Path(__file__).parent / "helm"
+HELM = ("render",)
+"""What renders the chart in its tests, with Helm's own engine; its module needs other versions of Kubernetes' libraries."""
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -71,12 +74,19 @@ def find_or_build_peers(progress: Progress, clock: Clock, environ: Mapping[str, 
     return _cached("peers", PEERS, progress, clock, environ)
 
 
-def _cached(kind: str, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
-    target = cache_directory(environ) / kind / module_digest(MODULE, programs)
+def find_or_build_helm(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
+    """`HELM` of the cache, built first where it is missing: of the Helm version that its module names."""
+    return _cached("helm", HELM, progress, clock, environ, HELM_MODULE)
+
+
+def _cached(
+    kind: str, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str], module: Path = MODULE
+) -> Programs:
+    target = cache_directory(environ) / kind / module_digest(module, programs)
     if not _complete(target / "bin", programs):
         with _only_builder(target.parent, progress):
             if not _complete(target / "bin", programs):
-                _build_all(target, programs, progress, clock, environ)
+                _build_all(target, programs, module, progress, clock, environ)
     return Programs(target / "bin")
 
 
@@ -110,28 +120,29 @@ def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _build_all(target: Path, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
     for left in target.parent.glob("*.building"):
         shutil.rmtree(left)
     building = target.with_name(target.name + ".building")
     (building / "bin").mkdir(parents=True)
     go = find_go(progress, environ)
-    progress.note(f"building {', '.join(programs)} of Kubernetes {KUBERNETES} once (some minutes on the first time)")
+    of = f" of Kubernetes {KUBERNETES}" if module == MODULE else ""
+    progress.note(f"building {', '.join(programs)}{of} once (some minutes on the first time)")
     for number, program in enumerate(programs, 1):
         with progress.step(f"building {program} ({number} of {len(programs)})"):
-            _build(go, program, building, progress, clock, environ)
+            _build(go, program, module, building, progress, clock, environ)
     if target.exists():
         shutil.rmtree(target)
     building.rename(target)
 
 
-def _build(go: str, program: str, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+def _build(go: str, program: str, module: Path, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
     environment = {**environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
     log = building / f"{program}.log"
     began = told = clock.monotonic()
     with log.open("wb") as output:
         command = [go, "build", *FLAGS, "-o", str(building / "bin" / program), f"./{program}"]
-        child = subprocess.Popen(command, cwd=MODULE, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(command, cwd=module, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             while child.poll() is None:
                 clock.sleep(0.2)

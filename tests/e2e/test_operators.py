@@ -237,3 +237,11 @@ def test_topology_is_applied_from_a_file_and_vclusters_have_their_groups(
         for node in before:
             patch = json.dumps({"spec": {"group": before[node]["group"], "switch": before[node].get("switch")}})
             olga.kubectl("patch", "ln", node, "--type=merge", "-p", patch)
+
+
+def test_kubectl_shows_whether_the_configuration_is_in_force_and_what_is_given(control_plane: Instance) -> None:
+    boss = person(control_plane, "admin", "default")
+    head, row = boss.kubectl("get", "lcfg", "-o", "wide").stdout.splitlines()
+    assert head.split() == ["NAME", "READY", "REASON", "GENERATION", "GIVEN", "MESSAGE", "AGE"]
+    assert row.split()[:3] == ["lattice", "True", "InForce"]
+    assert "{" in row
