@@ -77,8 +77,8 @@ async def test_hours_of_ten_thousand_allocations_equal_an_independent_sum_whoeve
     site = Site(1)
     models = [live(number, site.roll, START + site.roll.randint(0, 90) * 86400) for number in range(500)]
     lives = [model.again(number) for number, model in enumerate(models * 20, 1)]
-    for chunk in range(0, len(lives), 2500):
-        for life in lives[chunk : chunk + 2500]:
+    for chunk in range(0, len(lives), 5000):
+        for life in lives[chunk : chunk + 5000]:
             await site.show(life)
         site.cluster.fail(Retry("busy", reason="Busy"), resource=USAGE_RECORDS, times=site.roll.randint(0, 2))
         site.cluster.lose_answer("create", USAGE_RECORDS)
