@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -128,6 +129,10 @@ class QuotaGatherer:
         self._nodes = nodes
         self._inventory = inventory
         self._reader = _Reader()
+        self._turn = asyncio.Lock()
+        self._begun = 0
+        self._latest: tuple[int, QuotaFacts] | None = None
+        """The newest reading, and its number."""
         self._known: tuple[tuple[str, ...], QuotaFacts] | None = None
 
     async def of_tree(self, request: Request) -> QuotaFacts:
@@ -160,9 +165,19 @@ class QuotaGatherer:
         return self._known[1]
 
     async def _fresh(self) -> QuotaFacts:
-        ours = await self._list(ELASTIC_QUOTAS, ElasticQuota)
-        theirs = await self._list(KOORDINATOR_QUOTAS, KoordinatorQuota)
-        return self._reader.facts(ours, theirs, await self._list(KOORDINATOR_PROFILES, KoordinatorProfile))
+        """What stands after this call began; all that ask while a reading is under way share the next one."""
+        begun = self._begun
+        async with self._turn:
+            if self._latest is None or self._latest[0] <= begun:
+                self._begun += 1
+                number = self._begun
+                ours, theirs, profiles = await asyncio.gather(
+                    self._list(ELASTIC_QUOTAS, ElasticQuota),
+                    self._list(KOORDINATOR_QUOTAS, KoordinatorQuota),
+                    self._list(KOORDINATOR_PROFILES, KoordinatorProfile),
+                )
+                self._latest = (number, self._reader.facts(ours, theirs, profiles))
+            return self._latest[1]
 
     async def _list(self, resource: Resource, type_: type[Any]) -> list[Any]:
         try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
+from lattice.admission import Request
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
+from lattice_webhooks.quotas import Inventory, QuotaCaches, QuotaGatherer
 from tests.unit.webhooks.test_webhook import Running, allocation, made, mutated, refusal, started
 
 
@@ -74,6 +78,26 @@ async def test_a_profile_makes_the_root_that_its_children_name(running: Running)
     )
     assert "ElasticQuota ns/theirs (scheduling.sigs.k8s.io)" in await allowed(running, quota("theirs"))
     assert "parents are root" in await allowed(running, quota("a", "nowhere"))
+
+
+async def test_reviews_at_the_same_time_share_readings_that_begin_after_them(running: Running) -> None:
+    class Counting:
+        """The cluster, with its lists counted and slow."""
+
+        lists = 0
+
+        async def list(self, resource: Resource, **options: Any) -> Any:
+            self.lists += resource == ELASTIC_QUOTAS
+            await asyncio.sleep(0)
+            return await running.cluster.list(resource, **options)
+
+    counting = Counting()
+    gatherer = QuotaGatherer(cast("Cluster", counting), QuotaCaches.of(running.cluster, running.clock), {}, Inventory())
+    asked = Request("ElasticQuota", "CREATE", quota("a"), {})
+    await asyncio.gather(*(gatherer.of_tree(asked) for _ in range(20)))
+    assert counting.lists <= 2
+    await running.cluster.create(ELASTIC_QUOTAS, quota("new"))
+    assert [each.name for each in (await gatherer.of_tree(asked)).declared] == ["new"]
 
 
 async def test_naming_a_leaf_asks_for_the_right_and_the_own_leaf_does_not(running: Running) -> None:
