@@ -100,8 +100,8 @@ class View:
     masks: NodeMasks
     latest: Mapping[str, float]
     """By uid: when it starts at the latest by its reservation."""
-    shareless: frozenset[str] = frozenset()
-    """What waits for its share of the quota tree: nobody knows what others will ask for."""
+    unforeseen: Mapping[str, str] = field(default_factory=dict)
+    """By uid: why no start is foreseen of what the last cycle held back."""
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -110,7 +110,7 @@ class View:
 
 def view_of(
     scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
-    shareless: frozenset[str] = frozenset(),
+    unforeseen: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
     """Read the scene; `masks` are the caller's, kept from one reading to the next."""
     masks.refresh(scene.machine)
@@ -126,7 +126,7 @@ def view_of(
         start_allowance=scene.start_allowance,
         masks=masks,
         latest=latest,
-        shareless=shareless,
+        unforeseen=unforeseen or {},
     )
 
 

@@ -1,15 +1,17 @@
-"""Budgets at whose end work waits: which of them are used up, and since they let go by themselves, when (book, "Exhausted Budget")."""
+"""Budgets at whose end work waits: which of them are used up, and when they are so no longer (book, "Exhausted Budget Behavior")."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lattice.accounting.budgets import EXTERNAL, OF_PROJECT, OF_TENANT, OF_USER, Balance, Scope
 from lattice.accounting.meter import Meter
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.work import Candidate
 from lattice.units import format_time
+
+BUDGET_EXHAUSTED: Final = "BudgetExhausted"
 
 
 class Exhausted(NamedTuple):
@@ -45,5 +47,5 @@ def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | 
     ):  # fmt: skip
         found = spent.get(scope)
         if found is not None:
-            return Waiting(candidate, "BudgetExhausted", f"waiting for budget: {found.message}", found.until)
+            return Waiting(candidate, BUDGET_EXHAUSTED, f"waiting for budget: {found.message}", found.until)
     return None

@@ -19,6 +19,7 @@ from typing import Final
 from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.calibration import Calibration, Kept
 from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
+from lattice.scheduling.exhaustion import BUDGET_EXHAUSTED
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.predictor import RunTimes, Work
 from lattice.scheduling.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
@@ -28,6 +29,8 @@ from lattice.scheduling.work import Candidate, Holder
 MEDIAN, LONG = 0.5, 0.9
 UNBOUNDED_WORK: Final = "UnboundedWork"
 """The nodes that it needs are held, or will be, by work of which nobody knows the end."""
+UNFORESEEN: Final = frozenset({QUOTA_SHARE, BUDGET_EXHAUSTED})
+"""Nobody knows what others will ask of the quota tree, nor when a budget is raised: such waiting has no expected start."""
 EXACT_JOBS: Final = 256
 """Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
 SLOTS: Final = 600
@@ -77,8 +80,8 @@ class Forecaster:
         self._gone.clear()
         said = list(waiting)
         latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
-        shareless = frozenset(outcome.candidate.uid for outcome in said if outcome.reason == QUOTA_SHARE)
-        return view_of(scene, queues, self._masks, now, latest, shareless)
+        unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
+        return view_of(scene, queues, self._masks, now, latest, unforeseen)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
         """The answers, remembered to be scored when the work starts."""
@@ -192,7 +195,7 @@ def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[s
     for queue in view.queues.values():
         foreseen.append([])
         for candidate in queue:
-            reason = QUOTA_SHARE if candidate.uid in view.shareless else _silence(candidate, reader.columns)
+            reason = view.unforeseen.get(candidate.uid) or _silence(candidate, reader.columns)
             if reason:
                 silent[candidate.uid] = reason
             else:
