@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import Denied, NotFound
+from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
@@ -57,6 +57,7 @@ class Quotas:
         self._dirty = True
         self._masks: dict[str, int] = {}
         self._options: QuotaTreeOptions | None = None
+        self._good = _DEFAULTS
         self._traits_news = -1
 
     # -- what informers tell ------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class Quotas:
 
     def _declare(self, options: QuotaTreeOptions) -> None:
         before, scene = self.layout, self._scene
-        self.layout = layout(self.ours.objects.values(), self.quotas().values(), self._profiles().values(), options)
+        self.layout = self._laid_out(options)
         if not self.layout.groups:
             scene.plant(None)
         elif scene.elastic is None:
@@ -157,6 +158,17 @@ class Quotas:
         if before.groups or self.layout.groups:
             event(log, "Quota trees", groups=len(self.layout.groups), trees=len(self.layout.trees), left_out=len(self.layout.faults))
             self._rebound()
+
+    def _laid_out(self, options: QuotaTreeOptions) -> Layout:
+        """What the objects declare; by the last good options where these do not read (the webhook was away)."""
+        given = self.ours.objects.values(), self.quotas().values(), self._profiles().values()
+        try:
+            found = layout(*given, options)
+        except Rejected as error:
+            event(log, "QuotaOptionsRefused", logging.WARNING, error=error)
+            return layout(*given, self._good)
+        self._good = options
+        return found
 
     def _share_nodes(self) -> bool:
         """Give each node to its tree; whether any was moved."""

@@ -148,9 +148,9 @@ class Revocations:
 
     async def _take_back(self, elastic: Elastic, due: Sequence[Overuse], most: int) -> None:
         chosen = choose(elastic.forest, due, self._holdings(elastic), most)
-        for revoked in chosen.revoked:
-            over = revoked.over
-            await self._stop(revoked.holding, over.tree, "revoked", f'quota "{over.name}": {_used(over)}')
+        await self._stop(
+            "revoked", [(each.holding, each.over.tree, f'quota "{each.over.name}": {_used(each.over)}') for each in chosen.revoked]
+        )
 
     # -- in a group -----------------------------------------------------------------------------------------------------
 
@@ -171,8 +171,7 @@ class Revocations:
             if victims and len(victims) <= rule.max_per_round:
                 self._blocked[candidate.uid] = now
                 tree, why = forest.tree_of(candidate.quota), f'quota "{candidate.quota}": its share goes to work of a higher class'
-                for holding in victims:
-                    await self._stop(holding, tree, "preempted", why)
+                await self._stop("preempted", [(holding, tree, why) for holding in victims])
 
     def _serves(self, holding: Holding, candidate: Candidate) -> bool:
         """Whether a candidate could use the nodes of a holding, or these end already."""
@@ -200,17 +199,19 @@ class Revocations:
                 leaving=holder.releasing,
             )
 
-    async def _stop(self, holding: Holding, tree: str, what: str, why: str) -> None:
-        """Have a held row released, so that its nodes end it by TERM and grace."""
-        row = self._row(holding.key)
-        if row is None:
-            return  # it ended meanwhile
-        verdict = await self._propose(Stop(row.key, RECLAIMED))
-        if not (isinstance(verdict, Accepted) and verdict.changed):
-            return
-        self._metrics.quota_revocations.labels(tree or "default", what).inc()
-        event(log, "Quota was taken back", allocation=holding.key, attempt=row.attempt, tree=tree, message=why)
-        await self._tell(holding.key, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
+    async def _stop(self, what: str, chosen: Iterable[tuple[Holding, str, str]]) -> None:
+        """Have held rows released, all in one commit, so that their nodes end them by TERM and grace; then tell the owners."""
+        asked = [
+            (row, tree, why, self._propose(Stop(row.key, RECLAIMED)))
+            for holding, tree, why in chosen
+            if (row := self._row(holding.key)) is not None  # else it ended meanwhile
+        ]
+        for row, tree, why, answer in asked:
+            verdict = await answer
+            if isinstance(verdict, Accepted) and verdict.changed:
+                self._metrics.quota_revocations.labels(tree or "default", what).inc()
+                event(log, "Quota was taken back", allocation=row.uid, attempt=row.attempt, tree=tree, message=why)
+                await self._tell(row.uid, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
 
     def _row(self, uid: str) -> Row | None:
         rows: Iterable[Row] = self._stored.of(uid)

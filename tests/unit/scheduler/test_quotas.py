@@ -170,6 +170,15 @@ async def test_an_object_that_is_left_out_says_why_and_stalls() -> None:
     assert conditions == {"Ready": ("False", "ParentUnknown"), "Stalled": ("True", "ParentUnknown")}
 
 
+async def test_options_that_do_not_read_leave_the_last_good_ones_in_force() -> None:
+    site = Site(QuotaTreeOptions(delay="5s"))
+    await two_teams(site)
+    site.options = QuotaTreeOptions(delay="soon")
+    site.quotas.ready(NOW)
+    assert site.quotas.layout.rules[""].delay_seconds == 5
+    assert site.runtime("a") == 0
+
+
 async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -> None:
     site = Site()
     await two_teams(site)
