@@ -110,6 +110,9 @@ def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
             yield Refused("BudgetInvalid", f"{where}.{field} is {hours}", f"{where}.{field}", "leave it out, or give 0, for no budget")
     if budget.period_days < 1:
         yield Refused("BudgetInvalid", f"{where}.periodDays is {budget.period_days}", f"{where}.periodDays", "give at least 1; 90 is usual")
+    given = budget.gpu_hours or budget.node_hours or budget.projects or budget.per_user is not None
+    if budget.on_exhausted == "Queue" and not given:
+        yield Caution(f"{where}.onExhausted is Queue, and there is no budget whose end work could wait for")
     allowance = reading(parse_quantity, budget.burst_allowance, field=f"{where}.burstAllowance", reason="QuantityInvalid")
     if isinstance(allowance, Refused):
         yield allowance

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lattice.accounting.charges import Charge
+from lattice.accounting.records import read_rows, rows_text
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
@@ -39,6 +41,16 @@ REPORT = NodeReport(
     "6de69d82",
     (ReportRow(uid(1), 1, "r"), ReportRow(uid(2), 2, "e", "143"), ReportRow(uid(3), 1, "f", "UserUnknown")),
 )
+
+
+CHARGES = [
+    Charge(uid(1), 1, 1, 4711, "physics", "physics", "train", "run 42", "alice", "lhc", "hpc-batch", 4, 16, 1_795_000_000, 1_795_000_060,
+           1_795_000_065, 1_795_003_660, "Requeued", "NodeLost", None, 14_400, 57_600, 5),
+    Charge(uid(1), 4, 2, 4711, "physics", "physics", "train", "run 42", "alice", "lhc", "hpc-batch", 0, 0, 1_795_000_000, 0, 0,
+           1_795_010_000, "Requeued", "Requeued", None, 9000, 36_000, 5),
+    Charge(uid(2), 0, 0, 4712, "physics", "physics", "sweep", "", "oidc:bob", "", "hpc-batch", 0, 0, 1_795_000_000, 0, 0, 1_795_000_100,
+           "Cancelled", "Cancelled", 143, 0, 0, 10),
+]  # fmt: skip
 
 
 ALL_NODES = {
@@ -109,6 +121,11 @@ def test_a_ledger_shard_of_format_1_is_written_and_read_as_it_always_was() -> No
 def test_a_plan_of_format_1_is_written_and_read_as_it_always_was() -> None:
     assert format_plan(PLAN) == golden("plan-1")
     assert parse_plan(golden("plan-1")) == PLAN
+
+
+def test_usage_rows_of_format_1_are_written_and_read_as_they_always_were() -> None:
+    assert rows_text(CHARGES).rstrip("\n") == golden("usage-rows-1")
+    assert list(read_rows(golden("usage-rows-1") + "\n", "physics")) == CHARGES
 
 
 def test_a_report_of_format_1_is_written_and_read_as_it_always_was() -> None:

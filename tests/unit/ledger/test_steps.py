@@ -85,6 +85,9 @@ CASES: list[tuple[str, Facts, Step]] = [
      facts(running(finished("Completed"), condition("Ready"), status_report=BY_A, generation=2)), Observe()),
     ("final, deleted and without rows it may go",
      facts(running(finished("Completed"), condition("Ready"), status_report=BY_A, deletionTimestamp="2026-01-01T00:00:00Z")), RemoveFinalizer()),
+    ("final, deleted and not yet settled it stays", replace(
+        facts(running(finished("Completed"), condition("Ready"), status_report=BY_A, deletionTimestamp="2026-01-01T00:00:00Z")), settled=False
+    ), Rest()),
     ("a lost node stops it", facts(running(), HELD, b=DOWN), Propose(Stop(KEY, "l"))),
     ("the nodes that are left end it first", facts(running(), LOST, b=DOWN), Rest()),
     ("what the quota tree takes back rests while its nodes end it", facts(running(), RECLAIMED), Rest()),

@@ -10,17 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice.accounting.records import Records
+from lattice.accounting.charges import Charge
+from lattice.accounting.records import Records, month_of, rows_text
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Retry, Stale
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Informer
-from lattice.kube.resources import ALLOCATIONS, USAGE_RECORDS
+from lattice.kube.resources import ALLOCATIONS, EVENTS, TENANTS, USAGE_RECORDS
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.settlement import Settlement
 from tests.unit.accounting.lives import Life, live
+from tests.unit.operator.test_operator import World
 
 START = 1_790_000_000
 
@@ -137,3 +139,33 @@ async def test_what_is_being_deleted_is_settled_within_two_seconds_other_work_wa
         await site.cluster.delete(ALLOCATIONS, "job-1", life.tenant)
     await site.lead(2.5)
     assert bool(site.cluster.writes(USAGE_RECORDS)) is deleted
+
+
+async def test_a_budget_is_mirrored_and_each_mark_told_once_also_after_a_restart() -> None:
+    world = World()
+    ended = int(world.clock.now()) - 3600
+    charge = Charge(
+        "00000000-0000-4000-8000-000000000001", 1, 1, 1, "physics", "physics", "past", "", "bob", "lhc", "hpc", 1, 4, ended - 9 * 3600,
+        ended - 9 * 3600, ended - 9 * 3600, ended, "Completed", "Completed", 0, 9 * 3600, 36 * 3600, 5,
+    )  # fmt: skip
+    month = month_of(ended)
+    record = {"tenant": "physics", "month": month, "part": 0, "rows": rows_text([charge])}
+    await world.cluster.create(USAGE_RECORDS, {"metadata": {"name": f"physics-{month}"}, "spec": record})
+    await world.add(TENANTS, "physics", {"budget": {"nodeHours": 10, "projects": [{"name": "lhc", "gpuHours": 36}]}})
+    for _ in range(2):
+        async with world.running():
+            await world.clock.run_for(40)
+    usage = world.status(TENANTS, "physics")["usage"]
+    assert (usage["nodeHours"], usage["gpuHours"]) == ("9", "36")
+    assert [(one["key"], one["fraction"], one["told"]) for one in usage["budgets"]] == [
+        ("Tenant", "900m", 80),
+        ("Project/lhc", "1000m", 100),
+    ]
+    events = world.cluster.snapshot(EVENTS).values()
+    assert sorted((event["reason"], event["metadata"]["namespace"]) for event in events) == [
+        ("BudgetExhausted", "physics"), ("BudgetNearlyExhausted", "physics"),
+    ]  # fmt: skip
+    await world.cluster.patch(TENANTS, "physics", {"spec": {"budget": {"nodeHours": 8}}})
+    async with world.running():
+        await world.clock.run_for(40)
+    assert sorted(event["reason"] for event in world.cluster.snapshot(EVENTS).values()).count("BudgetExhausted") == 2
