@@ -314,7 +314,11 @@ def write(site: dict[str, Object], seen: dict[str, Object], step: Any) -> None:
         return
     amounts = {"min": dict.fromkeys(keys, least), "max": dict.fromkeys(keys, most)}
     labels = {"is-parent": str(is_parent).lower()}
-    obj = theirs(name, parent, labels=labels, min=amounts["min"], max=amounts["max"]) if koordinators else quota(name, parent, isParent=is_parent, **amounts)
+    obj = (
+        theirs(name, parent, labels=labels, min=amounts["min"], max=amounts["max"])
+        if koordinators
+        else quota(name, parent, isParent=is_parent, **amounts)
+    )
     verdict = changed(site[key], obj, known, kind) if key in site else made(obj, known, kind)
     if isinstance(verdict, Accepted):
         site[key] = obj

@@ -174,7 +174,11 @@ def test_every_reason_that_a_check_gives_is_documented() -> None:
     rules = [Path(checks.__file__).parent / f"{name}.py" for name in ("amounts", "checks", "declared")]
     for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Refused", "Wrong", "_wrong") and isinstance(node.args[0], ast.Constant):
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "id", "") in ("Refused", "Wrong", "_wrong")
+                and isinstance(node.args[0], ast.Constant)
+            ):
                 given.add(str(node.args[0].value))
             if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
                 given.add(str(node.value.value))
