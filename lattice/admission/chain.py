@@ -76,8 +76,7 @@ def unreadable(request: Request) -> Refused | None:
     """What is wrong with amounts of a quota: said before the schema refuses them by a pattern."""
     if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
         return None
-    read = quotas.read_quota(request.kind, request.obj)
-    return read if isinstance(read, Refused) else None
+    return quotas.unreadable(request.kind, request.old, request.obj)
 
 
 def judge(request: Request, facts: Facts) -> Verdict:

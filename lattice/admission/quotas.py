@@ -54,6 +54,12 @@ def means_the_same(kind: str, old: Object, new: Object) -> bool:
     return isinstance(before, Declared) and isinstance(after, Declared) and replace(before, source=after.source) == after
 
 
+def unreadable(kind: str, old: Object, new: Object) -> Refused | None:
+    """What does not read in an object that is made or changed; a fault that stood before is not in the way of other changes."""
+    read = read_quota(kind, new)
+    return None if isinstance(read, Declared) or (old and read_quota(kind, old) == read) else read
+
+
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     """Every finding about a new ElasticQuota of Lattice."""
     yield from _judge(OURS, {}, obj, facts)
@@ -159,7 +165,8 @@ def _judge(kind: str, old: Object, new: Object, facts: Facts) -> Iterator[Findin
     quotas = facts.quotas or QuotaFacts()
     group = read_quota(kind, new, quotas.profiles)
     if isinstance(group, Refused):
-        yield group
+        if unreadable(kind, old, new) is not None:
+            yield group
         return
     read_before = read_quota(kind, old, quotas.profiles) if old else None
     before = read_before if isinstance(read_before, Declared) else None

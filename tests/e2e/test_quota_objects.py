@@ -208,5 +208,15 @@ def test_a_profile_is_a_tree_whose_children_apply_beside_it(boss: Person, admin:
     }  # fmt: skip
     done = boss.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([profile, child]))
     assert "selects none of the" in done.stderr
+    root = until(
+        Seen(lambda: {each["metadata"]["name"]: each for each in admin.list(KOORDINATOR_QUOTAS).items}, lambda seen: f"{OWN}-root" in seen),
+        within=20,
+        what="the root of the profile",
+    )[f"{OWN}-root"]
+    assert root["metadata"]["labels"][prefix + "is-root"] == "true"
+    assert root["spec"]["min"] == {"cpu": "0", "memory": "0"}
+    assert {entry["manager"] for entry in root["metadata"]["managedFields"]} <= {"lattice-operator", "lattice-scheduler"}
+    noted = admin.get(KOORDINATOR_PROFILES, f"{OWN}-p", "default")["metadata"]["annotations"]["lattice.dev/fault"]
+    assert "selects none of the" in noted
     again = {**profile, "metadata": {"name": f"{OWN}-p2", "namespace": "default"}}
     assert "is the root of ElasticQuotaProfile" in boss.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(again), ok=False).stderr

@@ -221,6 +221,14 @@ def test_amounts_that_do_not_read_are_named_before_the_schema_refuses_them() -> 
     assert unreadable(Request(OURS, "CREATE", quota("a"), {})) is None
 
 
+def test_what_did_not_read_before_keeps_no_finalizer_from_going() -> None:
+    broken = quota("a", min=-1)
+    freed = {**broken, "metadata": {**broken["metadata"], "finalizers": []}}
+    assert unreadable(Request(OURS, "UPDATE", freed, broken)) is None
+    assert warnings(changed(broken, freed, around())) == ""
+    assert refusal(changed(broken, quota("a", min=-2), around())).reason == "NegativeAmount"
+
+
 # Koordinator's kinds
 
 
