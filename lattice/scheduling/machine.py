@@ -145,8 +145,10 @@ class Machine:
             ends = bucket.ends
             ends[until] = ends.get(until, 0) + count
             bucket.version += 1
-            for part, rank in bucket.counters:
-                part.note(rank, -count)
+            for part, rank in bucket.counters:  # as `part.note` does, without a call for each
+                noted = part.noted
+                noted[rank] = noted.get(rank, 0) - count
+                part.total -= count
         self.watts += watts
         self.changes += 1
 

@@ -28,39 +28,40 @@ class Part:
     Changes are noted, and counted in when a group is asked about: the next change often takes them back.
     """
 
-    __slots__ = ("_groups", "_line", "_noted", "_sizes", "total")
+    __slots__ = ("_groups", "_line", "_sizes", "noted", "total")
 
     total: int
     _groups: dict[int, int]
     _sizes: list[int]
-    _noted: dict[int, int]
+    noted: dict[int, int]
+    """Changes by group that are not counted in yet; whoever adds one changes `total` too."""
     _line: Line | None
     """None: to be made when it is asked for."""
 
     def __init__(self, groups: Mapping[int, int]) -> None:
         self._groups = {rank: count for rank, count in groups.items() if count > 0}
         self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
-        self._noted = {}
+        self.noted = {}
         self._line = None
         self.total = sum(self._groups.values())
 
     def copy(self) -> Part:
         """One that may be changed apart."""
         part = Part.__new__(Part)
-        part._groups, part._sizes, part._noted, part.total = self._groups.copy(), self._sizes.copy(), self._noted.copy(), self.total
+        part._groups, part._sizes, part.noted, part.total = self._groups.copy(), self._sizes.copy(), self.noted.copy(), self.total
         part._line = None if self._line is None else self._line.copy()
         return part
 
     def note(self, rank: int, by: int) -> None:
         """A group has more nodes, or fewer."""
-        noted = self._noted
+        noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
         self.total += by
 
     @property
     def groups(self) -> dict[int, int]:
         """How many nodes each group has, if any."""
-        if self._noted:
+        if self.noted:
             self._settle()
         return self._groups
 
@@ -84,7 +85,7 @@ class Part:
         """The fewest groups that hold so many nodes; 0: all of them do not."""
         if self.total < nodes:
             return 0
-        sizes = self._sizes if not self._noted else self.sizes()
+        sizes = self._sizes if not self.noted else self.sizes()
         return 1 if sizes[-1] >> _BITS >= nodes else _fewest(sizes, nodes)
 
     def largest(self, groups: int) -> int:
@@ -101,13 +102,13 @@ class Part:
 
     def sizes(self) -> list[int]:
         """Count and rank of each group in one number, ascending."""
-        if self._noted:
+        if self.noted:
             self._settle()
         return self._sizes
 
     def _settle(self) -> None:
         groups, sizes = self._groups, self._sizes
-        for rank, by in self._noted.items():
+        for rank, by in self.noted.items():
             if not by:
                 continue
             before = groups.get(rank, 0)
@@ -121,7 +122,7 @@ class Part:
                 del groups[rank]
             if self._line is not None and not self._line.put(rank, after):
                 self._line = None
-        self._noted.clear()
+        self.noted.clear()
 
 
 class Joined:
