@@ -320,7 +320,33 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a negative limit of users": ("tenants", "Tenant", "t", {"spec": {"quota": {"perUser": {"maxRunning": -1}}}}, "perUser.maxRunning"),
     "a budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"gpuHours": 1, "fairShareTarget": "150m"}}}, ""),
     "a negative budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"gpuHours": -1}}}, "spec.budget.gpuHours"),
-    "a used-up budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"onExhausted": {}}}}, "spec.budget.onExhausted is not served yet"),
+    "budgets": (
+        "tenants",
+        "Tenant",
+        "t",
+        {
+            "spec": {
+                "budget": {
+                    "onExhausted": "Queue",
+                    "period": "Month",
+                    "perUser": {"nodeHours": 1},
+                    "projects": [{"name": "lhc", "gpuHours": 5}],
+                }
+            }
+        },
+        "",
+    ),
+    "an unknown end of a budget": ("tenants", "Tenant", "t", {"spec": {"budget": {"onExhausted": "Refuse"}}}, "Unsupported value"),
+    "a project twice": ("tenants", "Tenant", "t", {"spec": {"budget": {"projects": [{"name": "a"}, {"name": "a"}]}}}, "Duplicate value"),
+    "a usage record": ("usagerecords", "UsageRecord", "t-2026-11-1", {"spec": {"tenant": "t", "month": "2026-11", "part": 1}}, ""),
+    "a usage record of another name": (
+        "usagerecords",
+        "UsageRecord",
+        "t-2026-10",
+        {"spec": {"tenant": "t", "month": "2026-11"}},
+        "the name of a UsageRecord is TENANT-MONTH",
+    ),
+    "a usage record of no month": ("usagerecords", "UsageRecord", "t-2026-13", {"spec": {"tenant": "t", "month": "2026-13"}}, "spec.month"),
     "strict isolation": ("tenants", "Tenant", "t", {"spec": {"isolation": "Strict"}}, "spec.isolation Strict is not served yet"),
     "a vcluster": ("vclusters", "VCluster", "v", {"spec": {"nodes": {"selector": {"group": ["g0"]}}, "limits": {"maxWalltime": "7d"}}}, ""),
     "a policy": ("vclusters", "VCluster", "v", {"spec": {"policy": "Backfill", "cycle": {"interval": "5s", "depth": 0}}}, ""),
@@ -368,6 +394,19 @@ def test_the_other_kinds_accept_and_refuse(
         refused(answer, sentence)
     else:
         assert accepted(answer)["spec"] == parts["spec"]
+
+
+def test_the_largest_usage_record_is_still_only_appended_to_and_never_after_its_seal(api_server: ApiServer) -> None:
+    found = Collection(api_server, "usagerecords", "UsageRecord")
+    rows = "1\n" + "x" * 131_000
+    accepted(found.create("u-2026-11", spec={"tenant": "u", "month": "2026-11", "rows": rows}))
+    refused(found.merge("u-2026-11", {"spec": {"rows": rows[:-1]}}), "only appended to")
+    refused(found.merge("u-2026-11", {"spec": {"rows": None}}), "only appended to")
+    refused(found.merge("u-2026-11", {"spec": {"month": "2026-12"}}), "never change")
+    accepted(found.merge("u-2026-11", {"spec": {"rows": rows + "y", "sealed": True}}))
+    refused(found.merge("u-2026-11", {"spec": {"rows": rows + "yz"}}), "the part is sealed")
+    refused(found.merge("u-2026-11", {"spec": {"sealed": False}}), "the part is sealed")
+    found.drop("u-2026-11")
 
 
 def test_a_plan_is_never_replaced_by_an_older_one(api_server: ApiServer) -> None:
