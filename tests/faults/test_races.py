@@ -30,12 +30,12 @@ from tests.faults.site import TENANT, Site, site
 from tests.faults.transitions import Onlooker, Transitions
 
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
-ROUNDS = int(os.environ.get("LATTICE_FAULTS_ROUNDS", "1000" if LONG else "60"))
+ROUNDS = int(os.environ.get("LATTICE_FAULTS_ROUNDS", "1000" if LONG else "40"))
 CLIENTS, SCHEDULERS = 20, 3
 USERS = tuple(f"user{number}" for number in range(7))
 NODES, MAX_NODES, MAX_ALLOCATIONS, USER_NODES, USER_ALLOCATIONS = 24, 10, 6, 4, 2
 MOST_NODES = 4
-QUIET_ROUNDS = 100 if ROUNDS >= 500 else 20
+QUIET_ROUNDS = 100 if ROUNDS >= 500 else 15
 FULL_WITHIN_SECONDS = 2.0
 SECONDS_A_ROUND = 3.0
 
