@@ -90,7 +90,7 @@ def test_hours_stay_right_after_requeues_deletion_and_kills_and_history_knows_wh
         me.kubectl("delete", "alloc", name, "-n", me.namespace, "--wait=false")
     until(lambda: not admin.list(ALLOCATIONS, tenant.namespace).items, within=30, what="the objects to go")
     rows = recorded(admin, tenant.name)
-    found = dict.fromkeys(objects, (0, 0))
+    found: dict[str, tuple[int, int]] = dict.fromkeys(objects, (0, 0))
     for row in rows:
         attempts, seconds = found[row.uid]
         found[row.uid] = (attempts + row.attempt - row.first + 1, seconds + row.node_seconds)

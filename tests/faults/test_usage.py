@@ -132,7 +132,7 @@ def test_hours_equal_what_the_objects_said_and_no_attempt_is_lost_or_counted_twi
         done.set()
     until(lambda: reaper.sweep() == 0, within=180, every=1.0, what="all objects to go")
     rows = recorded(here)
-    found = dict.fromkeys(reaper.sums, (0, 0))
+    found: dict[str, tuple[int, int]] = dict.fromkeys(reaper.sums, (0, 0))
     for row in rows:
         attempts, seconds = found[row.uid]
         found[row.uid] = (attempts + (row.attempt - row.first + 1 if row.committed or row.summed else 0), seconds + row.node_seconds)

@@ -48,7 +48,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             await made.cluster.create(TENANTS, {"apiVersion": API, "kind": "Tenant", "metadata": {"name": tenant}, "spec": budget})
         async with asyncio.timeout(5):
             while (await ask(made, "/v1/usage", "sam"))[1].get("attempts") != 3:
-                await asyncio.sleep(0.02)
+                pass  # the records are on their way
         yield made
 
 
