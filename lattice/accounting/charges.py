@@ -75,8 +75,10 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 def charges_of(allocation: Allocation) -> list[Charge]:
     """Every attempt that the object tells of, oldest first; the last one may be running, or not be judged yet.
 
-    What fell out of `attempts` is not among them (`fallen_out`).
+    Without a tenant nobody is charged (the admission policy refuses such objects). What fell out of `attempts` is not among them (`fallen_out`).
     """
+    if not allocation.spec.tenant:
+        return []
     told = [_former(allocation, entry) for entry in allocation.status.attempts]
     present = _present(allocation)
     return told if present is None or any(charge.attempt == present.attempt for charge in told) else [*told, present]
@@ -93,7 +95,7 @@ def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds
     `upto`: the last attempt that records hold; the amounts: what they hold of this allocation up to there.
     """
     usage = allocation.status.usage
-    if usage is None or usage.attempts <= upto:
+    if usage is None or usage.attempts <= upto or not allocation.spec.tenant:
         return None
     return _charge(
         allocation, usage.attempts, first=max(1, upto + 1), ended=_second(usage.end_time), state=REQUEUED, reason="Requeued",

@@ -105,6 +105,10 @@ class Hours:
             entries.append(entry)
             notices += [notice] if notice is not None else []
             self._measured.budget_used.labels(name, entry["key"]).set(balance.fraction)
+        if tenant.status.use is not None:
+            self._measured.used_nodes.labels(name).set(tenant.status.use.used_nodes)
+            most = tenant.status.use.max_nodes
+            self._measured.max_nodes.labels(name).set(float("inf") if most is None else most)
         used = self.meter.used(Scope(OF_TENANT, name), now)
         self._measured.node_hours.labels(name).set(used.node_hours)
         self._measured.gpu_hours.labels(name).set(used.gpu_hours)

@@ -20,6 +20,8 @@ class OperatorMetrics:
         self.settled = Counter("lattice_usage_attempts_settled", "Attempts that usage records hold, as read or written", registry=registry)
         self.settlements = Counter("lattice_usage_record_writes", "Writes of usage records", registry=registry)
         self.unsettled = Gauge("lattice_usage_unsettled", "Allocations with an ended attempt that no usage record holds", registry=registry)
+        self.used_nodes = Gauge("lattice_quota_used_nodes", "Nodes that a tenant holds", ["tenant"], registry=registry)
+        self.max_nodes = Gauge("lattice_quota_max_nodes", "Hard limit of the nodes of a tenant; +Inf: none", ["tenant"], registry=registry)
         self.node_hours = Gauge("lattice_tenant_node_hours", "Node-hours in the period of the budget", ["tenant"], registry=registry)
         self.gpu_hours = Gauge("lattice_tenant_gpu_hours", "GPU-hours in the period of the budget", ["tenant"], registry=registry)
         self.budget_used = Gauge("lattice_budget_used_ratio", "Used share of a budget", ["tenant", "budget"], registry=registry)
