@@ -75,7 +75,8 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 def charges_of(allocation: Allocation) -> list[Charge]:
     """Every attempt that the object tells of, oldest first; the last one may be running, or not be judged yet.
 
-    Without a tenant nobody is charged (the admission policy refuses such objects). What fell out of `attempts` is not among them (`fallen_out`).
+    Without a tenant nobody is charged (the admission policy refuses such objects). What fell out of `attempts` is not among
+    them (`fallen_out`).
     """
     if not allocation.spec.tenant:
         return []
