@@ -131,12 +131,21 @@ def test_a_leaf_is_named_by_those_who_may(me: Person, boss: Person, admin: Block
     assert f'may not use quota "{low}"' in refused.stderr
     assert "is a parent" in me.apply("job", entrypoint="true", quota=top, ok=False).stderr
     assert 'quota "nothing" does not exist' in me.apply("job", entrypoint="true", quota="nothing", ok=False).stderr
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": f"{OWN}-use"}}
-    role["rules"] = [{"apiGroups": ["lattice.dev"], "resources": ["elasticquotas"], "resourceNames": [low], "verbs": ["use"]}]  # type: ignore[assignment]
+    rules = [{"apiGroups": ["lattice.dev"], "resources": ["elasticquotas"], "resourceNames": [low], "verbs": ["use"]}]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": f"{OWN}-use"}, "rules": rules}
     admin.create(CLUSTER_ROLES, role)
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"{OWN}-use"}
-    admin.create(CLUSTER_ROLE_BINDINGS, {**role, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]})
+    admin.create(
+        CLUSTER_ROLE_BINDINGS,
+        {
+            "apiVersion": role["apiVersion"],
+            "kind": "ClusterRoleBinding",
+            "metadata": role["metadata"],
+            "roleRef": reference,
+            "subjects": [subject],
+        },
+    )
     try:
         until(lambda: me.apply("job", entrypoint="true", quota=f"{top}/{low}", ok=False).returncode == 0, within=10, what="the right")
         me.phase("job", "Completed")
