@@ -494,6 +494,68 @@ def test_a_tenant_or_vcluster_in_use_is_not_deleted(server: ApiServer) -> None:
         passed(root("DELETE", f"{GROUP}/{plural}/used"))
 
 
+def group(name: str, parent: str = "") -> dict[str, Any]:
+    spec = {"max": {"nodes": 4}, "isParent": not parent, **({"parent": parent} if parent else {})}
+    return {"apiVersion": "lattice.dev/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_group_of_a_quota_tree_is_changed_by_who_may_manage_the_one_above_it(server: ApiServer) -> None:
+    quotas = f"{GROUP}/elasticquotas"
+    boss = Person(server, "sam", ("lattice:system-admin", "system:authenticated"))
+    passed(boss("POST", quotas, group("science")))
+    passed(boss("POST", quotas, group("engineering")))
+    rule = {"apiGroups": ["lattice.dev"], "resources": ["elasticquotas"], "resourceNames": ["science"], "verbs": ["manage"]}
+    passed(server.request("POST", PATHS["ClusterRole"], {"metadata": {"name": "science-admin"}, "rules": [rule]}))
+    for role in ("science-admin", "lattice-quota-editor"):
+        ref = {"kind": "ClusterRole", "name": role, "apiGroup": "rbac.authorization.k8s.io"}
+        subjects = [{"kind": "User", "name": "dana", "apiGroup": "rbac.authorization.k8s.io"}]
+        passed(
+            server.request(
+                "POST", PATHS["ClusterRoleBinding"], {"metadata": {"name": f"dana-{role}"}, "roleRef": ref, "subjects": subjects}
+            )
+        )
+    dana = Person(server, "dana")
+    servers.until(lambda: dana("POST", quotas, group("theory", "science")).ok, "dana's rights are in force", within=30)
+    refused(dana("POST", quotas, group("own")), "groups of the first level are for those who may manage all")
+    refused(dana("POST", quotas, group("design", "engineering")), 'groups below "engineering"')
+    refused(dana("PATCH", f"{quotas}/theory", {"spec": {"parent": "engineering"}}), 'would stand below "engineering"')
+    refused(dana("PATCH", f"{quotas}/science", {"spec": {"max": {"nodes": 9}}}), "first level")
+    passed(dana("PATCH", f"{quotas}/theory", {"spec": {"max": {"nodes": 3}}}))
+    passed(dana("DELETE", f"{quotas}/theory"))
+    refused(Person(server, "alice")("GET", quotas), "forbidden")
+
+
+def test_a_group_with_work_is_not_deleted_and_its_schema_holds_without_the_webhook(server: ApiServer) -> None:
+    quotas = f"{GROUP}/elasticquotas"
+    root = Person(server, "root", ("system:masters",))
+    passed(root("POST", quotas, group("busy")))
+    for numbers in ({"childRequest": {"nodes": "3"}}, {"childRequest": {"nodes": "0"}, "used": {"nodes": 1}}):
+        passed(root("PATCH", f"{quotas}/busy/status", {"status": numbers}))
+        refused(root("DELETE", f"{quotas}/busy"), 'quota "busy" is in use')
+    passed(root("PATCH", f"{quotas}/busy/status", {"status": {"childRequest": {"nodes": "0"}, "used": {"nodes": "0"}}}))
+    passed(root("DELETE", f"{quotas}/busy"))
+    for spec, words in (
+        ({"max": {"nodes": "1.5"}}, "spec.max.nodes must be a whole number"),
+        ({"max": {"nodes": -1}}, "greater than or equal to 0"),
+        ({"max": {"nodes": 1}, "parent": "loop"}, "spec.parent is the group itself"),
+        ({"max": {"nodes": 1}, "parent": "x", "tree": {"nodes": {}}}, "spec.tree is for a group of the first level"),
+        ({}, "spec.max: Required value"),
+    ):
+        refused(root("POST", quotas, {**group("loop"), "spec": spec}), words)
+    refused(root("POST", quotas, group("default")), "a group that exists without an object")
+
+
+def test_the_labels_that_say_where_work_belongs_stay_as_they_began(server: ApiServer) -> None:
+    alice, prefix = Person(server, "alice"), "quota.scheduling.koordinator.sh/"
+    body = allocation("labelled")
+    body["metadata"]["labels"] = {prefix + "name": "theory"}
+    passed(alice("POST", ALLOCATIONS, body))
+    for label, value in (("name", "lab"), ("name", None), ("preemptible", "false")):
+        change = {"metadata": {"labels": {prefix + label: value}}}
+        refused(alice("PATCH", f"{ALLOCATIONS}/labelled", change), f"the label {prefix}{label} cannot be changed after creation")
+    passed(alice("PATCH", f"{ALLOCATIONS}/labelled", {"metadata": {"labels": {"free": "x"}}}))
+
+
 def test_the_tenant_label_of_a_namespace_is_set_by_who_may_change_tenants(server: ApiServer) -> None:
     reference = {"kind": "ClusterRole", "name": "namespacer", "apiGroup": "rbac.authorization.k8s.io"}
     rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "patch"]}
