@@ -125,15 +125,15 @@ class _Cycle:
         self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
+        self._depth = self.strategy.depth(self.policy)
         self.rooms = self._rooms()
         """What quota and limits leave to each person; None: to be found out."""
         self._bounded: list[int] = []
         """Those persons of whose room what is placed takes something."""
         self._reserved = 0
-        self._depth = self.strategy.depth(self.policy)
         self._firm = (
             kept is not None and kept is before and footing == scene.footing() and not self.profile.closings
-            and scene.power.limit is None and not self.strategy.strict and not scene.machine.overdue(now)
+            and scene.power.limit is None and not self.strategy.strict and not self.profile.late
         )  # fmt: skip
         """Whether every promise of the last cycle holds as it did."""
         self.strict = self.strategy.strict
@@ -146,8 +146,9 @@ class _Cycle:
     def queue(self) -> Iterator[tuple[Candidate, int, int, float, Score | None]]:
         """The candidates in order: each with the numbers of its kind and its person, `opens`, and its score if it is asked for."""
         roster, scores = self.roster, self._scores
-        totals: Sequence[float] = getattr(scores, "totals", None) or [score.total for score in scores]
-        order = self.strategy.order(totals)
+        order: Sequence[int] = range(len(scores))
+        if len(scores) > 1:
+            order = self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
         columns = (map(column.__getitem__, order) for column in (roster.kinds, roster.people))
         shown: Iterable[Score | None] = map(scores.__getitem__, order) if self._explain else repeat(None)
         return zip(map(roster.candidates.__getitem__, order), *columns, map(roster.opens.__getitem__, order), shown, strict=False)
@@ -161,7 +162,7 @@ class _Cycle:
     def _rooms(self) -> list[Room | None]:
         """What quota and limits leave to each person, as far as nothing limits him."""
         roster = self.roster
-        if self.policy.limits != Limits():
+        if self.policy.limits != Limits() or self._depth:
             return [None] * len(roster.persons)
         wide = {tenant for tenant in roster.tenants if boundless(self.scene, tenant)}
         if len(wide) == len(roster.tenants):

@@ -92,7 +92,7 @@ class Machine:
     masks: frozenset[int] = frozenset()
     """The node sets that every bucket lies wholly inside or outside of."""
     changes: int = 0
-    """Grows with every change of a free count."""
+    """Grows with every change of free nodes, and of when held ones come free."""
     shape: int = 0
     """Grows when a bucket appears or goes: what was made from buckets is to be made again."""
     tally: int = 0
@@ -296,6 +296,7 @@ class Machine:
             _less(bucket.ends, self.taken[index])
             bucket.ends[until] = bucket.ends.get(until, 0) + 1
             bucket.version += 1
+            self.changes += 1
         self.taken[index] = until
 
     def _changed(self, bucket: Bucket, by: int) -> None:
@@ -331,6 +332,7 @@ class Machine:
             self.due = min(self.due, end)
             bucket.ends[end] = bucket.ends.get(end, 0) + 1
             bucket.version += 1
+            self.changes += 1
 
     def _leave(self, facts: NodeFacts) -> Bucket:
         index = facts.index
@@ -346,6 +348,7 @@ class Machine:
             else:
                 _less(bucket.ends, end)
                 bucket.version += 1
+                self.changes += 1
         return bucket
 
     def _prune(self, bucket: Bucket | None) -> None:

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
 from typing import Final
 
+from lattice.errors import Corrupt
 from lattice.scheduling.machine import NEVER, Bucket, Key, Machine
 
-_STEPS = 64
+EPOCH: Final = 4096.0
+NEAR: Final = 256.0
+"""Times further away are rounded by their distance from the beginning of the epoch, nearer ones to a second: so what was rounded
+stays, but for new epochs and times that come near. Seconds."""
+_STEPS: Final = 128
 """A time this many steps away is rounded up to one step: the step doubles with each doubling of the distance."""
 
 
 def round_up(time: float, now: float) -> float:
-    """The time, rounded up by at most 1/32 of its distance; later roundings of the same time are never later than earlier ones."""
-    distance = time - now
-    if distance <= 0 or time == NEVER:
+    """The time, rounded up by at most 1/64 of its distance from the beginning of `now`'s epoch; later roundings of the same time are
+    never later than earlier ones."""
+    if time <= now or time == NEVER:
         return time
-    if distance <= _STEPS:
+    if time - now <= NEAR:
         return float(math.ceil(time))
-    half, exponent = math.frexp(distance / _STEPS)
+    half, exponent = math.frexp((time - now // EPOCH * EPOCH) / _STEPS)
     step = math.ldexp(1.0, exponent if half > 0.5 else exponent - 1)
-    return math.ceil(time / step) * step
+    return math.ceil(time / step) * step if step > 1.0 else float(math.ceil(time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +63,49 @@ class Closing:
     mask: int
 
 
+@dataclass(slots=True, eq=False)
+class _Stairs:
+    """From each of the times on, so many nodes are free and promised to nobody; the last one is for ever."""
+
+    times: list[float]
+    free: list[int]
+    points: set[float]
+    """Those of the times at which nodes come free, or windows begin or end."""
+    members: Mapping[Bucket, int]
+    """Of which buckets; kept so that nothing else gets their identity."""
+
+    def short(self, at: int, nodes: int, end: float) -> int:
+        """The first step after `at` and before a time on which fewer nodes are free; 0 if there is none."""
+        place = bisect_left(self.times, end)
+        if min(self.free[at:place]) >= nodes:
+            return 0
+        return next(step for step in range(at + 1, place) if self.free[step] < nodes)
+
+
 _NEVER_HELD: Final[tuple[Promise | None, list[tuple[Bucket, int]]]] = (None, [])
 
 
 class Profile:
-    """What is free when, for one cycle; follows the machine as the cycle places work."""
+    """What is free when; follows the machine, and is kept from cycle to cycle: `begin` says what is promised and reserved now."""
 
-    def __init__(self, machine: Machine, closings: Sequence[Closing], promises: Iterable[Promise], now: float, overrun: float) -> None:
-        self.now = now
-        self.closings = [closing for closing in closings if closing.end > now]
+    def __init__(self, machine: Machine) -> None:
+        self.now = NEVER
+        self.closings: list[Closing] = []
         self.promises: dict[str, Promise] = {}
         self.version = 0
-        """Grows with each change of promises."""
+        """Of the promises: another one for each change, and the same again when a promise is taken back and given again."""
+        self.late = False
+        """Whether nodes are held longer than was known."""
+        self._versions = 0
+        """How many there were."""
+        self._removed: tuple[Promise | None, int, int] = (None, 0, 0)
+        """The promise that was removed last, the version before that and the one after it."""
         self._machine = machine
-        self._overrun = overrun
+        self._grounds = machine.shape, machine.tally
+        """Which buckets there were, and which nodes in them."""
+        self._overrun = 0.0
+        self._fresh_until = NEVER
+        """From when on times are to be rounded again."""
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
         self._taken_back: dict[str, tuple[Promise | None, list[tuple[Bucket, int]]]] = {}
@@ -79,14 +113,78 @@ class Profile:
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
         self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
         self._rounded: dict[float, float] = {}
-        self._stairs: dict[int, tuple[tuple[int, int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
+        self._stairs: dict[tuple[int, int], _Stairs] = {}
+        """By the identity of members and the version of the promises, as long as nodes do not change."""
+        self._stairs_of = (-1, -1)
+        self._best: dict[str, tuple[_Stairs, float]] = {}
+        """Promises that could not be bettered: on which stairs, and for how long."""
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
-        for promise in promises:
-            self.add(promise)
+
+    def begin(self, now: float, closings: Iterable[Closing], promises: Iterable[Promise], overrun: float) -> None:
+        """A cycle begins: these windows there are, and this is promised. What is held past its end is needed for `overrun` more seconds."""
+        machine = self._machine
+        late = machine.overdue(now)
+        if late or self.late or not self.now <= now < self._fresh_until or overrun != self._overrun or self._grounds[0] != machine.shape:
+            self._forget_times()
+        if self._grounds != (machine.shape, machine.tally):
+            self._grounds = machine.shape, machine.tally
+            self._forget_promises()
+        self.late, self.now, self._overrun = late, now, overrun
+        self._leasts.clear()
+        self._taken_back.clear()
+        self._set_closings([closing for closing in closings if closing.end > now])
+        wanted = {promise.uid: promise for promise in promises}
+        if wanted != self.promises:
+            for uid in [uid for uid, promise in self.promises.items() if wanted.get(uid) != promise]:
+                self.remove(uid)
+            for uid, promise in wanted.items():
+                if uid not in self.promises:
+                    self.add(promise)
+
+    def validate(self) -> None:
+        """Make what is kept anew from the machine and the promises; raises Corrupt on a difference."""
+        if self._grounds != (self._machine.shape, self._machine.tally) or not self.now < self._fresh_until:
+            return  # the next cycle begins anew
+        again = Profile(self._machine)
+        again.begin(self.now, self.closings, self.promises.values(), self._overrun)
+        if again._reserved != self._reserved:
+            raise Corrupt("the nodes that are kept differ from the promises", reason="ProfileDiffers")
+        for bucket, known in self._ends.items():
+            if known[0] == bucket.version and known != again._released(bucket):
+                raise Corrupt(f"the ends of bucket {bucket.key} differ from those that are known", reason="ProfileDiffers")
+        for (_, version), stairs in self._stairs.items() if self._stairs_of == (self._machine.changes, self._machine.shape) else ():
+            found = again._steps(stairs.members)
+            stands = version == self.version and not (len(stairs.times) > 1 and stairs.times[1] <= self.now)
+            if stands and (stairs.times[1:], stairs.free) != (found.times[1:], found.free):
+                raise Corrupt(f"from {found.times[1:]} on {found.free} nodes are free, not {stairs.free}", reason="ProfileDiffers")
+
+    def _set_closings(self, closings: list[Closing]) -> None:
+        if closings != self.closings:
+            self._stairs.clear()
+            self.closings = closings
+
+    def _forget_times(self) -> None:
+        """What was rounded, and all that was made of it."""
+        self._fresh_until = NEVER
+        for known in (self._rounded, self._ends, self._merges, self._stairs, self._best):
+            known.clear()
+
+    def _forget_promises(self) -> None:
+        for known in (self.promises, self._slots, self._reserved):
+            known.clear()
+        self._change()
+
+    def _change(self) -> None:
+        self._versions += 1
+        self.version = self._versions
 
     def add(self, promise: Promise) -> None:
         """These nodes are kept for it."""
-        self.version += 1
+        removed, version, since = self._removed
+        if removed is promise and since == self.version:
+            self.version = version
+        else:
+            self._change()
         uid, start, end = promise.uid, promise.start, promise.end
         self.promises[uid] = promise
         before, slots = self._taken_back.get(uid, _NEVER_HELD)
@@ -109,7 +207,9 @@ class Profile:
         promise = self.promises.pop(uid, None)
         if promise is None:
             return None
-        self.version += 1
+        version = self.version
+        self._change()
+        self._removed = promise, version, self.version
         slots = self._slots.pop(uid)
         self._taken_back[uid] = promise, slots
         for bucket, _ in slots:
@@ -179,80 +279,82 @@ class Profile:
     def starts(self, members: Mapping[Bucket, int], nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
         """The times after now and before another, ascending, from which so many may be free for so long: totals say so, buckets may
         not."""
-        times, reached = self._merged(members)
-        enough = bisect_left(reached, nodes)
-        if enough == len(times) or times[enough] >= before:
-            return
-        since = max(times[enough], self.now)
-        kept = self._kept(members)
-        points = {time for time in times[enough:] if self.now < time < before}
-        points.update([stop for _, stop, _ in kept if self.now < stop and since <= stop < before])
-        for closing in self.closings:
-            if any(closing.mask in bucket.key.marks for bucket in members):
-                points.update(time for time in (closing.start, closing.end) if self.now < time and since <= time < before)
-
-        def left(time: float) -> int:
-            count = reached[bisect_right(times, time) - 1]
-            for begin, stop, part in kept:
-                if begin <= time < stop:
-                    count -= part
-            return count
-
-        for time in sorted(points):
-            if left(time) >= nodes:
-                end = time + duration
-                for begin, _, _ in kept:
-                    if time < begin < end and left(begin) < nodes:
-                        break
-                else:
-                    yield time
+        stairs = self._steps(members)
+        times, free = stairs.times, stairs.free
+        last, at = bisect_left(times, before), 1
+        while at < last:
+            if free[at] >= nodes:
+                short = stairs.short(at, nodes, times[at] + duration)
+                if short:
+                    at = short + 1  # whatever begins before it meets it too
+                    continue
+                if times[at] in stairs.points:
+                    yield times[at]
+            at += 1
 
     def may_improve(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> bool:
         """Whether its nodes could be had before the promise's start for so long, now included: totals say so, buckets may not."""
-        times, free = self._steps(members)
-        nodes, begin, stop = promise.nodes, promise.start, promise.end
-        before = bisect_left(times, begin)
-        if max(free[:before]) < nodes:
+        stairs = self._steps(members)
+        if self._best.get(promise.uid) == (stairs, duration):
             return False
-        own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
-        at = 0
-        while at < before:
-            if free[at] < nodes:
-                at += 1
-                continue
-            end = times[at] + duration
-            for place in range(at + 1, len(times)):
-                time = times[place]
-                if time >= end:
-                    return True
-                if free[place] + (own if begin <= time < stop else 0) < nodes:
-                    at = place + 1  # whatever begins in between meets this too
-                    break
-            else:
-                return True
+        if self._is_bettered(promise, stairs, members, duration):
+            return True
+        self._best[promise.uid] = stairs, duration
         return False
 
-    def _steps(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
+    def _is_bettered(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
+        times, free, nodes = stairs.times, stairs.free, promise.nodes
+        before = bisect_left(times, promise.start)
+        if max(free[:before]) < nodes:
+            return False
+        without = None
+        at = 0
+        while at < before:
+            if free[at] >= nodes:
+                if without is None:
+                    without = self._without(promise, stairs, members)
+                short = without.short(at, nodes, times[at] + duration)
+                if not short:
+                    return True
+                at = short
+            at += 1
+        return False
+
+    def _without(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int]) -> _Stairs:
+        """The stairs if this were not promised."""
+        begin, stop = promise.start, promise.end
+        own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
+        free = [left + own if begin <= time < stop else left for time, left in zip(stairs.times, stairs.free, strict=True)]
+        return _Stairs(stairs.times, free, stairs.points, stairs.members)
+
+    def _steps(self, members: Mapping[Bucket, int]) -> _Stairs:
         """From when on how many nodes of these buckets are free and promised to nobody, if nothing new starts; the first time is now."""
-        stamp = (self._machine.changes, self._machine.shape, self.version)
-        known = self._stairs.get(id(members))
-        if known is None or known[0] != stamp:
-            now = self.now
+        now = self.now
+        nodes, key = (self._machine.changes, self._machine.shape), (id(members), self.version)
+        if nodes != self._stairs_of:
+            self._stairs.clear()
+            self._stairs_of = nodes
+        known = self._stairs.get(key)
+        if known is None or (len(known.times) > 1 and known.times[1] <= now):
             released, reached = self._merged(members)
             changes = dict(zip(released[1:], map(sub, reached[1:], reached), strict=False))
-            first = reached[0]
-            for begin, stop, count in self._kept(members):
-                if stop <= now:
-                    continue
+            first, kept = reached[0], [slot for slot in self._kept(members) if slot[1] > now]
+            for _, stop, count in kept:
+                changes[stop] = changes.get(stop, 0) + count
+            for closing in self.closings:
+                if any(closing.mask in bucket.key.marks for bucket in members):
+                    changes |= {time: changes.get(time, 0) for time in (closing.start, closing.end) if time > now}
+            points = set(changes)
+            for begin, _, count in kept:
                 if begin > now:
                     changes[begin] = changes.get(begin, 0) - count
                 else:
                     first -= count
-                changes[stop] = changes.get(stop, 0) + count
             times = sorted(changes)
             free = list(accumulate([changes[time] for time in times], initial=first))
-            known = self._stairs[id(members)] = (stamp, [now, *times], free, members)
-        return known[1], known[2]
+            known = self._stairs[key] = _Stairs([now, *times], free, points, members)
+        known.times[0] = now
+        return known
 
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""
@@ -333,7 +435,10 @@ class Profile:
         """When nodes that are held until then count as free."""
         time = self._rounded.get(end)
         if time is None:
-            time = self._rounded[end] = round_up(end if end > self.now else self.now + self._overrun, self.now)
+            now = self.now
+            time = self._rounded[end] = round_up(end if end > now else now + self._overrun, now)
+            again = min(end - NEAR if end - now > NEAR else NEVER, now - now % EPOCH + EPOCH)
+            self._fresh_until = min(self._fresh_until, again)
         return time
 
     def _released(self, bucket: Bucket) -> tuple[int, list[float], list[int]]:

@@ -58,7 +58,7 @@ def prospects(
 ) -> list[Planned]:
     """One plan for each, in this order: each is planned as if those before it were submitted too.
 
-    `outcomes` are those of `trial`; `changes` and `preemptions` what was found for those that wait, by uid.
+    `outcomes` are those of `rehearsed`, by uid; `changes` and `preemptions` what was found for those that wait, by uid.
     """
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
@@ -82,12 +82,6 @@ def prospects(
                 found, victims = (changes or {}).get(candidate.uid, ()), (preemptions or {}).get(candidate.uid)
                 plans.append(_waits(situation, outcome, quota, queues[vcluster], reader, found, victims))
     return plans
-
-
-def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
-    """The outcome of each by uid, were they submitted now: the production cycle of their vclusters, of which nothing remains."""
-    mine = {candidate.uid for candidate in asked}
-    return {outcome.candidate.uid: outcome for outcome in rehearsed(situation, asked) if outcome.candidate.uid in mine}
 
 
 def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]:

@@ -157,6 +157,7 @@ class Scene:
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     """Budgets that are used up, at whose end work waits."""
     pools: Pools = field(init=False)
+    _profile: Profile = field(init=False)
     rosters: dict[str, Roster] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
@@ -165,6 +166,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.pools = Pools(self.machine)
+        self._profile = Profile(self.machine)
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -247,7 +249,8 @@ class Scene:
         """The nodes to come: what is held, promised and reserved in advance."""
         closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
-        return Profile(self.machine, closings, kept, now, self.overrun_seconds)
+        self._profile.begin(now, closings, kept, self.overrun_seconds)
+        return self._profile
 
     def footing(self) -> tuple[object, ...]:
         """What promises stand on: as long as it is the same, nodes were given away by cycles only, and they heed every promise."""
@@ -269,6 +272,7 @@ class Scene:
         if self.elastic is not None:
             self.elastic.validate()
         self.pools.validate()
+        self._profile.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False) -> None:
         before = self.holders.get(holder.uid)

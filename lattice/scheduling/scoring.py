@@ -6,7 +6,7 @@ once, and each candidate costs one logarithm. Weights are read at the beginning 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log1p
 from typing import Any, Final, NamedTuple, overload
@@ -152,18 +152,32 @@ NOTHING_TOLD: Final = Told({}, (), (), {})
 
 
 class Scores(Sequence[Score]):
-    """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for."""
+    """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for.
 
-    def __init__(self, totals: list[float], entries: Sequence[_Entry], terms: _Terms) -> None:
-        self.totals = totals
+    The first question finds out all that changes with time and use: it is to come before anything else happens.
+    """
+
+    def __init__(self, entries: Sequence[_Entry], find: Callable[[], tuple[list[float], _Terms]]) -> None:
         self._entries = entries
-        self._terms = terms
+        self._find = find
+        self._found: tuple[list[float], _Terms] | None = None
+
+    @property
+    def totals(self) -> list[float]:
+        """The total of each."""
+        return self._all()[0]
+
+    def _all(self) -> tuple[list[float], _Terms]:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
 
     def __len__(self) -> int:
-        return len(self.totals)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Score]:
-        return map(self._terms.score, self._entries, self.totals)
+        totals, terms = self._all()
+        return map(terms.score, self._entries, totals)
 
     @overload
     def __getitem__(self, at: int) -> Score: ...
@@ -171,8 +185,9 @@ class Scores(Sequence[Score]):
     def __getitem__(self, at: slice) -> Sequence[Score]: ...
     def __getitem__(self, at: int | slice) -> Score | Sequence[Score]:
         if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self.totals)))]
-        return self._terms.score(self._entries[at], self.totals[at])
+            return [self[each] for each in range(*at.indices(len(self)))]
+        totals, terms = self._all()
+        return terms.score(self._entries[at], totals[at])
 
 
 @dataclass
@@ -200,9 +215,7 @@ class Scoring:
         columns = self._current(vcluster, candidates, weights)
         columns.seen = now
         self._forget_emptied(now)
-        self._capacities.follow(machine)
-        terms = self._terms(columns, machine, now)
-        return Scores(self._totals(columns, terms), columns.entries, terms)
+        return Scores(columns.entries, lambda: self._found(columns, machine, now))
 
     def running(self, holders: Sequence[Holder], machine: Machine) -> None:
         """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
@@ -254,6 +267,11 @@ class Scoring:
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
         )
+
+    def _found(self, columns: _Columns, machine: Machine, now: float) -> tuple[list[float], _Terms]:
+        self._capacities.follow(machine)
+        terms = self._terms(columns, machine, now)
+        return self._totals(columns, terms), terms
 
     def _forget_emptied(self, now: float) -> None:
         """Leave out the vclusters that have had no cycle for two of their intervals, and a minute: nothing waits there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from lattice.quota.groups import Group
 from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Part, Plan, Preemption
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
+from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.preemption import preemption
-from lattice.scheduling.prospect import prospects, trial
+from lattice.scheduling.prospect import prospects, rehearsed
 from lattice.scheduling.queueing import queues
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.scene import Window
@@ -35,6 +37,12 @@ from tests.build import uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "schemas"
+
+
+def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
+    """The outcome of each by uid, were they submitted now."""
+    mine = {candidate.uid for candidate in asked}
+    return {outcome.candidate.uid: outcome for outcome in rehearsed(situation, asked) if outcome.candidate.uid in mine}
 
 
 def strict(schema: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lattice.scheduling.machine import Machine, Need, NodeFacts, indices_of, natural
 from lattice.scheduling.parts import Part, fewest_first, spread, tight
 from lattice.scheduling.pools import Pool, Pools
-from lattice.scheduling.profile import round_up
+from lattice.scheduling.profile import EPOCH, NEAR, round_up
 from lattice.scheduling.scene import Scene, mask_of
 from lattice.scheduling.work import Holder
 
@@ -146,6 +146,8 @@ def test_parts_are_divided_as_asked(sizes: list[int], data: st.DataObject) -> No
 def test_times_are_rounded_up_by_little_and_never_later_than_before(distance: float, now: float, later: float) -> None:
     time = now + distance
     rounded = round_up(time, now)
-    assert time <= rounded <= time + max(1.0, distance / 32)
+    assert time <= rounded <= time + max(1.0, (time - now // EPOCH * EPOCH) / 64)
+    if distance <= NEAR:
+        assert rounded <= time + 1.0
     if now <= later <= time:
         assert round_up(time, later) <= rounded

@@ -20,6 +20,7 @@ from lattice.scheduling.policy import (
     Policy,
 )  # fmt: skip
 from lattice.scheduling.profile import Promise
+from lattice.scheduling.record import look, rebuild
 from lattice.scheduling.scene import PowerBudget, Scene, Window, mask_of
 from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.views.ledger import TenantAccount
@@ -159,6 +160,39 @@ def test_what_could_start_now_does_not_wait_for_a_promise_to_work_behind_it(wind
     assert next(uid for uid, outcome in found.items() if isinstance(outcome, Placed)) == placed_first
 
 
+class Twice(World):
+    """A world in which every cycle is decided by a scene that knows nothing of earlier ones, too."""
+
+    def cycle(self) -> None:
+        queue = list(self.queue.values())
+        anew = rebuild(look(self.scene, "hpc", queue, self.now, 0))
+        self.scene.profile(self.now).validate()
+        expected = list(decide(anew, "hpc", queue, self.now))
+        promised = {uid: promise.counts for uid, promise in anew.promises["hpc"].items()}
+        super().cycle()
+        self.scene.validate()
+        assert {uid: promise.counts for uid, promise in self.scene.promises["hpc"].items()} == promised
+        assert {one.candidate.uid for one in expected if isinstance(one, Waiting)} == set(self.queue)
+        latest = {one.candidate.uid: one.latest for one in expected if isinstance(one, Waiting) and one.latest is not None}
+        assert {uid: promise.start for uid, promise in self.scene.promises["hpc"].items()} == latest
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(seed: int) -> None:
+    roll = random.Random(seed)
+    world = Twice(scene_of([node(index, f"g{index // 4}") for index in range(12)], Policy("hpc", depth=roll.choice((1, 3, 10)))))
+    for number in range(50):
+        walltime = roll.choice((0.1, 0.5, 2.0, 30.0))
+        wish = roll.choice(({}, {}, {}, {"topology": TIGHT}))
+        given = job(number, roll.choice((1, 2, 3, 8)), walltime, preemption_class=roll.choice((3, 5, 5, 7)), **wish)
+        world.arrive(given, walltime * HOUR * roll.choice((1.0, 0.9, roll.random())))
+        world.until(world.now + roll.choice((0.0, 60.0, 900.0, 5000.0)))
+        if roll.random() < 0.1:
+            world.scene.machine.put(node(roll.randrange(12), usable=roll.random() < 0.7))
+            world.cycle()
+    world.until(world.now + 400 * HOUR)
+
+
 def test_a_wide_job_of_the_top_class_starts_once_the_longest_walltime_before_it_is_over() -> None:
     world = World(scene_of([node(index) for index in range(8)]))
     for number in range(20):
@@ -227,9 +261,9 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
 def test_newer_work_of_a_higher_score_overtakes_a_promise() -> None:
     scene = scene_of([node(index) for index in range(4)])
     scene.machine.take((0, 1), HOUR)
-    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3648.0  # an hour, rounded up to the next multiple of 64
+    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
     found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
-    assert waiting(found["u2"]).latest == 3648.0
+    assert waiting(found["u2"]).latest == 3616.0
     later = waiting(found["u1"]).latest
     assert later is not None
     assert later >= 3 * HOUR
