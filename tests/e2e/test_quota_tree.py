@@ -134,6 +134,8 @@ def waits(me: Person, name: str, word: str, *, attempt: int = 0, within: float =
 def test_departments_lend_burst_and_get_back_what_is_theirs(site: Instance, root: BlockingCluster, teams: dict[str, Person]) -> None:
     boss = person(site, "admin", teams["theory"].namespace)
     theory, train, evaluation = teams["theory"], teams["train"], teams["eval"]
+    for me in teams.values():
+        clear(root, me.namespace)
 
     # Theory bursts over all eight nodes: two are its own, two its department's, four the other department lends.
     for number in range(4):
@@ -226,3 +228,29 @@ def test_guaranteed_work_stays_within_min_and_is_never_taken_back(root: Blocking
         entry["message"] for entry in waits(lab, "too-many", "WaitingForQuotaShare")["conditions"] if entry["type"] == "Scheduled"
     )
     assert "above its min, which is 1" in message
+
+
+def test_a_recorded_cycle_under_the_tree_is_decided_again_byte_for_byte(
+    site: Instance, root: BlockingCluster, teams: dict[str, Person]
+) -> None:
+    for me in teams.values():
+        clear(root, me.namespace)
+    lab = teams["lab"]
+    boss = person(site, "admin", lab.namespace)
+    boss.lattice("admin", "config", "set", "scheduling.recording.enabled=true")
+    submit(lab, "runs", 7)
+    lab.phase("runs", "Running")
+    submit(lab, "waits", 2)
+    waits(lab, "waits", "WaitingForQuotaShare")
+
+    def cycle() -> dict[str, Any]:
+        done = boss.lattice("replay", "--cycle", "last", "-o", "json", ok=False)
+        found: dict[str, Any] = json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else {}
+        return found
+
+    def reasons(found: dict[str, Any]) -> set[str]:
+        return {str(one.get("reason")) for part in found.get("vclusters", []) for one in part["decided"]}
+
+    found = until(Seen(cycle, lambda found: "WaitingForQuotaShare" in reasons(found)), within=20, every=0.5, what="the recorded cycle")
+    assert found["reproduced"], found
+    boss.lattice("admin", "config", "set", "scheduling.recording.enabled=false")
