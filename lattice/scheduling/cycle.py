@@ -103,6 +103,7 @@ class _Cycle:
         self.policy = scene.policy(vcluster)
         self.strategy = STRATEGIES[self.policy.kind]
         self.instant = now
+        scene.pools.trim()
         roster = self.roster = scene.roster(vcluster)
         roster.take(candidates)
         scene.set_lists(vcluster, roster.lists)

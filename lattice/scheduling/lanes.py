@@ -12,18 +12,22 @@ from typing import Literal
 
 from lattice.scheduling.gates import NO_LIMIT
 from lattice.scheduling.machine import NEVER, Bucket, Hardware, Need
-from lattice.scheduling.placement import Ask, Counts, Found, counts_of, find
+from lattice.scheduling.parts import Groups
+from lattice.scheduling.placement import Ask, Counts, Found, counts_of, find, inside
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pool
 from lattice.scheduling.profile import Profile, Promise, round_up
 from lattice.scheduling.roster import Roster
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES, Strategy
-from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.scheduling.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
 
 LaneKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
 the quota tree leaves to it (None: all)."""
+
+Alike = list[tuple[frozenset[str] | None, Groups]]
+"""Nodes by group, of these fingerprints (None: whatever they are)."""
 
 
 class Kind:
@@ -70,6 +74,9 @@ class Lane:
         self._spread = topology == SPREAD
         self._own_ask = self._ask(self.pool)
         self._plain: list[Pool] | None = None
+        self._ordinary = not (self.tight or self._spread or lanes.strategy.fullest)
+        self._alike: tuple[Pool, Alike, Alike] | None = None
+        """The pool of the plainest hardware; its fingerprints, the least pressed first; all of them as one."""
 
     def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now for so long, delaying no promise; None if there are too few."""
@@ -216,6 +223,8 @@ class Lane:
         size = min(pool.whole.total, most)
         if size < least:
             return None
+        if pool is self.pool and self._ordinary and (counts := self._in_one_group(size)):
+            return counts
         ask = self._own_ask if pool is self.pool else self._ask(pool)
         while size >= least:
             found = self._find(pool, size, ask)
@@ -229,13 +238,21 @@ class Lane:
             size = smaller
         return None
 
+    def _in_one_group(self, nodes: int) -> Counts | None:
+        """A place in one group, of one fingerprint and the plainest hardware, if there is one: no other is preferred to that."""
+        if self._alike is None:
+            plainest = self.pool if len(self.kinds) <= 1 else next(self._plainer(self.pool))
+            names = sorted(filter(None, plainest.parts), key=lambda name: (self._pressure_on(name), name))
+            self._alike = plainest, [(frozenset((name,)), plainest.parts[name]) for name in names], [(None, plainest.whole)]
+        plainest, alike, whole = self._alike
+        for names, part in whole if nodes == 1 or self.conformance == IGNORED else alike:
+            rank = part.holding(nodes)
+            if rank is not None:
+                return inside(plainest, names, rank, nodes, self._prefer)
+        return None
+
     def _find(self, pool: Pool, nodes: int, ask: Ask) -> tuple[Pool, Found] | None:
         """The part of a pool to take so many from, of the plainest hardware that allows it."""
-        if pool is self.pool and len(self.kinds) > 1 and ask.limit is None and not ask.spread:
-            plainer = next(self._plainer(pool))
-            plain = find(plainer, nodes, ask, self._pressure_on)
-            if plain is not None and plain.kinds == plain.span == 1:  # with more hardware it would not take less
-                return plainer, plain
         found = find(pool, nodes, ask, self._pressure_on)
         return None if found is None else self._plainest(pool, nodes, ask, found)
 

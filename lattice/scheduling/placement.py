@@ -105,11 +105,11 @@ def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) ->
     """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
-        return _inside(pool, found.fingerprints, *shares[0], prefer)
-    return [entry for rank, count in shares for entry in _inside(pool, found.fingerprints, rank, count, prefer)]
+        return inside(pool, found.fingerprints, *shares[0], prefer)
+    return [entry for rank, count in shares for entry in inside(pool, found.fingerprints, rank, count, prefer)]
 
 
-def _inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
+def inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
     """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps

@@ -13,7 +13,7 @@ from lattice.scheduling.machine import Bucket, Hardware, Machine, Need
 from lattice.scheduling.parts import Groups, Joined, Part
 
 _MOST = 2_000
-"""With more pools kept than this, which may be of needs long gone, all are made again when they are asked for."""
+"""With more pools kept than this at the end of a cycle, which may be of needs long gone, all are made again when they are asked for."""
 
 
 class Pool:
@@ -218,11 +218,8 @@ class Pools:
 
     def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> Pool:
         """The free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
-        if self._shape != self._machine.shape or len(self._pools) > _MOST:
-            self._pools.clear()
-            self._alike.clear()
-            self._parts.clear()
-            self._shape = self._machine.shape
+        if self._shape != self._machine.shape:
+            self._clear()
         key = (need, home, known, classes)
         pool = self._pools.get(key)
         if pool is None:
@@ -236,6 +233,17 @@ class Pools:
                 pool = self._alike[buckets] = Pool(self._machine, buckets, self._parts)
             self._pools[key] = pool
         return pool
+
+    def trim(self) -> None:
+        """Forget them where there are too many; not within a cycle, which goes on with those that it has."""
+        if len(self._pools) > _MOST:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._pools.clear()
+        self._alike.clear()
+        self._parts.clear()
+        self._shape = self._machine.shape
 
     def validate(self) -> None:
         """Count what the pools count again; raises Corrupt on a difference."""

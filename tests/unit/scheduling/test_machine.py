@@ -151,3 +151,19 @@ def test_times_are_rounded_up_by_little_and_never_later_than_before(distance: fl
         assert rounded <= time + 1.0
     if now <= later <= time:
         assert round_up(time, later) <= rounded
+
+
+def test_too_many_pools_are_forgotten_between_cycles_and_never_within_one() -> None:
+    roll = random.Random(2)
+    machine = Machine()
+    for index in range(8):
+        machine.put(replace(facts(roll, index), usable=True))
+    pools = Pools(machine)
+    first = pools.of(Need(), "")
+    for memory in range(1, 2_100):
+        pools.of(Need(memory=memory), "")
+    machine.take((0, 1))
+    assert first.whole.total == 6
+    pools.trim()
+    assert pools.of(Need(), "") is not first
+    pools.validate()
