@@ -58,6 +58,8 @@ def amount_of(resource: str, value: int | str, *, field: str) -> int:
     cpu and memory, and what has no unit of its own, are rounded up as Kubernetes rounds them; cpu that fits only in
     whole cores (Koordinator's "no bound") counts as the largest amount.
     """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST:
+        return min(LARGEST, value * 1000) if resource == CPU else value  # what most people write
     number = _number(value, field)
     if number < 0:
         raise _wrong("NegativeAmount", field, f"{field} is {value}, and the least is 0")

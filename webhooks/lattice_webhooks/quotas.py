@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from lattice.admission import Request
@@ -20,18 +19,10 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
 from lattice.lifecycle.settle import is_final
-from lattice.quota.amounts import amounts_of
 from lattice.quota.declared import (
     NAME_LABEL,
     Declared,
-    bindings_of,
-    declared_of,
-    declared_of_koordinator,
-    declared_of_profile,
-    is_root_of,
-    published_of,
 )
-from lattice.quota.gathering import gather
 from lattice.quota.selection import traits_of
 from lattice.scheduling.candidates import need_of
 from lattice.scheduling.elastic import node_amounts
@@ -40,6 +31,7 @@ from lattice.scheduling.hardware import Hardware
 from lattice.units import parse_node_count
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node, View
 from lattice.views.allocation import AllocationStatus, Resources
+from lattice_webhooks.groups import Declarations, Objects, Published, Reader, laid_out
 
 JUDGED = frozenset((*QUOTA_KINDS, PROFILE))
 
@@ -67,19 +59,19 @@ class QuotaCaches:
     ours: Informer[ElasticQuota]
     koordinators: Informer[KoordinatorQuota]
     profiles: Informer[KoordinatorProfile]
+    declarations: Declarations
 
     @classmethod
     def of(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
         """The caches of a cluster, not yet running."""
+        declarations = Declarations()
+        heard = declarations.on_change
         return cls(
-            ours=Informer(cluster, ELASTIC_QUOTAS, type=ElasticQuota, clock=clock),
-            koordinators=Informer(cluster, KOORDINATOR_QUOTAS, type=KoordinatorQuota, clock=clock),
-            profiles=Informer(cluster, KOORDINATOR_PROFILES, type=KoordinatorProfile, clock=clock),
+            ours=Informer(cluster, ELASTIC_QUOTAS, type=ElasticQuota, clock=clock, on_change=heard),
+            koordinators=Informer(cluster, KOORDINATOR_QUOTAS, type=KoordinatorQuota, clock=clock, on_change=heard),
+            profiles=Informer(cluster, KOORDINATOR_PROFILES, type=KoordinatorProfile, clock=clock, on_change=heard),
+            declarations=declarations,
         )
-
-    def all(self) -> tuple[Informer[Any], ...]:
-        """Each of them."""
-        return (self.ours, self.koordinators, self.profiles)
 
 
 class Inventory:
@@ -128,12 +120,13 @@ class QuotaGatherer:
         self._caches = caches
         self._nodes = nodes
         self._inventory = inventory
-        self._reader = _Reader()
+        self._reader = Reader()
         self._turn = asyncio.Lock()
         self._begun = 0
         self._latest: tuple[int, QuotaFacts] | None = None
         """The newest reading, and its number."""
-        self._known: tuple[tuple[str, ...], QuotaFacts] | None = None
+        self._known: tuple[int, QuotaFacts] | None = None
+        """The caches laid out, and the number of the declaration that changed last."""
 
     async def of_tree(self, request: Request) -> QuotaFacts:
         """What a group, or a profile, is judged by: every other one as the server has it now, not as a cache remembers it."""
@@ -141,7 +134,7 @@ class QuotaGatherer:
         has_nodes = request.kind == PROFILE or "tree" in part(request.obj, "spec")
         nodes = tuple(traits_of(node) for node in self._nodes.values()) if has_nodes else None
         facts = replace(quotas, capacity=self._inventory.capacity(), nodes=nodes)
-        return replace(facts, work=await self._work(facts)) if _needs_work(request) else facts
+        return replace(facts, work=await self._work(laid_out(quotas))) if _needs_work(request) else facts
 
     async def of_submission(self, request: Request) -> QuotaFacts | None:
         """What the leaf of an Allocation is judged by; None where it does not read."""
@@ -151,18 +144,20 @@ class QuotaGatherer:
         quotas = self._cached()
         name, _ = named_leaf(asked)
         if name and quotas.bindings.named(name) is None:
-            quotas = await self._fresh()  # it may be new
+            quotas = laid_out(await self._fresh())  # it may be new
         leaf = quotas.groups.get(leaf_of(asked, quotas))
         charge = self._inventory.charge(asked.spec.resources) if leaf is not None else None
         return replace(quotas, charge=charge)
 
     def _cached(self) -> QuotaFacts:
-        stamp = tuple(cache.version for cache in self._caches.all())
-        if self._known is None or self._known[0] != stamp:
-            caches = self._caches
-            objects = (list(cache.objects.values()) for cache in caches.all())
-            self._known = (stamp, self._reader.facts(*objects))
-        return self._known[1]
+        """The caches as they are: laid out again when a group was declared, its numbers as they were published last."""
+        caches, version = self._caches, self._caches.declarations.version
+        if self._known is None or self._known[0] != version:
+            theirs, profiles = list(caches.koordinators.objects.values()), list(caches.profiles.objects.values())
+            facts = self._reader.declared(Objects(list(caches.ours.objects.values()), theirs, profiles))
+            self._known = (version, laid_out(facts))
+        objects = caches.ours.objects, {each.metadata.name: each for each in caches.koordinators.objects.values()}
+        return replace(self._known[1], used=Published(*objects, "used"), requested=Published(*objects, "childRequest"))
 
     async def _fresh(self) -> QuotaFacts:
         """What stands after this call began; all that ask while a reading is under way share the next one."""
@@ -176,7 +171,8 @@ class QuotaGatherer:
                     self._list(KOORDINATOR_QUOTAS, KoordinatorQuota),
                     self._list(KOORDINATOR_PROFILES, KoordinatorProfile),
                 )
-                self._latest = (number, self._reader.facts(ours, theirs, profiles))
+                self._reader.forget(frozenset(each.metadata.uid for each in (*ours, *theirs, *profiles)))
+                self._latest = (number, self._reader.declared(Objects(ours, theirs, profiles)))
             return self._latest[1]
 
     async def _list(self, resource: Resource, type_: type[Any]) -> list[Any]:
@@ -207,61 +203,6 @@ def _needs_work(request: Request) -> bool:
     if request.operation == "CREATE" or not isinstance(before, Declared) or not isinstance(after, Declared):
         return False
     return (before.parent, before.is_parent, before.tree is None) != (after.parent, after.is_parent, after.tree is None)
-
-
-class _Reader:
-    """Reads the objects that declare groups; what has not changed since it was read last is not read again."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, tuple[str, Declared | None]] = {}
-
-    def facts(self, ours: Sequence[ElasticQuota], theirs: Sequence[KoordinatorQuota], profiles: Sequence[KoordinatorProfile]) -> QuotaFacts:
-        """What the objects declare; one that does not read takes no part."""
-        stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)
-        found = [self._one(each.metadata, str(each.metadata.generation), partial(declared_of, each)) for each in ours]
-        for each in theirs:
-            version = f"{each.metadata.resource_version} {stamp}"
-            found.append(self._one(each.metadata, version, partial(declared_of_koordinator, each, profiles)))
-        found += [
-            self._one(each.metadata, each.metadata.resource_version, partial(declared_of_profile, each))
-            for each in profiles
-            if each.spec.quota_name and not any(is_root_of(each, quota) for quota in theirs)
-        ]
-        metadata = [*(each.metadata for each in ours), *(each.metadata for each in theirs), *(each.metadata for each in profiles)]
-        standing = {each.uid for each in metadata}
-        self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
-        declared = tuple(each for each in found if each is not None)
-        gathered = gather(declared)
-        return QuotaFacts(declared, gathered.groups, bindings_of(gathered.groups.values()), tuple(profiles), *_published(ours, theirs))
-
-    def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:
-        known = self._read.get(metadata.uid)
-        if known is not None and known[0] == version and metadata.uid:
-            return known[1]
-        try:
-            declared = read()
-        except Rejected:
-            declared = None
-        self._read[metadata.uid] = (version, declared)
-        return declared
-
-
-def _published(
-    ours: Iterable[ElasticQuota], theirs: Iterable[KoordinatorQuota]
-) -> tuple[dict[str, Mapping[str, int]], dict[str, Mapping[str, int]]]:
-    """What the scheduler published of each group: used, and what its work and its children ask for."""
-    used: dict[str, Mapping[str, int]] = {}
-    requested: dict[str, Mapping[str, int]] = {}
-    for view in ours:
-        used[view.metadata.name] = amounts_of(view.status.used or {}, field="status.used")
-        requested[view.metadata.name] = amounts_of(view.status.child_request or {}, field="status.childRequest")
-    for each in theirs:
-        try:
-            used.setdefault(each.metadata.name, amounts_of(each.status.used, field="status.used"))
-            requested.setdefault(each.metadata.name, published_of(each, "child-request"))
-        except Rejected:
-            continue  # somebody else wrote what does not read
-    return used, requested
 
 
 def _amounts(kind: Hardware) -> Mapping[str, int]:

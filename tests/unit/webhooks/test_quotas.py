@@ -11,7 +11,10 @@ import pytest
 
 from lattice.admission import Request
 from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
+from lattice.views import ElasticQuota
+from lattice_webhooks.groups import Declarations
 from lattice_webhooks.quotas import Inventory, QuotaCaches, QuotaGatherer
 from tests.unit.webhooks.test_webhook import Running, allocation, made, mutated, refusal, started
 
@@ -98,6 +101,26 @@ async def test_reviews_at_the_same_time_share_readings_that_begin_after_them(run
     assert counting.lists <= 2
     await running.cluster.create(ELASTIC_QUOTAS, quota("new"))
     assert [each.name for each in (await gatherer.of_tree(asked)).declared] == ["new"]
+
+
+async def test_what_is_published_of_a_group_counts_at_once_and_lays_nothing_out_again(running: Running) -> None:
+    bound = quota("own", bindings=[{"tenant": "physics"}], admission={"nodes": 5})
+    await running.cluster.create(ELASTIC_QUOTAS, bound)
+    filled = await mutated(running.caller, allocation())
+    assert await refusal(running, filled, "never there") == ""
+    await running.cluster.patch(ELASTIC_QUOTAS, "own", {"status": {"childRequest": {"nodes": "5"}}}, subresource="status")
+    assert "(submitted: 5, requested: 1, limit: 5)" in await refusal(running, filled, "limit: 5")
+    heard = Declarations()
+    read = [await running.cluster.get(ELASTIC_QUOTAS, "own", type=ElasticQuota)]
+    await running.cluster.patch(ELASTIC_QUOTAS, "own", {"status": {"used": {"nodes": "5"}}}, subresource="status")
+    read.append(await running.cluster.get(ELASTIC_QUOTAS, "own", type=ElasticQuota))
+    await running.cluster.patch(ELASTIC_QUOTAS, "own", {"spec": {"max": {"nodes": 9}}})
+    read.append(await running.cluster.get(ELASTIC_QUOTAS, "own", type=ElasticQuota))
+    versions = []
+    for old, new in ((read[0], read[1]), (read[1], read[2]), (read[2], None)):
+        heard.on_change(Change("own", old, new))
+        versions.append(heard.version)
+    assert versions == [0, 1, 2]
 
 
 async def test_naming_a_leaf_asks_for_the_right_and_the_own_leaf_does_not(running: Running) -> None:
