@@ -60,6 +60,7 @@ SHOWN_BY = {
     "NodesUnavailable": "test_policies.py::test_what_only_drained_nodes_could_hold_says_so_and_starts_when_they_return",
     "ReservedNodes": "test_reservations.py::test_before_maintenance_short_work_starts_and_long_work_reads_how_short",
     "WaitingForQuotaHeadroom": "test_policies.py::test_no_user_and_no_tenant_gets_more_than_the_vcluster_allows",
+    "BudgetExhausted": "test_usage.py::test_a_used_up_budget_makes_work_wait_tells_the_tenant_and_lets_go_when_it_is_raised",
     "WaitingForQuotaShare": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
     "QuotaReclaimed": "test_quota_tree.py::test_departments_lend_burst_and_get_back_what_is_theirs",
     "InsufficientConformance": "test_policies.py::test_sensitive_work_starts_at_once_on_equal_nodes_or_is_told_what_is_in_its_way",
