@@ -35,9 +35,13 @@ class Capacity:
         """f4 and f9 of the node set that would be used: of free nodes where they suffice, else of those there are."""
         now = bool(self.free) and self.free[-1] >= nodes
         reached, alike = (self.free, self.free_alike) if now else (self.usable, self.usable_alike)
-        wanted = cost.groups_needed(reached, nodes)
-        inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
-        return cost.topology(inter, cost.intra_node(need.gpus, unified=need.unified), nodes), cost.conformance(alike, nodes)
+        intra = cost.intra_node(need.gpus, unified=need.unified)
+        if nodes == 1:
+            inter = 0.0  # of no weight
+        else:
+            wanted = cost.groups_needed(reached, nodes)
+            inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
+        return cost.topology(inter, intra, nodes), cost.conformance(alike, nodes)
 
 
 @dataclass(slots=True)

@@ -127,6 +127,7 @@ class _Cycle:
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         self._depth = self.strategy.depth(self.policy)
+        self._limitless = self.policy.limits == Limits()
         self.rooms = self._rooms()
         """What quota and limits leave to each person; None: to be found out."""
         self._bounded: list[int] = []
@@ -161,9 +162,9 @@ class _Cycle:
         return all(left is WIDE for left in self.rooms) and max(self.roster.opens, default=0.0) <= self.instant
 
     def _rooms(self) -> list[Room | None]:
-        """What quota and limits leave to each person, as far as nothing limits him."""
+        """What quota and limits leave to each person, as far as nothing limits him; found out later where few are looked at."""
         roster = self.roster
-        if self.policy.limits != Limits() or self._depth:
+        if not self._limitless or self._depth:
             return [None] * len(roster.persons)
         wide = {tenant for tenant in roster.tenants if boundless(self.scene, tenant)}
         if len(wide) == len(roster.tenants):
@@ -186,8 +187,13 @@ class _Cycle:
 
     def _room(self, person: int) -> Room:
         """What quota and limits leave to a person."""
-        left = self.rooms[person] = room(self.scene, self.policy, *self.roster.persons[person])
-        self._bounded.append(person)
+        tenant, user = self.roster.persons[person]
+        if self._limitless and boundless(self.scene, tenant):
+            left = WIDE
+        else:
+            left = room(self.scene, self.policy, tenant, user)
+            self._bounded.append(person)
+        self.rooms[person] = left
         return left
 
     def gated(self, waiting: Waiting, score: Score | None) -> Waiting:
