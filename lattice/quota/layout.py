@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from lattice.errors import Rejected
-from lattice.quota.declared import Bindings, Declared, Source, bindings_of, declared_of, declared_of_koordinator, tree_of
+from lattice.quota.declared import (
+    PROFILE,
+    Bindings,
+    Declared,
+    Source,
+    bindings_of,
+    declared_of,
+    declared_of_koordinator,
+    declared_of_profile,
+    is_root_of,
+    tree_of,
+)
 from lattice.quota.forest import DEFAULT_TREE, TreeSpec
 from lattice.quota.gathering import Gathered, gather
 from lattice.quota.groups import Group, Resources
@@ -16,10 +27,7 @@ from lattice.quota.settings import TreeRules, default_group, rules_of
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota
 from lattice.views.cluster import QuotaTreeOptions
 
-PROFILE: Final = "quota.koordinator.sh"
 UNREADABLE: Final = "SpecInvalid"
-WIDEST: Final = (2**63 - 1) // 2000
-"""The max of a root that a profile makes, as Koordinator sets it."""
 
 T = TypeVar("T", ElasticQuota, KoordinatorQuota, KoordinatorProfile)
 R = TypeVar("R")
@@ -60,7 +68,7 @@ def layout(
     found = [
         *(_read(each, declared_of, "lattice.dev", faults) for each in ours),
         *(_read(each, lambda one: declared_of_koordinator(one, sound), "scheduling.sigs.k8s.io", faults) for each in quotas),
-        *(_root_of(profile) for profile in sound if not _has_root(profile, quotas)),
+        *(declared_of_profile(one) for one in sound if one.spec.quota_name and not any(is_root_of(one, quota) for quota in quotas)),
     ]
     gathered = gather([each for each in found if each is not None])
     faults |= {origin_of(one.declared.source): (one.reason, one.message) for one in gathered.left_out}
@@ -112,23 +120,6 @@ def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tupl
     except Rejected as error:
         faults[group, view.metadata.namespace, view.metadata.name] = (UNREADABLE, error.message)
         return None
-
-
-def _has_root(profile: KoordinatorProfile, quotas: Iterable[KoordinatorQuota]) -> bool:
-    """Whether the quota that a profile names exists."""
-    wanted = (profile.metadata.namespace, profile.spec.quota_name)
-    return any((each.metadata.namespace, each.metadata.name) == wanted for each in quotas)
-
-
-def _root_of(profile: KoordinatorProfile) -> Declared | None:
-    """The root that Koordinator's own controller would make of a profile: it has all that the nodes have."""
-    meta = profile.metadata
-    if not profile.spec.quota_name:
-        return None
-    tree = tree_of(profile)
-    most = dict.fromkeys(tree.resources or (), WIDEST)
-    source = Source(PROFILE, meta.name, meta.namespace, meta.uid, meta.generation, meta.creation_timestamp)
-    return Declared(name=profile.spec.quota_name, source=source, is_parent=True, max=most, weight=most, tree=tree)
 
 
 def objects(groups: Mapping[str, Declared]) -> Iterator[tuple[Origin, Declared]]:
