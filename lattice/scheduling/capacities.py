@@ -41,7 +41,7 @@ class Capacity:
         else:
             wanted = cost.groups_needed(reached, nodes)
             inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
-        return cost.topology(inter, intra, nodes), cost.conformance(alike, nodes)
+        return cost.topology(inter, intra, nodes), 1.0 if alike >= nodes > 0 else cost.conformance(alike, nodes)
 
 
 @dataclass(slots=True)

@@ -295,7 +295,8 @@ class Profile:
     def may_improve(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> bool:
         """Whether its nodes could be had before the promise's start for so long, now included: totals say so, buckets may not."""
         stairs = self._steps(members)
-        if self._best.get(promise.uid) == (stairs, duration):
+        best = self._best.get(promise.uid)
+        if best is not None and best[0] is stairs and best[1] == duration:
             return False
         if self._is_bettered(promise, stairs, members, duration):
             return True

@@ -143,9 +143,9 @@ class Shares:
 
     def standing(self, tenant: str, now: float) -> Standing:
         """How a tenant stands; one that nobody has agreed anything with has a target of 0."""
-        target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
+        target, usage = self._targets.get(tenant, 0.0), self._share(self._tenants.get(tenant), self._all, now)
         used = self.utilisation(tenant, now)
-        return Standing(target, usage, fair_share(target, usage), used, multiplier(used))
+        return Standing(target, usage, fair_share(target, usage), used, multiplier(used) if used else 1.0)
 
     def usage(self, tenant: str, now: float) -> float:
         """The tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
@@ -170,6 +170,8 @@ class Shares:
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
         """What multiplies the score of work of this user and project: by the worst of the budgets that apply to it."""
+        if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
+            return 1.0
         return multiplier(self.meter.worst(tenant, user, project, now))
 
     def burst(self, tenant: str, now: float) -> int:
