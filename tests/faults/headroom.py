@@ -26,6 +26,8 @@ class Waits:
 
     longest: float = 0.0
     who: str = ""
+    slowest: float = 0.0
+    """The longest that the API server took for one answer meanwhile, in seconds."""
     _since: dict[str, float] = field(default_factory=dict)
 
     def look(self, now: float, status: LedgerStatus, pending: Iterable[Allocation]) -> None:
@@ -89,8 +91,10 @@ class Watch:
     def _run(self) -> None:
         with closing(self._connect()) as cluster:
             while not self._ended.wait(LOOK_SECONDS):
+                began, waits = time.monotonic(), self.waits
                 with suppress(LatticeError):
                     status = cluster.get(LEDGERS, "lattice", type=Ledger).status
+                    waits.slowest = max(waits.slowest, time.monotonic() - began)
                     if status is not None:
                         waiting = [one for one in list(self._onlooker.allocations.values()) if one.status.phase in ("", "Pending")]
-                        self.waits.look(time.monotonic(), status, waiting)
+                        waits.look(time.monotonic(), status, waiting)

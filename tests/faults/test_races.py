@@ -30,13 +30,15 @@ from tests.faults.site import TENANT, Site, site
 from tests.faults.transitions import Onlooker, Transitions
 
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
-ROUNDS = int(os.environ.get("LATTICE_FAULTS_ROUNDS", "1000" if LONG else "40"))
+ROUNDS = int(os.environ.get("LATTICE_FAULTS_ROUNDS", "1000" if LONG else "100"))
 CLIENTS, SCHEDULERS = 20, 3
 USERS = tuple(f"user{number}" for number in range(7))
 NODES, MAX_NODES, MAX_ALLOCATIONS, USER_NODES, USER_ALLOCATIONS = 24, 10, 6, 4, 2
 MOST_NODES = 4
 QUIET_ROUNDS = 100 if ROUNDS >= 500 else 15
-FULL_WITHIN_SECONDS = 2.0
+FULL_WITHIN_SECONDS, ANSWERS = 2.0, 3
+"""How long work that fits may wait, and how many of the API server's slowest answers are granted on top: a machine that is
+starved makes each commit slow."""
 SECONDS_A_ROUND = 3.0
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(0 if ROUNDS > 200 else 300)]
@@ -108,7 +110,8 @@ def test_no_race_of_clients_and_schedulers_exceeds_a_limit_and_what_fits_does_no
     assert told.faults == []
     assert told.epochs > thief.steals // 2, "the Lease went from hand to hand"
     assert (told.most_nodes, told.most_of_a_user) == (MAX_NODES, USER_NODES), "the limits were reached"
-    assert quiet.longest <= FULL_WITHIN_SECONDS, f"{quiet.who} waited {quiet.longest:.1f} s though it fitted"
+    limit = FULL_WITHIN_SECONDS + ANSWERS * quiet.slowest
+    assert quiet.longest <= limit, f"{quiet.who} waited {quiet.longest:.1f} s of {limit:.1f} though it fitted"
     assert set(crowd.ends) == {"Completed"}
 
 
@@ -155,6 +158,7 @@ def report(told: Told, thief: Thief, crowd: Crowd, lasted: float, contended: int
                 f"{told.most_of_a_user} nodes of one user of {USER_NODES}"
             ),
             f"{'longest wait':14}{quiet.longest:6.2f}  s of work that fitted, with one leader; {robbed.longest:.2f} s while it was stolen",
+            f"{'slowest answer':14}{quiet.slowest:6.2f}  s of the API server, with one leader",
             f"{'violations':14}{len(told.faults):6}",
             *told.faults,
         ]
