@@ -69,8 +69,6 @@ class _Stairs:
 
     times: list[float]
     free: list[int]
-    points: set[float]
-    """Those of the times at which nodes come free, or windows begin or end."""
     members: Mapping[Bucket, int]
     """Of which buckets; kept so that nothing else gets their identity."""
 
@@ -80,6 +78,23 @@ class _Stairs:
         if min(self.free[at:place]) >= nodes:
             return 0
         return next(step for step in range(at + 1, place) if self.free[step] < nodes)
+
+    def at(self, time: float) -> int:
+        """How many are free at a time."""
+        return self.free[bisect_right(self.times, time) - 1]
+
+    def changed(self, begin: float, stop: float, by: int) -> _Stairs:
+        """The same with more nodes, or fewer, between two times."""
+        times, free = self.times.copy(), self.free.copy()
+        now = times[0]
+        for edge in (begin, stop):
+            place = bisect_left(times, edge)
+            if edge > now and (place == len(times) or times[place] != edge):
+                times.insert(place, edge)
+                free.insert(place, free[place - 1])
+        first, last = bisect_left(times, begin), bisect_left(times, stop)
+        free[first:last] = [left + by for left in free[first:last]]
+        return _Stairs(times, free, self.members)
 
 
 _NEVER_HELD: Final[tuple[Promise | None, list[tuple[Bucket, int]]]] = (None, [])
@@ -116,6 +131,8 @@ class Profile:
         self._stairs: dict[tuple[int, int], _Stairs] = {}
         """By the identity of members and the version of the promises, as long as nodes do not change."""
         self._stairs_of = (-1, -1)
+        self._origins: dict[int, tuple[int, Promise, list[tuple[Bucket, int]], int]] = {}
+        """Of a version: the one before it, and the promise that was given (−1) or taken back (+1) then, with its nodes."""
         self._best: dict[str, tuple[_Stairs, float]] = {}
         """Promises that could not be bettered: on which stairs, and for how long."""
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
@@ -154,9 +171,11 @@ class Profile:
                 raise Corrupt(f"the ends of bucket {bucket.key} differ from those that are known", reason="ProfileDiffers")
         for (_, version), stairs in self._stairs.items() if self._stairs_of == (self._machine.changes, self._machine.shape) else ():
             found = again._steps(stairs.members)
-            stands = version == self.version and not (len(stairs.times) > 1 and stairs.times[1] <= self.now)
-            if stands and (stairs.times[1:], stairs.free) != (found.times[1:], found.free):
-                raise Corrupt(f"from {found.times[1:]} on {found.free} nodes are free, not {stairs.free}", reason="ProfileDiffers")
+            if version != self.version or (len(stairs.times) > 1 and stairs.times[1] <= self.now):
+                continue
+            for time in (self.now, *stairs.times[1:], *found.times[1:]):
+                if stairs.at(max(time, stairs.times[0])) != found.at(time):
+                    raise Corrupt(f"at {time:.0f} {found.at(time)} nodes are free, not {stairs.at(time)}", reason="ProfileDiffers")
 
     def _set_closings(self, closings: list[Closing]) -> None:
         if closings != self.closings:
@@ -181,7 +200,9 @@ class Profile:
     def add(self, promise: Promise) -> None:
         """These nodes are kept for it."""
         removed, version, since = self._removed
-        if removed is promise and since == self.version:
+        again = removed is promise and since == self.version
+        base = self.version
+        if again:
             self.version = version
         else:
             self._change()
@@ -194,6 +215,8 @@ class Profile:
                 whole[bucket] = whole.get(bucket, 0) + count
             slots = list(whole.items())
         self._slots[uid] = slots
+        if not again:
+            self._origins[self.version] = base, promise, slots, -1
         for bucket, count in slots:
             known = self._reserved.get(bucket)
             if known is None:
@@ -211,6 +234,7 @@ class Profile:
         self._change()
         self._removed = promise, version, self.version
         slots = self._slots.pop(uid)
+        self._origins[self.version] = version, promise, slots, 1
         self._taken_back[uid] = promise, slots
         for bucket, _ in slots:
             self._leasts.pop(bucket, None)
@@ -288,7 +312,7 @@ class Profile:
                 if short:
                     at = short + 1  # whatever begins before it meets it too
                     continue
-                if times[at] in stairs.points:
+                if self._gains(times[at], members):
                     yield times[at]
             at += 1
 
@@ -326,7 +350,7 @@ class Profile:
         begin, stop = promise.start, promise.end
         own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
         free = [left + own if begin <= time < stop else left for time, left in zip(stairs.times, stairs.free, strict=True)]
-        return _Stairs(stairs.times, free, stairs.points, stairs.members)
+        return _Stairs(stairs.times, free, stairs.members)
 
     def _steps(self, members: Mapping[Bucket, int]) -> _Stairs:
         """From when on how many nodes of these buckets are free and promised to nobody, if nothing new starts; the first time is now."""
@@ -334,8 +358,9 @@ class Profile:
         nodes, key = (self._machine.changes, self._machine.shape), (id(members), self.version)
         if nodes != self._stairs_of:
             self._stairs.clear()
+            self._origins.clear()
             self._stairs_of = nodes
-        known = self._stairs.get(key)
+        known = self._stairs.get(key) or self._derived(members)
         if known is None or (len(known.times) > 1 and known.times[1] <= now):
             released, reached = self._merged(members)
             changes = dict(zip(released[1:], map(sub, reached[1:], reached), strict=False))
@@ -345,7 +370,6 @@ class Profile:
             for closing in self.closings:
                 if any(closing.mask in bucket.key.marks for bucket in members):
                     changes |= {time: changes.get(time, 0) for time in (closing.start, closing.end) if time > now}
-            points = set(changes)
             for begin, _, count in kept:
                 if begin > now:
                     changes[begin] = changes.get(begin, 0) - count
@@ -353,9 +377,37 @@ class Profile:
                     first -= count
             times = sorted(changes)
             free = list(accumulate([changes[time] for time in times], initial=first))
-            known = self._stairs[key] = _Stairs([now, *times], free, points, members)
+            known = self._stairs[key] = _Stairs([now, *times], free, members)
         known.times[0] = now
         return known
+
+    def _derived(self, members: Mapping[Bucket, int]) -> _Stairs | None:
+        """The stairs made of those before the last promises were given and taken back, where there are any."""
+        key, version, since = id(members), self.version, list[tuple[Promise, int]]()
+        while (known := self._stairs.get((key, version))) is None:
+            origin = self._origins.get(version)
+            if origin is None:
+                return None
+            version, promise, slots, sign = origin
+            since.append((promise, sign * sum([count for bucket, count in slots if bucket in members])))
+        if len(known.times) > 1 and known.times[1] <= self.now:
+            return None
+        known.times[0] = self.now
+        for promise, by in reversed(since):
+            if by and promise.end > self.now:
+                known = known.changed(promise.start, promise.end, by)
+        self._stairs[key, self.version] = known
+        return known
+
+    def _gains(self, time: float, members: Mapping[Bucket, int]) -> bool:
+        """Whether nodes of these buckets may come free then: work or a promise ends, a window begins or ends."""
+        released, _ = self._merged(members)
+        place = bisect_left(released, time)
+        if place < len(released) and released[place] == time:
+            return True
+        if any(stop == time for _, stop, _ in self._kept(members)):
+            return True
+        return any(time in (one.start, one.end) for one in self.closings)
 
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""
