@@ -245,10 +245,10 @@ class Lane:
             names = sorted(filter(None, plainest.parts), key=lambda name: (self._pressure_on(name), name))
             self._alike = plainest, [(frozenset((name,)), plainest.parts[name]) for name in names], [(None, plainest.whole)]
         plainest, alike, whole = self._alike
-        for names, part in whole if nodes == 1 or self.conformance == IGNORED else alike:
+        for within, part in whole if nodes == 1 or self.conformance == IGNORED else alike:
             rank = part.holding(nodes)
             if rank is not None:
-                return inside(plainest, names, rank, nodes, self._prefer)
+                return inside(plainest, within, rank, nodes, self._prefer)
         return None
 
     def _find(self, pool: Pool, nodes: int, ask: Ask) -> tuple[Pool, Found] | None:

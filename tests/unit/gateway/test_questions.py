@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import SystemClock
 from lattice.errors import NotFound
 from lattice.kube.resources import LEASES
@@ -59,6 +60,9 @@ class NotingDesk:
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         self.asked.append(("queue", vcluster, reader, limit))
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
+
+    async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
+        raise NotFound(f"nothing of {user} in {sorted(tenants)}", reason="NotAsked")
 
     async def quota(self, reader: Reader) -> Quotas:
         self.asked.append(("quota", reader))
