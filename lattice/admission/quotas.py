@@ -197,7 +197,7 @@ def _judge_deletion(kind: str, old: Object, facts: Facts) -> Iterator[Finding]:
 def _around(group: Declared, quotas: QuotaFacts) -> Around:
     others = {each.name: each for each in sorted(quotas.declared, key=precedence, reverse=True) if not _is_same(each, group)}
     used = None if quotas.used is None else quotas.used.get(group.name, {})
-    return Around(others, used, work_below(group.name, {**others, group.name: group}, quotas.work), quotas.capacity)
+    return Around(others, used, work_below(group.name, {**others, group.name: group}, quotas.work), quotas.capacity, quotas.used)
 
 
 def _is_same(each: Declared, group: Declared) -> bool:

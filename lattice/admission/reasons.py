@@ -82,6 +82,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("HasChildren", "groups are below the quota", "delete or move these first"),
     Reason("ResourcesDiffer", "a quota and its parent manage different resources", "name the same in both"),
     Reason("MinSumAboveParent", "the mins below a quota are more than its own", "lower one, or raise its own"),
+    Reason("GuaranteeNotCovered", "a tree guarantees what is used, and no group above covers a grown min", "wait until less is used"),
     Reason("TreeInvalid", "a tree of nodes of its own is below the first level, selects nothing, or changes its id", "see the sentence"),
     Reason("NodesTaken", "nodes of the tree are in another one already", "select other nodes"),
     Reason("InUse", "allocations that have not ended need it", "wait for them, or cancel them"),

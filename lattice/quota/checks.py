@@ -44,6 +44,8 @@ class Around:
     """Allocations that belong to the group or to one below it and have not ended."""
     capacity: Resources | None = None
     """What all nodes have together."""
+    held: Mapping[str, Resources] | None = None
+    """What the work of every group holds, by name."""
 
     def children(self, name: str) -> list[Declared]:
         """The groups directly below one."""
@@ -275,6 +277,57 @@ def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[
                 yield Odd(f"{numbers}: mins shrink in proportion where all are asked for (status.effectiveMin)")
 
 
+def _guarantees(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
+    """R12: where a tree guarantees what is used, a min grows only as far as some group above has it guaranteed already."""
+    above = _above(group, around)
+    if around.held is None or not above or above[-1].tree is None or not above[-1].tree.guarantee_used:
+        return
+    old = before.min if before is not None and before.parent == group.parent else {}
+    below = _below(around)
+    for key in sorted(key for key, amount in group.min.items() if amount > old.get(key, 0)):
+        floor, last = _guaranteed(group, key, below, around.held), group
+        for parent in above:
+            others = sum(_guaranteed(child, key, below, around.held) for child in below.get(parent.name, ()) if child.name != last.name)
+            wanted = max(parent.min.get(key, 0), others + floor)
+            there = _guaranteed(parent, key, below, around.held)
+            if wanted <= there:
+                break
+            floor, last = wanted, parent
+        else:
+            grown = f'spec.min.{key} of "{group.name}" would be {quantity(key, group.min[key])}, and this tree guarantees what is used'
+            numbers = f'"{last.name}" would have to guarantee {quantity(key, floor)}, and has {quantity(key, there)}'
+            yield Wrong("GuaranteeNotCovered", f"{grown}: {numbers}", f"spec.min.{key}", "wait until less is used there, or raise its min")
+
+
+def _below(around: Around) -> dict[str, list[Declared]]:
+    """The groups directly below each."""
+    below: dict[str, list[Declared]] = {}
+    for other in around.others.values():
+        below.setdefault(other.parent, []).append(other)
+    return below
+
+
+def _above(group: Declared, around: Around) -> list[Declared]:
+    """The groups above one, the nearest first; none where they make no way to the first level."""
+    way: list[Declared] = []
+    name = group.parent
+    while name:
+        parent = around.others.get(name)
+        if parent is None or parent in way:
+            return []
+        way.append(parent)
+        name = parent.parent
+    return way
+
+
+def _guaranteed(group: Declared, key: str, below: Mapping[str, list[Declared]], held: Mapping[str, Resources]) -> int:
+    """What is not taken back from a group: its min, or what it holds and those below it are guaranteed, where that is more."""
+    children = below.get(group.name, ())
+    used = held.get(group.name, {}).get(key, 0)
+    allocated = sum(_guaranteed(child, key, below, held) for child in children) if children else used
+    return max(group.min.get(key, 0), allocated)
+
+
 def _over(group: Declared, key: str, total: int, count: int, parent: Declared) -> Iterator[Wrong]:
     limit = parent.min.get(key, 0)
     if total > limit:
@@ -283,7 +336,7 @@ def _over(group: Declared, key: str, total: int, count: int, parent: Declared) -
         yield Wrong("MinSumAboveParent", f"{sentence} {numbers}", f"spec.min.{key}", f'lower a min below "{parent.name}", or raise its own')
 
 
-_CHECKS: Final[tuple[Check, ...]] = (_name, _amounts, _strict, _claims, _parent, _moved, _role, _tree, _resources, _sums)
+_CHECKS: Final[tuple[Check, ...]] = (_name, _amounts, _strict, _claims, _parent, _moved, _role, _tree, _resources, _sums, _guarantees)
 """In the order in which a person should hear of them."""
 
 

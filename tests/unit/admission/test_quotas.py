@@ -201,6 +201,32 @@ def test_a_strict_resource_is_not_set_below_what_is_used() -> None:
     assert "nothing new starts" in warnings(changed(quota("a"), quota("a", max=6), around(quota("a"), used={"a": {"nodes": 7}})))
 
 
+@pytest.mark.parametrize(
+    ("minimum", "guarantees", "refused"),
+    [
+        pytest.param(5, True, "", id="some group above covers it"),
+        pytest.param(7, True, '"top" would have to guarantee 13, and has 12', id="no group above covers it"),
+        pytest.param(7, False, "", id="a tree that guarantees min alone"),
+        pytest.param(1, True, "", id="a min that falls"),
+    ],
+)
+def test_where_use_is_guaranteed_a_min_grows_only_into_what_a_group_above_has_guaranteed(
+    minimum: int, guarantees: bool, refused: str
+) -> None:
+    top = quota("top", min=12, max=20, isParent=True, tree={"nodes": {"groups": ["g0"]}, "guaranteeUsed": guarantees})
+    middle = quota("middle", "top", min=8, max=20, isParent=True)
+    leaf, beside = quota("leaf", "middle", min=2, max=20), quota("beside", "middle", min=1, max=20)
+    known = around(
+        top, middle, leaf, beside, used={"beside": {"nodes": 6}, "leaf": {"nodes": 1}, "middle": {"nodes": 7}, "top": {"nodes": 7}}
+    )
+    found = changed(leaf, quota("leaf", "middle", min=minimum, max=20), known)
+    if refused:
+        assert refusal(found).reason == "GuaranteeNotCovered"
+        assert refused in refusal(found).sentence
+    else:
+        assert warnings(found) == ""
+
+
 def test_a_fault_that_stood_before_is_not_in_the_way_of_its_repair() -> None:
     big = quota("big", "physics", min=7)
     known = around(DEPARTMENT, THEORY, big)  # 12 of 8, by a race
