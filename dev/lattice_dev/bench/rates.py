@@ -22,7 +22,10 @@ async def creations(driver: Driver, count: int) -> Figure:
 
 
 async def admissions(driver: Driver, count: int) -> list[Figure]:
-    """Creations first, then the scheduler is started: from its start until each is Scheduled and stands in a plan."""
+    """Creations first, then the scheduler is started: from its start until each is Scheduled and stands in a plan.
+
+    What was created stays: the instance goes afterwards.
+    """
     instance = driver.instance
     instance.stop("scheduler")
     created = await creations(driver, count)
@@ -39,7 +42,6 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
         moments = [max(seen.lives[name].scheduled or 0.0, seen.planned[seen.lives[name].uid]) - began for name in names]
         first, last = min(moments), max(moments)
         batches = [len(step.claimed) for step in seen.steps if step.claimed]
-        await driver.clear(seen)
     detail = f"{count} waiting; first after {shown(first)} s, p50 {shown(percentile(moments, 0.5))} s, last {shown(last)} s"
     parts = {"claims a commit": sum(batches) / len(batches), "a second between first and last": (count - 1) / max(last - first, 1e-9)}
     base = Baseline("/s PATCHes of ConfigMaps", patches)
@@ -64,7 +66,6 @@ async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
 
         await asyncio.gather(*(keep_going(lane) for lane in range(outstanding)))
         took = [life.ended - life.seen for life in seen.lives.values() if life.ended is not None]
-        await driver.clear(seen)
     detail = f"over {seconds:.0f} s, {outstanding} under way at a time; creation to end p50 {shown(percentile(took, 0.5))} s"
     return Figure("whole lives", ended / seconds, "/s", detail=detail)
 

@@ -87,8 +87,8 @@ async def _latency(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _rates(at: Driver, size: Size) -> list[Figure]:
-    found = await rates.admissions(at, size.admissions)
-    return [*found, await rates.lives(at, seconds=size.seconds, outstanding=100)]
+    lives = await rates.lives(at, seconds=size.seconds, outstanding=100)
+    return [*await rates.admissions(at, size.admissions), lives]
 
 
 async def _webhook(at: Driver, size: Size) -> list[Figure]:
