@@ -12,16 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lattice.errors import NotFound, Rejected
+from lattice.quota.declared import DEFAULT, SYSTEM
 from lattice.quota.gates import MAX, MIN, RUNTIME, Blocked, Borrower, Gate, Limited
 from lattice.quota.groups import ROOT, Group, Options, Resources
 from lattice.quota.tree import Figures, QuotaTree
 
 DEFAULT_TREE: Final = ""
 """The tree of all nodes that no other tree claims."""
-DEFAULT: Final = "default"
-"""The group of work that belongs to no other."""
-SYSTEM: Final = "system"
-"""The group of what the system itself runs: nothing bounds it."""
 ALIASES: Final = {"koordinator-default-quota": DEFAULT, "koordinator-system-quota": SYSTEM}
 """Koordinator's names of the built-in groups."""
 UNBOUNDED: Final = 2**63 - 1
@@ -188,13 +185,6 @@ class Forest:
     def tree_of(self, name: str) -> str:
         """The tree that a group stands in; the default tree for the built-in ones and for names in none."""
         return self._tree_of.get(name, DEFAULT_TREE)
-
-    def is_leaf(self, name: str) -> bool:
-        """Whether work may be bound to it: a group that is no parent, or a built-in one."""
-        if _built_in(name):
-            return True
-        tree = self._tree_of.get(name)
-        return tree is not None and not self._trees[tree].limits(name).is_parent
 
     def path(self, leaf: str) -> tuple[str, ...]:
         """The group and all above it, itself first; the default group for a name in no tree."""

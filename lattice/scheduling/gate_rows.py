@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from lattice.errors import NotFound
-from lattice.quota.forest import DEFAULT
+from lattice.quota.declared import DEFAULT
 from lattice.quota.gates import Blocked
 from lattice.scheduling.exhaustion import budget
 from lattice.scheduling.gates import admission, hard_quota, own_wishes, vcluster_limits

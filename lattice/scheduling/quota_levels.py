@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lattice.quota.forest import DEFAULT, Forest
+from lattice.quota.declared import DEFAULT
+from lattice.quota.forest import Forest
 from lattice.quota.gates import Blocked
 from lattice.quota.gates import Gate as Comparison
 from lattice.scheduling.quota_answers import BLOCKS, PASSES, UNLIMITED, Borrower, Gate, Limit

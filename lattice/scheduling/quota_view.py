@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from lattice.quota.forest import DEFAULT, DEFAULT_TREE, Forest, Standing
+from lattice.quota.declared import DEFAULT
+from lattice.quota.forest import DEFAULT_TREE, Forest, Standing
 from lattice.scheduling.quota_answers import (
     ABOVE_YOURS,
     OTHERS,

@@ -13,7 +13,7 @@ from typing import Any
 from lattice.daemon.clock import SystemClock
 from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.aiohttp import AiohttpCluster, connect
-from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, CONFIGS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, VCLUSTERS
 from lattice_dev.bench import work
 from lattice_dev.bench.observe import Watching, watching
 from lattice_dev.instance import EXAMPLE_TENANT, Instance
@@ -58,11 +58,6 @@ class Driver:
             took.append(self.clock.monotonic() - began)
         await self.admin.delete(CONFIG_MAPS, name, NAMESPACE)
         return took
-
-    async def heartbeats(self, seconds: int) -> None:
-        """Set how often nodes report, and how long they may be silent in proportion."""
-        nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
-        await self.admin.patch(CONFIGS, "lattice", {"spec": {"nodes": nodes}})
 
     async def clear(self, seen: Watching) -> None:
         """Delete every allocation of the namespace, and wait until all are gone."""

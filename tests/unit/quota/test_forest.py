@@ -7,7 +7,8 @@ import random
 import pytest
 
 from lattice.errors import NotFound, Rejected
-from lattice.quota.forest import DEFAULT, SYSTEM, Demand, Forest, TreeSpec
+from lattice.quota.declared import DEFAULT, SYSTEM
+from lattice.quota.forest import Demand, Forest, TreeSpec
 from lattice.quota.groups import Group, Options
 
 from .trees import random_tree
@@ -300,7 +301,7 @@ def test_whoever_is_admitted_leaves_every_level_within_its_runtime_and_its_max_a
         total, _, groups = random_tree(rng)
         made = Forest([TreeSpec(groups=tuple(groups))])
         made.capacity("", total)
-        leaves = [name for name in made.names() if made.is_leaf(name)]
+        leaves = [name for name in made.names() if not made.children(name)]
         running: list[tuple[str, dict[str, int], dict[str, int]]] = []
         for _ in range(30):
             if running and rng.random() < 0.3:

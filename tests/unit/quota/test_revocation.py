@@ -174,7 +174,7 @@ def test_rounds_bring_every_group_to_what_it_may_use_and_take_nothing_from_a_gro
         total, _, groups = random_tree(rng)
         made = Forest([TreeSpec(groups=tuple(groups), options=Options(scale_min=True))])
         made.capacity("", total)
-        leaves = [name for name in made.names() if made.is_leaf(name)]
+        leaves = [name for name in made.names() if not made.children(name)]
         holdings: dict[str, Holding] = {}
         for leaf in rng.sample(leaves, len(leaves)):
             for each in random_holdings(rng, leaf, rng.randint(0, 5)):
