@@ -285,7 +285,7 @@ def _guarantees(group: Declared, before: Declared | None, around: Around) -> Ite
     old = before.min if before is not None and before.parent == group.parent else {}
     below = _below(around)
     for key in sorted(key for key, amount in group.min.items() if amount > old.get(key, 0)):
-        floor, last = _guaranteed(group, key, below, around.held), group
+        floor, last, there = _guaranteed(group, key, below, around.held), group, 0
         for parent in above:
             others = sum(_guaranteed(child, key, below, around.held) for child in below.get(parent.name, ()) if child.name != last.name)
             wanted = max(parent.min.get(key, 0), others + floor)
