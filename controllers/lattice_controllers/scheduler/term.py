@@ -1,4 +1,4 @@
-"""One term of leadership: `Term._build` wires everything that runs while this process leads."""
+"""One term of leadership: everything that runs while this process leads, wired together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ from lattice.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
     LEASES,
-    LEDGERS,
-    NODE_INDEXES,
     NODES,
     PLANS,
     RESERVATIONS,
@@ -36,12 +34,10 @@ from lattice.kube.resources import (
 )
 from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
-from lattice.ledger.proposals import Forget, Limits, Proposal, SensitivePool
 from lattice.ledger.reports import ANNOTATION, parse_report
-from lattice.ledger.verify import verify
 from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
-from lattice.views import Allocation, Config, Lease, Ledger, Node, NodeIndex, Plan, Tenant, VCluster
+from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import NodeOptions
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
@@ -53,6 +49,7 @@ from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.forecasts import Forecasts
 from lattice_controllers.scheduler.gatherer import Gatherer
 from lattice_controllers.scheduler.hearing import hear
+from lattice_controllers.scheduler.keeper import Keeper
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
@@ -69,9 +66,6 @@ log = logging.getLogger(__name__)
 
 CONTROLLER = "lattice.dev/scheduler"
 RECORDS = Path("/var/lib/lattice/scheduler/cycles")
-VERIFY_SECONDS = 30.0
-SETTLE_SECONDS = 0.05
-AGAIN_SECONDS = 1.0
 EXPLAIN_SECONDS = 0.2
 """How long a reason must stand before it is shown."""
 
@@ -102,10 +96,10 @@ class Term:
 
     async def run(self) -> None:
         """Take over and work until deposed (raises Stale) or until an error ends the term (raises it)."""
-        cluster, clock = self._outside.cluster, self._outside.clock
+        cluster = self._outside.cluster
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
-        self._build(cluster, clock, version, book)
+        self._build(version, book)
         await self.nodes.load()
         await _ensure_config(cluster)
         self.informers += await self.quotas.load()
@@ -117,7 +111,7 @@ class Term:
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.recorder.run, self.bounds.run, self._hear, self._keep_nodes, self._keep_tenants, self._verify,
+                    self.recorder.run, self.bounds.run, self._hear, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.verify,
                     self.quotas.run, self.quota_status.run, self.revocations.run,
                 ):  # fmt: skip
                     group.create_task(later())
@@ -125,108 +119,108 @@ class Term:
         except* LatticeError as ended:
             raise process.first_cause(ended) from None
 
-    def _build(self, cluster: Cluster, clock: Clock, version: str, book: Book) -> None:
+    def _build(self, version: str, book: Book) -> None:
         """Wire the parts; each owns its state, and they speak through the callables given here."""
-        measured = self._measured
-        self._nodes_dirty, self._tenants_dirty = asyncio.Event(), asyncio.Event()
+        self._build_state(version, book)
+        self._build_decisions(book)
+        self._build_tellers(book)
+
+    def _build_state(self, version: str, book: Book) -> None:
+        """What is true: the ledger, nodes, and the kinds that people declare."""
+        cluster, clock, measured = self._outside.cluster, self._outside.clock, self._measured
         self.committer = Committer(
             cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured, on_change=self._changed
         )
         self.nodes = Nodes(
-            cluster,
-            clock,
-            touched=self._touched,
-            woken=lambda: self.loop.wake(),
-            replan=lambda groups: self.plans.add(groups),
+            cluster, clock, touched=self._touched, woken=self._wake, replan=lambda groups: self.plans.add(groups),
             newer_seen=lambda node, seq: self.recovery.newer_seen(node, seq),
-        )
-        self.recovery = Recovery(
-            cluster, clock, self.nodes, self.committer, measured, loaded=book.head.seq - 1, sent=lambda node: self._sent(node)
-        )
+        )  # fmt: skip
         self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
-        committer = self.committer
-
-        def stopped() -> bool:
-            return bool(committer.paused)
-
-        numbers = NumberBlocks(book.head.next_number, self.committer.propose)
-        self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=lambda _change: self._contracts())
-        self.vclusters: Informer[VCluster] = Informer(
-            cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=lambda _change: self._policies()
-        )
-        self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=lambda _change: self._policies())
+        self.recovery = Recovery(cluster, clock, self.nodes, self.committer, measured, loaded=book.head.seq - 1, sent=self._sent)
+        self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
+        self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
+        self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_policy)
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
+        self.keeper = Keeper(
+            cluster, clock, self.committer, self.nodes, measured, tenants=self.tenants.objects, config=self._config, woken=self._wake
+        )
+
+    def _build_decisions(self, book: Book) -> None:
+        """What turns that into decisions: the scene, what is gathered into it, and the loop that decides."""
+        cluster, clock, measured, propose = self._outside.cluster, self._outside.clock, self._measured, self.committer.propose
         self.allocations = Allocations(
-            cluster, clock, self.committer.stored, self.nodes, measured, propose=self.committer.propose, numbers=numbers,
-            vcluster=lambda name: self.vclusters.objects.get(name), config=lambda: self.configs.objects.get("lattice"), stopped=stopped,
-            settled=lambda allocation: is_settled(allocation, self.records), place=lambda allocation: self._place(allocation),
+            cluster, clock, self.committer.stored, self.nodes, measured,
+            propose=propose, numbers=NumberBlocks(book.head.next_number, propose), stopped=self._stopped,
+            vcluster=self.vclusters.objects.get, config=self._config,
+            settled=lambda allocation: is_settled(allocation, self.records), place=self._place,
         )  # fmt: skip
-        scene = Scene(self.nodes.machine)
+        self.scene = Scene(self.nodes.machine)
         self.quotas = Quotas(
-            cluster, clock, scene, nodes=self.nodes.nodes, config=lambda: self.configs.objects.get("lattice"),
-            rebound=self._rebound, woken=lambda: self.loop.wake(),
-        )  # fmt: skip
-        self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=lambda: self.loop.wake(), stopped=stopped)
+            cluster, clock, self.scene, nodes=self.nodes.nodes, config=self._config, rebound=self._rebound, woken=self._wake
+        )
+        self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=self._wake, stopped=self._stopped)
         self.gatherer = Gatherer(
-            scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
-            vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=lambda: self.configs.objects.get("lattice"),
-            woken=lambda: self.loop.wake(), records=self.records, leaf=self.quotas.leaf,
+            self.scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
+            vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=self._config, woken=self._wake,
+            records=self.records, leaf=self.quotas.leaf,
         )  # fmt: skip
-        self.bounds = Bounds(clock, scene, measured)
+        self.bounds = Bounds(clock, self.scene, measured)
         self.recorder = Recorder(
-            clock, scene, measured, self._outside.records, options=lambda: options_of(self.configs.objects.get("lattice")),
-            cycle=lambda: self.loop.cycles,
-        )  # fmt: skip
+            clock, self.scene, measured, self._outside.records, options=lambda: options_of(self._config()), cycle=lambda: self.loop.cycles
+        )
         self.loop = Loop(
-            clock, scene, measured, ready=self._ready, propose=self.committer.propose, allocation=self.allocations.get,
-            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=stopped,
+            clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
+            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=self._stopped,
             judged=self.bounds.judged, look=self.recorder.look,
         )  # fmt: skip
         self.allocations.loop = self.loop
-        announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
+
+    def _build_tellers(self, book: Book) -> None:
+        """What carries decisions to nodes and people: revocations, plans, status, forecasts, answers."""
+        cluster, clock, measured, stopped = self._outside.cluster, self._outside.clock, self._measured, self._stopped
         self.revocations = Revocations(
-            clock, self.loop, self.quotas, self.committer.stored, measured, propose=self.committer.propose,
-            allocation=self.allocations.get, announcer=announcer, stopped=stopped,
+            clock, self.loop, self.quotas, self.committer.stored, measured, propose=self.committer.propose, stopped=stopped,
+            allocation=self.allocations.get, announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
         )  # fmt: skip
         self.quota_status = QuotaStatus(
-            cluster, clock, scene, self.quotas, measured, over=lambda: self.revocations.over,
+            cluster, clock, self.scene, self.quotas, measured, over=lambda: self.revocations.over,
             over_since=self.revocations.over_since, stopped=stopped,
         )  # fmt: skip
         self.forecasts = Forecasts(
             clock, self.loop, measured, candidate=self.allocations.candidate, took=self.allocations.expectations.take, stopped=stopped
         )
         self.desk = LoopDesk(
-            clock, self.loop, candidate=self.allocations.candidate, holders=lambda: scene.holders,
-            expected=lambda: self.allocations.expectations.found,
-            number=lambda uid: self.allocations.number(uid) or None,
+            clock, self.loop, candidate=self.allocations.candidate, holders=lambda: self.scene.holders,
+            expected=lambda: self.allocations.expectations.found, number=lambda uid: self.allocations.number(uid) or None,
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
             bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
-            limits=lambda: preemption_limits(self.configs.objects.get("lattice")),
-            bindings=lambda: self.quotas.bindings, over_since=lambda: self.revocations.over_since(),
+            limits=lambda: preemption_limits(self._config()),
+            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since,
             unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(
-            cluster,
-            clock,
-            self.committer.stored,
-            self.nodes,
-            measured,
-            epoch=book.head.epoch,
-            allocation=self.allocations.get,
-            number=self.allocations.number,
-            stopped=stopped,
-        )
-        self.leases: Informer[Lease] = Informer(
-            cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
-        )
+            cluster, clock, self.committer.stored, self.nodes, measured, epoch=book.head.epoch,
+            allocation=self.allocations.get, number=self.allocations.number, stopped=stopped,
+        )  # fmt: skip
         self.informers: list[Informer[Any]] = [
-            self.tenants, self.vclusters, self.configs, self.leases, self.usage, self.quotas.ours,
+            self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
+            Informer(cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease),
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
             Informer(cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True),
         ]  # fmt: skip
+
+    def _config(self) -> Config | None:
+        return self.configs.objects.get("lattice")
+
+    def _stopped(self) -> bool:
+        """Whether nothing may be written: the ledger waits for its recovery."""
+        return bool(self.committer.paused)
+
+    def _wake(self) -> None:
+        self.loop.wake()
 
     def _synced(self) -> None:
         self.loop.hearing = True
@@ -241,8 +235,8 @@ class Term:
         self.allocations.touch(list(self.allocations.objects))
         self.plans.add(list(self.plans.plans))
         self.plans.add(self.plans.groups())
-        self._nodes_dirty.set()
-        self._tenants_dirty.set()
+        self.keeper.nodes_changed()
+        self.keeper.limits_changed()
         self.working = True
 
     def _ready(self, now: float) -> float | None:
@@ -314,8 +308,9 @@ class Term:
         self.gatherer.tally.settle(rows)
         self.allocations.touch({row.uid for row in rows})
 
-    def _contracts(self) -> None:
-        self._tenants_dirty.set()
+    def _on_tenant(self, change: Change[Tenant]) -> None:
+        del change
+        self.keeper.limits_changed()
         if self.working:
             self.gatherer.contracts_changed()
 
@@ -328,11 +323,12 @@ class Term:
         self.nodes.on_node(change)
         self.quotas.node_changed(change)
         self.reservations.node_changed(change.key)
-        self._nodes_dirty.set()
+        self.keeper.nodes_changed()
 
-    def _policies(self) -> None:
+    def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
         """VClusters or options changed: policies, homes, defaults of what waits."""
-        self._tenants_dirty.set()
+        del change
+        self.keeper.limits_changed()
         if not self.working:
             return
         self.nodes.on_vclusters(self.vclusters.objects.values())
@@ -341,70 +337,12 @@ class Term:
 
     async def _hear(self) -> None:
         """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
-        config = self.configs.objects.get("lattice")
+        config = self._config()
         options = config.spec.nodes if config is not None else NodeOptions()
         outside = self._outside
         await hear(outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=options, namespace=outside.namespace)
         self.loop.hearing = False
         self.loop.wake()
-
-    async def _keep_nodes(self) -> None:
-        """Give indices, forget nodes, keep the pool's size right."""
-        while True:
-            await self._nodes_dirty.wait()
-            await self._outside.clock.sleep(SETTLE_SECONDS)
-            self._nodes_dirty.clear()
-            if await self._tried(self.nodes.settle_indices(self.committer.propose)):
-                self._nodes_dirty.set()
-
-    async def _keep_tenants(self) -> None:
-        """Copy the limits of every tenant, and the size of the sensitive pool, into the ledger."""
-        while True:
-            await self._tenants_dirty.wait()
-            self._tenants_dirty.clear()
-            known = self.tenants.objects
-            config = self.configs.objects.get("lattice")
-            pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
-            wanted = [limits_of(tenant) for tenant in known.values()]
-            gone = [Forget(name) for name in self.committer.book.accounts if name not in known]
-            proposals: list[Proposal] = [pool, *wanted, *gone]
-            for answer in [self.committer.propose(proposal) for proposal in proposals]:
-                await answer
-            self.loop.wake()
-
-    async def _verify(self) -> None:
-        """Have the independent verifier look at what etcd really holds."""
-        cluster = self._outside.cluster
-        while True:
-            await self._outside.clock.sleep(VERIFY_SECONDS)
-            await self._tried(self._verify_once(cluster))
-
-    async def _verify_once(self, cluster: Cluster) -> None:
-        index = await cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
-        ledger = await cluster.get(LEDGERS, "lattice", type=Ledger)
-        if ledger.status is None:
-            return
-        faults = verify(ledger.status, {int(number): name for number, name in index.spec.names.items()})
-        self._measured.faults.set(len(faults))
-        for fault in faults:
-            event(log, "The ledger has a fault", fault=fault)
-
-    async def _tried(self, work: Awaitable[None]) -> bool:
-        """Whether the work failed and is to be tried again."""
-        try:
-            await work
-        except LatticeError as error:
-            event(log, "Trying again", error=error)
-            await self._outside.clock.sleep(AGAIN_SECONDS)
-            return True
-        return False
-
-
-def limits_of(tenant: Tenant) -> Limits:
-    """The hard limits that a tenant asks for, as the ledger keeps them."""
-    quota = tenant.spec.quota
-    own = quota.per_user
-    return Limits(tenant.metadata.name, quota.max_nodes, quota.max_concurrent_allocations, own.max_nodes, own.max_running)
 
 
 async def _ensure_config(cluster: Cluster) -> None:

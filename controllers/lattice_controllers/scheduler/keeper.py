@@ -1,0 +1,115 @@
+"""What a term keeps right beside its decisions: node indices, the limits in the ledger, and the independent verifier's look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEDGERS, NODE_INDEXES
+from lattice.ledger.proposals import Forget, Limits, Proposal, SensitivePool
+from lattice.ledger.verify import verify
+from lattice.views import Config, Ledger, NodeIndex, Tenant
+from lattice_controllers.scheduler.committer import Committer
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+VERIFY_SECONDS = 30.0
+SETTLE_SECONDS = 0.05
+AGAIN_SECONDS = 1.0
+
+
+class Keeper:
+    """Carries what is declared into the ledger, and has the ledger verified."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        committer: Committer,
+        nodes: Nodes,
+        measured: SchedulerMetrics,
+        *,
+        tenants: Mapping[str, Tenant],
+        config: Callable[[], Config | None],
+        woken: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._committer = committer
+        self._nodes = nodes
+        self._measured = measured
+        self._tenants = tenants
+        self._config = config
+        self._woken = woken
+        self._nodes_dirty, self._limits_dirty = asyncio.Event(), asyncio.Event()
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
+        self._nodes_dirty.set()
+
+    def limits_changed(self) -> None:
+        """Tenants or options changed."""
+        self._limits_dirty.set()
+
+    async def keep_nodes(self) -> None:
+        """Give indices, forget nodes, keep the pool's size right."""
+        while True:
+            await self._nodes_dirty.wait()
+            await self._clock.sleep(SETTLE_SECONDS)
+            self._nodes_dirty.clear()
+            if await self._failed(self._nodes.settle_indices(self._committer.propose)):
+                self._nodes_dirty.set()
+
+    async def keep_limits(self) -> None:
+        """Copy the limits of every tenant, and the size of the sensitive pool, into the ledger."""
+        while True:
+            await self._limits_dirty.wait()
+            self._limits_dirty.clear()
+            config = self._config()
+            pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
+            wanted = [limits_of(tenant) for tenant in self._tenants.values()]
+            gone = [Forget(name) for name in self._committer.book.accounts if name not in self._tenants]
+            proposals: list[Proposal] = [pool, *wanted, *gone]
+            for answer in [self._committer.propose(proposal) for proposal in proposals]:
+                await answer
+            self._woken()
+
+    async def verify(self) -> None:
+        """Have the independent verifier look at what etcd really holds."""
+        while True:
+            await self._clock.sleep(VERIFY_SECONDS)
+            await self._failed(self._verify_once())
+
+    async def _verify_once(self) -> None:
+        index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
+        ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)
+        if ledger.status is None:
+            return
+        faults = verify(ledger.status, {int(number): name for number, name in index.spec.names.items()})
+        self._measured.faults.set(len(faults))
+        for fault in faults:
+            event(log, "The ledger has a fault", fault=fault)
+
+    async def _failed(self, work: Awaitable[None]) -> bool:
+        """Whether the work failed and is to be tried again."""
+        try:
+            await work
+        except LatticeError as error:
+            event(log, "Trying again", error=error)
+            await self._clock.sleep(AGAIN_SECONDS)
+            return True
+        return False
+
+
+def limits_of(tenant: Tenant) -> Limits:
+    """The hard limits that a tenant asks for, as the ledger keeps them."""
+    quota = tenant.spec.quota
+    own = quota.per_user
+    return Limits(tenant.metadata.name, quota.max_nodes, quota.max_concurrent_allocations, own.max_nodes, own.max_running)
