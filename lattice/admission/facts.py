@@ -45,6 +45,15 @@ class Own:
 
 
 @dataclass(frozen=True)
+class Waits:
+    """Allocations that wait in a vcluster: of the user, of the tenant, all; None where the vcluster does not limit them."""
+
+    user: int | None = None
+    tenant: int | None = None
+    everybody: int | None = None
+
+
+@dataclass(frozen=True)
 class QuotaFacts:
     """The quota trees as the gatherer saw them; None is "not known".
 
@@ -75,7 +84,7 @@ class Facts:
     each namespace to its tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of
     `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
     ended and name the object that is to be deleted; `now` is seconds since the epoch; `node_names` are the
-    LatticeNodes that exist, `occupied` the work that holds nodes now; `pending` counts the user's allocations that
+    LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts the allocations that
     wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users.
     """
 
@@ -91,6 +100,6 @@ class Facts:
     reservations: Mapping[str, Reservation] | None = None
     node_names: frozenset[str] | None = None
     occupied: tuple[Occupied, ...] | None = None
-    pending: int | None = None
+    waits: Waits | None = None
     own: Own | None = None
     quotas: QuotaFacts | None = None

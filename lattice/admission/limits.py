@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lattice.admission.facts import Facts, Own
+from lattice.admission.facts import Facts, Own, Waits
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
 from lattice.ledger.commit import Excess
 from lattice.units import format_duration, parse_duration, parse_node_count
+from lattice.views.cluster import VClusterLimits
 
 NODES = "spec.resources.nodes"
 WALLTIME = "spec.lifecycle.walltime"
@@ -69,25 +70,35 @@ def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str
 
 
 def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The preemption class is 0 to 10 and not above the tenant's highest."""
+    """The preemption class is 0 to 10 and not above the highest of the tenant, nor of the vcluster."""
     wanted = asked.spec.lifecycle.preemption_class
     if not 0 <= wanted <= 10:
         yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
     tenant = asked.tenant(facts)
-    highest = tenant.spec.quota.max_preemption_class if tenant is not None else None
-    if highest is not None and wanted > highest:
-        sentence = f'preemption class {wanted} is above the highest of tenant "{asked.spec.tenant}" (requested: {wanted}, limit: {highest})'
-        yield Refused("ClassAboveLimit", sentence, CLASS, f"set spec.lifecycle.preemptionClass to at most {highest}")
+    vcluster = asked.vcluster(facts)
+    for whose, highest, hint in (
+        (f'tenant "{asked.spec.tenant}"', tenant.spec.quota.max_preemption_class if tenant is not None else None, ""),
+        (f'vCluster "{asked.spec.vcluster}"', vcluster.spec.limits.max_preemption_class if vcluster is not None else None,
+         ", or use another vcluster"),
+    ):  # fmt: skip
+        if highest is not None and wanted > highest:
+            sentence = f"preemption class {wanted} is above the highest of {whose} (requested: {wanted}, limit: {highest})"
+            yield Refused("ClassAboveLimit", sentence, CLASS, f"set spec.lifecycle.preemptionClass to at most {highest}{hint}")
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The user has fewer waiting allocations in the vcluster, and in the tenant, than these allow."""
-    vcluster = asked.vcluster(facts)
-    limit = vcluster.spec.limits.max_pending_per_user if vcluster is not None else None
-    if limit is not None and facts.pending is not None and facts.pending >= limit:
-        numbers = f"(current: {facts.pending}, requested: 1, limit: {limit})"
-        sentence = f'user "{asked.spec.user}" would exceed maxPendingPerUser of vCluster "{asked.spec.vcluster}" {numbers}'
-        yield Refused("TooManyPending", sentence, "spec.vcluster", "wait until some have started, cancel some, or use another vcluster")
+    """Fewer allocations wait in the vcluster than it allows a user, a tenant and all; and of the user, than the tenant allows."""
+    vcluster, waits = asked.vcluster(facts), facts.waits or Waits()
+    limits = vcluster.spec.limits if vcluster is not None else VClusterLimits()
+    for who, name, current, limit in (
+        (f'user "{asked.spec.user}"', "maxPendingPerUser", waits.user, limits.max_pending_per_user),
+        (f'tenant "{asked.spec.tenant}"', "maxPendingPerTenant", waits.tenant, limits.max_pending_per_tenant),
+        ("all its work", "maxPending", waits.everybody, limits.max_pending),
+    ):
+        if limit is not None and current is not None and current >= limit:
+            numbers = f"(current: {current}, requested: 1, limit: {limit})"
+            sentence = f'{who} would exceed {name} of vCluster "{asked.spec.vcluster}" {numbers}'
+            yield Refused("TooManyPending", sentence, "spec.vcluster", "wait until some have started, cancel some, or use another vcluster")
     tenant = asked.tenant(facts)
     most = tenant.spec.quota.per_user.max_pending if tenant is not None else None
     if most is not None and facts.own is not None and facts.own.pending >= most:

@@ -28,7 +28,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("WalltimeExtension", "a longer walltime needs the verb extend or manage on the tenant", "ask an admin of the tenant"),
     Reason("DeadlineBeforeStart", "the deadline is not after notBefore", "set a later deadline"),
     Reason("ClassInvalid", "the preemption class is outside 0 to 10", "choose 0 to 10"),
-    Reason("ClassAboveLimit", "the preemption class is above the tenant's highest", "choose a lower class"),
+    Reason("ClassAboveLimit", "the preemption class is above the highest of tenant or vcluster", "choose a lower class"),
     Reason("QuotaExceeded", "a hard quota of the tenant or the user would be exceeded", "wait for running work to end, or ask for more"),
     Reason("WorkMissing", "neither entrypoint nor script is given, or both", "give exactly one of them"),
     Reason("EntrypointInvalid", "the entrypoint is empty or does not split into words", "quote it as for a shell"),
@@ -58,7 +58,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
         "WeightsInvalid", "a weight is negative or no quantity, all are 0, or a profile is named as well", "the sentence names the weight"
     ),
     Reason("BudgetInvalid", "a share or allowance of a budget makes no sense", "the sentence names the limit"),
-    Reason("TooManyPending", "the user has as many waiting allocations as vcluster or tenant allow", "wait until some have started"),
+    Reason("TooManyPending", "as many allocations wait as vcluster or tenant allow", "wait until some have started"),
     Reason("QuotaUnknown", "the leaf of the quota tree that is named does not exist", "leave spec.quota out, or name one of the list"),
     Reason("QuotaIsParent", "the quota that is named is a parent, and has no work of its own", "name a leaf below it"),
     Reason("QuotaNotAllowed", "the requester may not use the leaf that is named", "leave spec.quota out, or ask for the verb use on it"),

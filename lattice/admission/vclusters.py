@@ -105,10 +105,13 @@ def _limits(vcluster: VCluster) -> Iterator[Finding]:
     limits = vcluster.spec.limits
     for field, most in (
         ("maxNodesPerAllocation", limits.max_nodes_per_allocation),
+        ("maxNodes", limits.max_nodes),
         ("maxRunning", limits.max_running),
         ("maxRunningPerUser", limits.max_running_per_user),
         ("maxNodesPerUser", limits.max_nodes_per_user),
         ("maxPendingPerUser", limits.max_pending_per_user),
+        ("maxPending", limits.max_pending),
+        ("maxPendingPerTenant", limits.max_pending_per_tenant),
         ("maxRunningPerTenant", limits.max_running_per_tenant),
         ("maxNodesPerTenant", limits.max_nodes_per_tenant),
     ):
@@ -116,6 +119,10 @@ def _limits(vcluster: VCluster) -> Iterator[Finding]:
             where = f"spec.limits.{field}"
             sentence = f"{where} is {most}, and must be at least 1"
             yield Refused("OptionInvalid", sentence, where, "leave it out for no limit; set spec.state to Closed to place no more work")
+    highest = limits.max_preemption_class
+    if highest is not None and not 0 <= highest <= 10:
+        where = "spec.limits.maxPreemptionClass"
+        yield Refused("OptionInvalid", f"{where} is {highest} (limits: 0 to 10)", where, "leave it out to take every class")
 
 
 def _weights(vcluster: VCluster) -> Iterator[Finding]:

@@ -47,14 +47,18 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-walltime", metavar="TIME|none", help="longest walltime")
     for flag, text in (
         ("nodes", "most nodes of one allocation"),
+        ("total-nodes", "most nodes of all its work"),
         ("running", "most allocations that hold nodes"),
         ("running-per-user", "of these, of one user"),
         ("nodes-per-user", "most nodes of one user"),
         ("pending-per-user", "most allocations of one user that wait"),
+        ("pending", "most allocations that wait"),
+        ("pending-per-tenant", "of these, of one tenant"),
         ("running-per-tenant", "most allocations of one tenant that hold nodes"),
         ("nodes-per-tenant", "most nodes of one tenant"),
     ):
         parser.add_argument(f"--max-{flag}", metavar="N|none", help=text)
+    parser.add_argument("--max-class", metavar="0-10|none", help="highest preemption class")
     parser.add_argument("--lend", choices=("yes", "no"), help="whether others may use its idle home nodes")
     parser.add_argument("--borrow", choices=("yes", "no"), help="whether its work may run on idle home nodes of others")
     parser.add_argument("--max-borrowed", metavar="N|none", help="most nodes of others at a time")
@@ -70,10 +74,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def config_of(args: argparse.Namespace) -> dict[str, Any]:
     """The spec of what `add_config` was given; a limit of None is taken away."""
-    limits = {"maxNodesPerAllocation": args.max_nodes} | {
+    limits = {"maxNodesPerAllocation": args.max_nodes, "maxNodes": args.max_total_nodes} | {
         camel(f"max_{name}"): getattr(args, f"max_{name}")
-        for name in ("running", "running_per_user", "nodes_per_user", "pending_per_user", "running_per_tenant", "nodes_per_tenant")
-    }
+        for name in (
+            "running", "running_per_user", "nodes_per_user", "pending", "pending_per_user", "pending_per_tenant", "running_per_tenant",
+            "nodes_per_tenant",
+        )
+    }  # fmt: skip
     sections: dict[str, dict[str, Any]] = {
         "cycle": {
             "interval": _given("--cycle-interval", args.cycle_interval, _duration),
@@ -91,6 +98,7 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
         "limits": {
             "maxWalltime": _limit("--max-walltime", args.max_walltime, lambda _flag, text: walltime_of(text)),
             **{key: _limit(f"--{_flag_of(key)}", text, _positive) for key, text in limits.items()},
+            "maxPreemptionClass": _limit("--max-class", args.max_class, _count),
         },
         "preemption": {
             "minRuntime": _limit("--min-runtime", args.min_runtime, _duration),
@@ -209,4 +217,5 @@ def _positive(flag: str, text: str) -> int:
 
 
 def _flag_of(key: str) -> str:
-    return "max-nodes" if key == "maxNodesPerAllocation" else re.sub(r"([A-Z])", r"-\1", key).lower()
+    special = {"maxNodesPerAllocation": "max-nodes", "maxNodes": "max-total-nodes"}
+    return special.get(key) or re.sub(r"([A-Z])", r"-\1", key).lower()

@@ -44,14 +44,18 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
     policy = _policy(one, config)
     spec, limits = one.spec, one.spec.limits
     named = {
+        "nodes": limits.max_nodes,
         "running": limits.max_running,
+        "waiting": limits.max_pending,
         "running of a user": limits.max_running_per_user,
         "nodes of a user": limits.max_nodes_per_user,
         "waiting of a user": limits.max_pending_per_user,
+        "waiting of a tenant": limits.max_pending_per_tenant,
         "running of a tenant": limits.max_running_per_tenant,
         "nodes of a tenant": limits.max_nodes_per_tenant,
         "nodes of an allocation": limits.max_nodes_per_allocation,
         "walltime": limits.max_walltime,
+        "class": limits.max_preemption_class,
     }
     told = [each for each in one.status.conditions if each.message and each.type not in ("Ready", "InUse")]
     return fields(

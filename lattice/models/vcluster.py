@@ -101,6 +101,8 @@ class VClusterLimits(Part):
     """Longest walltime."""
     max_nodes_per_allocation: Nodes | None = None
     """Most nodes of one allocation."""
+    max_nodes: Nodes | None = None
+    """Most nodes that all its work holds, at home and borrowed."""
     max_running: Count | None = None
     """Most allocations that hold nodes."""
     max_running_per_user: Count | None = None
@@ -109,6 +111,12 @@ class VClusterLimits(Part):
     """Most nodes that one user holds here."""
     max_pending_per_user: Count | None = None
     """Most allocations of one user that wait here; more are refused at submission."""
+    max_pending: Count | None = None
+    """Most allocations that wait here; more are refused at submission."""
+    max_pending_per_tenant: Count | None = None
+    """Of these, of one tenant."""
+    max_preemption_class: Annotated[int, Field(ge=0, le=10)] | None = None
+    """Highest preemption class that is taken at submission."""
     max_running_per_tenant: Count | None = None
     """Most allocations of one tenant that hold nodes here."""
     max_nodes_per_tenant: Nodes | None = None

@@ -40,6 +40,7 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
             return_grace=seconds(borrowing.return_grace, 0.0),
         ),
         limits=Limits(
+            max_nodes=limits.max_nodes,
             max_running=limits.max_running,
             max_running_per_user=limits.max_running_per_user,
             max_nodes_per_user=limits.max_nodes_per_user,

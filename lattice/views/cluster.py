@@ -254,10 +254,14 @@ class VClusterLimits(View, frozen=True):
 
     max_walltime: str | None = None
     max_nodes_per_allocation: int | None = None
+    max_nodes: int | None = None
     max_running: int | None = None
     max_running_per_user: int | None = None
     max_nodes_per_user: int | None = None
     max_pending_per_user: int | None = None
+    max_pending: int | None = None
+    max_pending_per_tenant: int | None = None
+    max_preemption_class: int | None = None
     max_running_per_tenant: int | None = None
     max_nodes_per_tenant: int | None = None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
-from lattice.admission.facts import Occupied, Own, QuotaFacts
+from lattice.admission.facts import Occupied, Own, QuotaFacts, Waits
 from lattice.admission.leaves import named_leaf
 from lattice.admission.quotas import KOORDINATORS, QUOTA_KINDS, means_the_same
 from lattice.admission.submission import read_submission
@@ -30,7 +30,7 @@ from lattice.kube.resources import (
     Resource,
 )
 from lattice.lifecycle.settle import is_final
-from lattice.models.conditions import PENDING, RUNNING, STAGING
+from lattice.models.conditions import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
 from lattice.views import Allocation, Metadata, Node, Reservation, Tenant, VCluster, View
 from lattice.views.cluster import UserQuota
@@ -38,6 +38,8 @@ from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGathere
 from lattice_webhooks.reviews import Identity
 
 TENANT_LABEL = "lattice.dev/tenant"
+WAITING = "".join(f",status.phase!={phase}" for phase in (RUNNING, COMPLETED, FAILED, CANCELLED))
+"""Leaves out, at the server, most of what does not wait."""
 
 
 class Named(View, frozen=True):
@@ -120,7 +122,7 @@ class Gatherer:
         known = await self._known(request, identity, rights)
         if request.kind == "Allocation" and request.operation == "CREATE":
             quotas = await self._of_submission(request, identity)
-            return replace(known, pending=await self._pending(request, known), own=await self._own(request, known), quotas=quotas)
+            return replace(known, waits=await self._waits(request, known), own=await self._own(request, known), quotas=quotas)
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
@@ -196,14 +198,21 @@ class Gatherer:
             found += [occupied(entry, self._clock.now()) for entry in listing.items if entry.status.nodes]
         return tuple(found)
 
-    async def _pending(self, request: Request, known: Facts) -> int | None:
-        """How many allocations of the user wait in the vcluster, asked of the server only where the vcluster limits them."""
+    async def _waits(self, request: Request, known: Facts) -> Waits | None:
+        """How many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""
         spec = request.obj.get("spec") or {}
         vcluster = (known.vclusters or {}).get(str(spec.get("vcluster") or ""))
-        if vcluster is None or vcluster.spec.limits.max_pending_per_user is None:
+        if vcluster is None:
             return None
-        fields = f"spec.vcluster={vcluster.metadata.name},spec.user={spec.get('user', '')}"
-        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields)
+        limits, here = vcluster.spec.limits, f"spec.vcluster={vcluster.metadata.name}"
+        user = None if limits.max_pending_per_user is None else f",spec.user={spec.get('user', '')}"
+        tenant = None if limits.max_pending_per_tenant is None else f",spec.tenant={spec.get('tenant', '')}"
+        everybody = None if limits.max_pending is None else ""
+        return Waits(*[None if whose is None else await self._waiting(here + whose) for whose in (user, tenant, everybody)])
+
+    async def _waiting(self, fields: str) -> int:
+        """How many of these allocations wait."""
+        listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields + WAITING)
         return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
 
     async def _own(self, request: Request, known: Facts) -> Own | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit, wanted_rights
-from lattice.admission.facts import Own
+from lattice.admission.facts import Own, Waits
 from lattice.admission.reasons import REFUSAL_WORDS
 from lattice.cli.failures import explain
 from lattice.errors import Rejected
@@ -254,10 +254,34 @@ def test_the_quota_lets_through_exactly_what_fits(limit: int, used: int, nodes: 
 
 
 @pytest.mark.parametrize(("waiting", "accepts"), [(0, True), (2, True), (3, False), (9, False), (None, True)])
-def test_a_user_waits_at_most_as_often_as_the_vcluster_allows(waiting: int | None, accepts: bool) -> None:
-    known = facts(vclusters=(vcluster(limits={"maxPendingPerUser": 3}),), pending=waiting)
+@pytest.mark.parametrize(
+    ("limit", "counted", "who"),
+    [
+        ("maxPendingPerUser", "user", 'user "alice"'), ("maxPendingPerTenant", "tenant", 'tenant "physics"'),
+        ("maxPending", "everybody", "all its work"),
+    ],
+)  # fmt: skip
+def test_no_more_waits_than_the_vcluster_allows_a_user_a_tenant_and_all(
+    limit: str, counted: str, who: str, waiting: int | None, accepts: bool
+) -> None:
+    known = facts(vclusters=(vcluster(limits={limit: 3}),), waits=Waits(**{counted: waiting}))
     verdict = submit(allocation(), known)
     if accepts:
         accepted(verdict)
     else:
-        assert f"(current: {waiting}, requested: 1, limit: 3)" in refused(verdict).sentence
+        found = refused(verdict)
+        assert found.reason == "TooManyPending"
+        assert f"{who} would exceed {limit} of vCluster" in found.sentence
+        assert f"(current: {waiting}, requested: 1, limit: 3)" in found.sentence
+
+
+@pytest.mark.parametrize(("asked", "accepts"), [(0, True), (4, True), (5, False), (10, False)])
+def test_a_class_above_the_highest_of_the_vcluster_is_refused(asked: int, accepts: bool) -> None:
+    known = facts(vclusters=(vcluster(limits={"maxPreemptionClass": 4}),), tenants=(tenant(quota={}),))
+    verdict = submit(allocation(lifecycle={"preemptionClass": asked}), known)
+    if accepts:
+        accepted(verdict)
+    else:
+        found = refused(verdict)
+        assert found.reason == "ClassAboveLimit"
+        assert f'above the highest of vCluster "hpc-batch" (requested: {asked}, limit: 4)' in found.sentence

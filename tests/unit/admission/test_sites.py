@@ -66,6 +66,8 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         ),
         pytest.param("VCluster", "new", {"cycle": {"interval": "0s"}}, "OptionInvalid", "cycle.interval is 0s", id="cycle"),
         pytest.param("VCluster", "new", {"cycle": {"interval": "soon"}}, "DurationInvalid", "spec.cycle.interval", id="cycle's text"),
+        pytest.param("VCluster", "new", {"limits": {"maxPreemptionClass": 11}}, "OptionInvalid", "limits: 0 to 10", id="class"),
+        pytest.param("VCluster", "new", {"limits": {"maxPending": 0}}, "OptionInvalid", "maxPending is 0", id="limit of all"),
         pytest.param("VCluster", "new", {"cycle": {"depth": 1001}}, "OptionInvalid", "limits: 0 to 1000", id="depth"),
         pytest.param("VCluster", "new", {"borrowing": {"priority": 11}}, "OptionInvalid", "limits: 0 to 10", id="borrowing"),
         pytest.param("VCluster", "new", {"borrowing": {"maxBorrowed": -1}}, "OptionInvalid", "maxBorrowed is -1", id="borrowed"),

@@ -58,6 +58,7 @@ def test_every_option_is_set_and_taken_away(bench: Bench) -> None:
         "--policy=BinPack", "--backfill-depth=0", "--lend=yes", "--borrow=yes", "--max-borrowed=4", "--borrow-priority=7",
         "--max-borrow-duration=2h", "--return-grace=30s", "--max-nodes=8", "--max-running=1", "--max-running-per-user=2",
         "--max-nodes-per-user=3", "--max-pending-per-user=4", "--max-running-per-tenant=5", "--max-nodes-per-tenant=6",
+        "--max-total-nodes=7", "--max-pending=9", "--max-pending-per-tenant=10", "--max-class=0",
         "--min-runtime=5m", "--max-preemptions=3", "--open", "--max-walltime=7-0",
     )  # fmt: skip
     assert bench.run("admin", "vcluster", "set-config", "hpc", *flags).code == 0
@@ -69,12 +70,15 @@ def test_every_option_is_set_and_taken_away(bench: Bench) -> None:
         "limits": {
             "maxWalltime": "7d", "maxNodesPerAllocation": 8, "maxRunning": 1, "maxRunningPerUser": 2, "maxNodesPerUser": 3,
             "maxPendingPerUser": 4, "maxRunningPerTenant": 5, "maxNodesPerTenant": 6,
+            "maxNodes": 7, "maxPending": 9, "maxPendingPerTenant": 10, "maxPreemptionClass": 0,
         },
         "preemption": {"minRuntime": "5m", "maxPerAllocation": 3},
     }  # fmt: skip
     shown = bench.run("admin", "vcluster", "get", "hpc").out
     assert "borrows at most 4, work of at most 2h, priority 7, gives back within 30s" in shown
     assert "running of a user 2" in shown
+    assert "nodes 7, running 1, waiting 9, " in shown
+    assert shown.rstrip().count("class 0") == 1
     bench.run(
         "admin", "vcluster", "set-config", "hpc", "--max-borrowed=none", "--max-running=none", "--max-walltime=none", "--min-runtime=none"
     )
@@ -107,6 +111,7 @@ def test_the_list_shows_policy_and_weights_with_the_defaults_in_force(bench: Ben
         (("set-config", "hpc", "--policy=lottery"), "--policy=lottery: write backfill, bin-pack, sensitive-reservation, interactive-fifo"),
         (("set-config", "hpc", "--cycle-interval=soon"), "--cycle-interval: 'soon' is not a duration"),
         (("set-config", "hpc", "--backfill-depth=deep"), "--backfill-depth=deep: not a number"),
+        (("set-config", "hpc", "--max-total-nodes=0"), "--max-total-nodes=0: not a number from 1 on"),
         (("set-config", "hpc", "--max-nodes-per-user=0"), "--max-nodes-per-user=0: not a number from 1 on"),
         (("set-config",), "give one name of a vcluster"),
         (("get", "a", "--name=b"), "give one name of a vcluster"),

@@ -39,11 +39,14 @@ def test_every_field_of_a_vcluster_is_read() -> None:
             cycle={"interval": "15s", "depth": 0},
             nodes={"selector": {"group": ["g0"]}},
             borrowing={"lend": True, "borrow": True, "maxBorrowed": 4, "priority": 7, "maxDuration": "2h", "returnGrace": "30s"},
-            limits={"maxRunning": 1, "maxRunningPerUser": 2, "maxNodesPerUser": 3, "maxRunningPerTenant": 4, "maxNodesPerTenant": 5},
+            limits={
+                "maxRunning": 1, "maxRunningPerUser": 2, "maxNodesPerUser": 3, "maxRunningPerTenant": 4, "maxNodesPerTenant": 5,
+                "maxNodes": 6,
+            },
             preemption={"minRuntime": "5m", "maxPerAllocation": 3},
         ),
         SchedulingOptions(cycle_interval="5s", backfill_depth=3),
-    )
+    )  # fmt: skip
     assert made == Policy(
         "hpc",
         kind="BinPack",
@@ -52,7 +55,7 @@ def test_every_field_of_a_vcluster_is_read() -> None:
         depth=0,
         home=True,
         borrowing=Borrowing(lend=True, borrow=True, max_borrowed=4, priority=7, max_duration=7200.0, return_grace=30.0),
-        limits=Limits(max_running=1, max_running_per_user=2, max_nodes_per_user=3, max_running_per_tenant=4, max_nodes_per_tenant=5),
+        limits=Limits(6, 1, 2, 3, 4, 5),
         min_runtime_before_preemption=300.0,
         max_preemptions=3,
     )
