@@ -57,7 +57,7 @@ def _check(console: Console, document: Document) -> None:
     faults = document.faults()
     if (console.args.rules or ("warn" if document.of_koordinator else "refuse")) == "refuse":
         refuse(faults)
-    console.warn(f"{fault.sentence} [{fault.reason}]" for fault in faults)
+    console.warn(f"{fault.sentence} [{fault.reason}]" for fault in [*faults, *document.oddities()])
 
 
 def _text(console: Console) -> str:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lattice.errors import Rejected
+from lattice.quota.amounts import amount_of, resource_of
 from lattice.quota.groups import ROOT, Group, Options
-from lattice.quota.rules import Fault, rule_faults, structural_faults
+from lattice.quota.rules import Fault, odd_faults, rule_faults, structural_faults
 from lattice.quota.tree import QuotaTree
 
 LARGEST: Final = 2**63 - 1
 LONGEST_NAME: Final = 253
+EXACT: Final = 2**53
+"""Below this a number with a point or an exponent is exact: 1e3 means 1000."""
 _SHOWN: Final = 20
 _TOP: Final = ("total", "options", "quotas")
 _OPTIONS: Final = ("scaleMin", "guarantee", "rawWeight", "sysUsed", "defUsed")
@@ -42,6 +45,10 @@ class Document:
         free = {key: max(0, amount - system.get(key, 0) - default.get(key, 0)) for key, amount in self.total.items()}
         return rule_faults(free, self.groups)
 
+    def oddities(self) -> list[Fault]:
+        """What may be so, and is worth a warning."""
+        return odd_faults(self.groups)
+
     def tree(self) -> QuotaTree:
         """The tree, ready to be asked."""
         return QuotaTree(self.total, self.options, self.groups)
@@ -49,8 +56,10 @@ class Document:
 
 def read_document(text: str) -> Document:
     """Read a tree; raises Rejected with a line for each thing that is wrong."""
+    if not text.strip():
+        raise Rejected('the document is empty: write {"total": {"nodes": 100}, "quotas": […]}', reason="BadDocument")
     try:
-        data = json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
+        data = json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
         raise Rejected("the document nests too deep to be a tree of quotas", reason="BadDocument") from error
     except ValueError as error:
@@ -86,9 +95,9 @@ class _Reader:
 
     def document(self, data: object) -> Document:
         top = self._object("the document", data, _TOP)
-        for key in ("total", "quotas"):
-            if key not in top and not self.faults:
-                self._fault("MissingValue", f"{key} is missing")
+        for key, example in (("total", '"total": {"nodes": 100}'), ("quotas", '"quotas": []')):
+            if key not in top and isinstance(data, Mapping):
+                self._fault("MissingValue", f"{key} is missing: write for example {example}")
         total = self._amounts("total", top.get("total", {}))
         options = self._options(top.get("options", {}))
         entries = top.get("quotas", [])
@@ -150,7 +159,7 @@ class _Reader:
     def _name(self, place: str, given: Mapping[str, Any]) -> str:
         name = given.get("name")
         if name is None:
-            self._fault("MissingValue", f"{place}: name is missing")
+            self._fault("MissingValue", f"{place}: name is missing: give the group one that no other has")
         elif not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             self._fault("BadDocument", f"{place}: name is {_shown(name)}, not a text of 1 to {LONGEST_NAME} printable characters")
         else:
@@ -174,18 +183,20 @@ class _Reader:
         if not isinstance(value, Mapping):
             self._fault("BadDocument", f"{place} is {_shown(value)}, not an object of whole numbers by resource")
             return {}
-        return {key: self._amount(f"{place}.{key}", amount) for key, amount in value.items()}
+        return {key: self._amount(f"{place}.{key}", key, amount) for key, amount in value.items()}
 
-    def _amount(self, place: str, value: object) -> int:
+    def _amount(self, place: str, key: str, value: object) -> int:
+        if isinstance(value, float) and abs(value) < EXACT and value.is_integer():
+            value = int(value)
         if value is None:
-            self._fault("MissingValue", f"{place} is missing (null)")
+            self._fault("MissingValue", f"{place} is missing (null): write a whole number, or leave {_shown(key)} out")
         elif isinstance(value, bool) or not isinstance(value, int):
             units = "cpu in millicores, memory in bytes, all else in its own unit"
-            self._fault("NotAWholeNumber", f"{place} is {_shown(value)}, not a whole number ({units})")
+            self._fault("NotAWholeNumber", f"{place} is {_shown(value)}, not a whole number ({units}){_instead(key, value)}")
         elif value < 0:
-            self._fault("NegativeAmount", f"{place} is {_shown(value)}, below 0")
+            self._fault("NegativeAmount", f"{place} is {_shown(value)}, below 0: write 0 or more")
         elif value > LARGEST:
-            self._fault("AmountTooLarge", f"{place} is {_shown(value)}, above {LARGEST}")
+            self._fault("AmountTooLarge", f"{place} is {_shown(value)}, above {LARGEST}: count in a larger unit")
         else:
             return value
         return 0
@@ -204,8 +215,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _constant(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+def _instead(key: str, value: object) -> str:
+    """The whole number that a quantity of Kubernetes means, as a next step; empty where it is none."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        return f": write {amount_of(resource_of(key), value, field=key)}"
+    except Rejected:
+        return ""
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,8 @@
 """The rules that a quota tree must keep, as chains of (reason, sentence); numbers as in the tree's document.
 
 `structural_faults` are no tree at all and can never be divided. `rule_faults` are what Koordinator's webhook refuses
-(R4, R9, R10, R11, R14) although its scheduler can divide such a tree, and capacity that is nothing.
+(R4, R9, R10, R11, R14) although its scheduler can divide such a tree, and capacity that is nothing. `odd_faults` may be
+so for a time, and are said.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ REASONS: Final[dict[str, str]] = {
     "ParentIsLeaf": "a group has children although isParent is false",
     "ParentHasWork": "a group that is a parent has work of its own",
     "MinSumAboveParent": "the mins of the children are more than the parent's",
+    "MaxBelowUsed": "a group uses more than its max (only a warning)",
+    "RequestBelowUsed": "a group asks for less than it uses (only a warning)",
 }
 """Every reason of this room, and what it means."""
 
@@ -59,6 +62,22 @@ def rule_faults(total: Resources, groups: Sequence[Group]) -> list[Fault]:
     return faults
 
 
+def odd_faults(groups: Sequence[Group]) -> list[Fault]:
+    """What is no breach of a rule, and rarely meant: use above max, and demand that leaves out what is used."""
+    faults = []
+    for group in groups:
+        for key, used in group.used.items():
+            name, most, asked = f'quota "{group.name}": used.{key} is {used}', group.max.get(key, used), group.request.get(key, 0)
+            if used > most:
+                faults.append(
+                    Fault("MaxBelowUsed", f"{name}, above max.{key}, which is {most}: nothing more starts until {used - most} end")
+                )
+            if used > asked and key in group.max:
+                sentence = f"{name}, above request.{key}, which is {asked}: request counts all work, pending and running"
+                faults.append(Fault("RequestBelowUsed", f"{sentence}; write at least {used}"))
+    return faults
+
+
 def _names(groups: Sequence[Group]) -> Iterator[Fault]:
     seen: dict[str, int] = {}
     for at, group in enumerate(groups):
@@ -68,7 +87,7 @@ def _names(groups: Sequence[Group]) -> Iterator[Fault]:
             )
             yield Fault("DuplicateName", sentence)
         elif seen.setdefault(group.name, at) != at:
-            yield Fault("DuplicateName", f'quotas[{at}]: the name "{group.name}" is taken by quotas[{seen[group.name]}]')
+            yield Fault("DuplicateName", f'quotas[{at}]: the name "{group.name}" is taken by quotas[{seen[group.name]}]: rename one')
 
 
 def _parents(groups: Sequence[Group]) -> Iterator[Fault]:
@@ -89,7 +108,9 @@ def _parents(groups: Sequence[Group]) -> Iterator[Fault]:
             way = list(path)
             around = way[way.index(name) :]
             shown = " → ".join(around[:8] + (["…"] if len(around) > 8 else []) + [name])
-            yield Fault("ParentCycle", f'quota "{name}": parent is "{parent[name]}", which leads back to it: {shown}')
+            yield Fault(
+                "ParentCycle", f'quota "{name}": parent is "{parent[name]}", which leads back to it: {shown}: give one another parent'
+            )
         safe.update(path)
 
 
@@ -102,37 +123,40 @@ def _total(total: Resources) -> Iterator[Fault]:
 def _limits(group: Group) -> Iterator[Fault]:
     for key, amount in group.min.items():
         if key not in group.max:
-            yield Fault("MinAboveMax", f'quota "{group.name}": min.{key} is {amount}, and max has no {key}')
+            yield Fault("MinAboveMax", f'quota "{group.name}": min.{key} is {amount}, and max has no {key}: add it there')
         elif amount > group.max[key]:
-            yield Fault("MinAboveMax", f'quota "{group.name}": min.{key} is {amount}, above max.{key}, which is {group.max[key]}')
+            sentence = f'quota "{group.name}": min.{key} is {amount}, above max.{key}, which is {group.max[key]}'
+            yield Fault("MinAboveMax", f"{sentence}: lower min or raise max")
 
 
 def _resources(group: Group, total: Resources, parent: Group | None) -> Iterator[Fault]:
     for key in group.shared_weight.keys() - group.max.keys():
-        yield Fault("ResourcesDiffer", f'quota "{group.name}": sharedWeight.{key} is {group.shared_weight[key]}, and max has no {key}')
+        sentence = f'quota "{group.name}": sharedWeight.{key} is {group.shared_weight[key]}, and max has no {key}'
+        yield Fault("ResourcesDiffer", f"{sentence}: add it to max, or leave it out")
     if parent is None:
         for key in sorted(group.max.keys() - total.keys()):
-            yield Fault("NoSuchResource", f'quota "{group.name}": max.{key} is {group.max[key]}, and total has no {key}')
+            sentence = f'quota "{group.name}": max.{key} is {group.max[key]}, and total has no {key}'
+            yield Fault("NoSuchResource", f"{sentence}: add it to total, or leave it out")
         return
     for key in sorted(group.max.keys() - parent.max.keys()):
-        yield Fault(
-            "ResourcesDiffer", f'quota "{group.name}": max.{key} is {group.max[key]}, and max of its parent "{parent.name}" has no {key}'
-        )
+        sentence = f'quota "{group.name}": max.{key} is {group.max[key]}, and max of its parent "{parent.name}" has no {key}'
+        yield Fault("ResourcesDiffer", f"{sentence}: add it to both, or to neither")
     for key in sorted(parent.max.keys() - group.max.keys()):
         sentence = f'quota "{group.name}": max has no {key}, and max.{key} of its parent "{parent.name}" is {parent.max[key]}'
-        yield Fault("ResourcesDiffer", sentence)
+        yield Fault("ResourcesDiffer", f"{sentence}: add it to both, or to neither")
 
 
 def _role(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
     if children and not group.is_parent:
         sentence = f'quota "{group.name}": isParent is false, and it is the parent of {len(children)}, the first "{children[0].name}"'
-        yield Fault("ParentIsLeaf", sentence)
+        yield Fault("ParentIsLeaf", f"{sentence}: set isParent to true")
     if not children and not group.is_parent:
         return
     for field, amounts in (("request", group.request), ("used", group.used)):
         own = {key: amount for key, amount in amounts.items() if amount}
         for key, amount in own.items():
-            yield Fault("ParentHasWork", f'quota "{group.name}": {field}.{key} is {amount}, and a parent has no work of its own (limit: 0)')
+            sentence = f'quota "{group.name}": {field}.{key} is {amount}, and a parent has no work of its own (limit: 0)'
+            yield Fault("ParentHasWork", f"{sentence}: give it to a group below")
 
 
 def _min_sums(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
@@ -143,4 +167,4 @@ def _min_sums(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
     for key, amount in sums.items():
         if amount > group.min.get(key, 0):
             sentence = f'quota "{group.name}": min.{key} of its children ({len(children)}) is {amount} in sum, above its own'
-            yield Fault("MinSumAboveParent", f"{sentence}, which is {group.min.get(key, 0)}")
+            yield Fault("MinSumAboveParent", f"{sentence}, which is {group.min.get(key, 0)}: lower a min below it, or raise its own")

@@ -65,7 +65,7 @@ def test_a_bad_tree_is_bad_input_and_prints_no_answer(bench: Bench) -> None:
     broken = tree(quotas=[{"name": "a", "min": {"nodes": 9}, "max": {"nodes": 5}}])
     result = bench.run("quota", "solve", "-f", "-", "-o", "json", stdin=broken)
     assert (result.code, result.out) == (2, "")
-    assert result.err == 'Error: quota "a": min.nodes is 9, above max.nodes, which is 5\n'
+    assert result.err == 'Error: quota "a": min.nodes is 9, above max.nodes, which is 5: lower min or raise max\n'
     assert bench.run("quota", "solve", "-v", "-f", "-", stdin=broken).err.endswith("\n  Reason: MinAboveMax\n")
     assert bench.run("quota", "solve", "-f", "-", stdin="no json").code == 2
     assert bench.run("quota", "solve", "-f", "/nowhere/tree.json").code == 2
@@ -76,7 +76,7 @@ def test_a_state_of_koordinators_is_divided_with_a_warning(bench: Bench) -> None
     quota = {"name": "a", "parent": KOORDINATOR, "min": {"nodes": 9}, "max": {"nodes": 5}, "request": {"nodes": 7}}
     result = bench.run("quota", "solve", "-f", "-", "-o", "json", stdin=tree(quotas=[quota]))
     assert (result.code, json.loads(result.out)["a"]["runtime"]) == (0, {"nodes": 5})
-    assert result.err == 'Warning: quota "a": min.nodes is 9, above max.nodes, which is 5 [MinAboveMax]\n'
+    assert result.err == 'Warning: quota "a": min.nodes is 9, above max.nodes, which is 5: lower min or raise max [MinAboveMax]\n'
     assert bench.run("quota", "solve", "--rules", "refuse", "-f", "-", stdin=tree(quotas=[quota])).code == 2
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lattice.errors import Rejected
-from lattice.quota.document import read_document
+from lattice.quota.document import answer, read_document
 from lattice.quota.groups import ROOT
 from lattice.quota.rules import REASONS
+
+from . import by_hand
+
+TREES = int(os.environ.get("LATTICE_QUOTA_TREES", "1000")) // 5
+"""How many random documents, as in `test_tree`."""
 
 
 def quota(name: str = "A", **fields: Any) -> dict[str, Any]:
@@ -25,11 +32,13 @@ def text(*quotas: Any, total: Any = None, **more: Any) -> str:
 PARENT = quota("P", isParent=True)
 
 UNREADABLE: list[Any] = [
-    pytest.param("", "BadDocument", "the document is no JSON", id="empty"),
+    pytest.param(" \n", "BadDocument", 'the document is empty: write {"total"', id="empty"),
+    pytest.param("{", "BadDocument", "the document is no JSON", id="no JSON"),
     pytest.param("[" * 100_000, "BadDocument", "nests too deep", id="nested too deep"),
     pytest.param("7", "BadDocument", "the document is 7, not an object", id="no object"),
     pytest.param('{"total": {}, "total": {}, "quotas": []}', "BadDocument", 'the key "total" stands twice', id="a key twice"),
-    pytest.param('{"total": {"nodes": NaN}, "quotas": []}', "BadDocument", "NaN is no number", id="NaN"),
+    pytest.param('{"total": {"nodes": NaN}, "quotas": []}', "NotAWholeNumber", "total.nodes is NaN, not a whole number", id="NaN"),
+    pytest.param('{"total": {"nodes": 1e400}, "quotas": []}', "NotAWholeNumber", "total.nodes is Infinity, not a whole", id="infinite"),
     pytest.param('{"total": {"nodes": ' + "9" * 5000 + "}}", "BadDocument", "no JSON", id="five thousand digits"),
     pytest.param('{"quotas": []}', "MissingValue", "total is missing", id="no total"),
     pytest.param('{"total": {"nodes": 1}}', "MissingValue", "quotas is missing", id="no quotas"),
@@ -43,6 +52,11 @@ UNREADABLE: list[Any] = [
     pytest.param(text(quota(min={"nodes": None})), "MissingValue", 'quota "A": min.nodes is missing (null)', id="a value null"),
     pytest.param(text(quota(min={"nodes": 1.5})), "NotAWholeNumber", 'quota "A": min.nodes is 1.5, not a whole number', id="1.5 nodes"),
     pytest.param(text(quota(max={"nodes": "8"})), "NotAWholeNumber", 'quota "A": max.nodes is "8", not a whole', id="a text"),
+    pytest.param(text(quota(max={"nodes": "1e1"})), "NotAWholeNumber", "all else in its own unit): write 10", id="a quantity"),
+    pytest.param(text(quota(), total={"cpu": "500m"}), "NotAWholeNumber", "all else in its own unit): write 500", id="millicores"),
+    pytest.param(text(quota(), total={"cpu": "1.5"}), "NotAWholeNumber", "all else in its own unit): write 1500", id="cores"),
+    pytest.param(text(quota(), total={"memory": "1Ki"}), "NotAWholeNumber", "all else in its own unit): write 1024", id="bytes"),
+    pytest.param(text(quota(), total={"nodes": "-1"}), "NotAWholeNumber", "all else in its own unit)", id="a negative text"),
     pytest.param(text(quota(used={"nodes": True})), "NotAWholeNumber", 'quota "A": used.nodes is true, not a whole', id="a truth"),
     pytest.param(text(quota(request={"nodes": -3})), "NegativeAmount", 'quota "A": request.nodes is -3, below 0', id="negative"),
     pytest.param(text(quota(), total={"nodes": -1}), "NegativeAmount", "total.nodes is -1, below 0", id="a negative total"),
@@ -119,8 +133,37 @@ def test_what_breaks_a_rule_is_said_with_quota_field_value_and_limit(document: s
     assert reason in REASONS
 
 
+ODD: list[Any] = [
+    pytest.param(
+        text(quota(request={"nodes": 9}, used={"nodes": 9})),
+        "MaxBelowUsed",
+        'quota "A": used.nodes is 9, above max.nodes, which is 8: nothing more starts until 1 end',
+        id="max below used",
+    ),
+    pytest.param(
+        text(quota(request={"nodes": 1}, used={"nodes": 3})),
+        "RequestBelowUsed",
+        'quota "A": used.nodes is 3, above request.nodes, which is 1',
+        id="request below used",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "reason", "sentence"), ODD)
+def test_what_is_rarely_meant_is_said_and_divided_all_the_same(document: str, reason: str, sentence: str) -> None:
+    read = read_document(document)
+    assert [(odd.reason, sentence in odd.sentence) for odd in read.oddities()] == [(reason, True)]
+    assert read.faults() == []
+    assert reason in REASONS
+
+
+def test_a_number_with_a_point_or_an_exponent_that_is_whole_is_that_number() -> None:
+    tree = read_document('{"total": {"nodes": 1e3}, "quotas": [{"name": "A", "min": {"nodes": 2.0}, "max": {"nodes": 8}}]}').tree()
+    assert (tree.runtime(ROOT), tree.group("A").min) == ({"nodes": 1000}, {"nodes": 2})
+
+
 def test_every_reason_of_the_room_is_given_by_some_document() -> None:
-    assert {case.values[1] for case in (*UNREADABLE, *BROKEN)} == REASONS.keys()
+    assert {case.values[1] for case in (*UNREADABLE, *BROKEN, *ODD)} == REASONS.keys()
 
 
 def test_every_reason_stands_in_the_documentation() -> None:
@@ -132,7 +175,7 @@ def test_all_faults_are_said_at_once_up_to_twenty() -> None:
     with pytest.raises(Rejected) as refused:
         read_document(text(*(quota(f"q{at}", min={"nodes": -1}) for at in range(23))))
     lines = refused.value.message.split("\n  ")
-    assert (len(lines), lines[0], lines[-1]) == (21, 'quota "q0": min.nodes is -1, below 0', "and 3 more")
+    assert (len(lines), lines[0], lines[-1]) == (21, 'quota "q0": min.nodes is -1, below 0: write 0 or more', "and 3 more")
 
 
 def test_absent_fields_have_their_defaults() -> None:
@@ -169,3 +212,14 @@ def test_demand_for_what_max_does_not_name_is_not_counted() -> None:
 def test_a_floor_that_is_given_stands_above_min() -> None:
     tree = read_document(text(quota(request={"nodes": 8}, allocatedFloor={"nodes": 7}), quota("B", request={"nodes": 8}))).tree()
     assert (tree.runtime("A"), tree.runtime("B")) == ({"nodes": 8}, {"nodes": 2})
+
+
+def test_a_document_divides_as_the_rules_say_whatever_it_says() -> None:
+    """The rules once more, by hand (`by_hand`), on documents with every field, odd names, missing keys and amounts near 2^63."""
+    for seed in range(TREES):
+        document = by_hand.strange(random.Random(seed))
+        read = read_document(json.dumps(document))
+        found = answer(read.tree(), [group.name for group in read.groups])
+        for name, expected in by_hand.divided(document).items():
+            shown = {field: {key: amount for key, amount in amounts.items() if amount} for field, amounts in found[name].items()}
+            assert shown == expected, (seed, name)
