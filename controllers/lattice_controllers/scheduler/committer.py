@@ -77,6 +77,7 @@ class Committer:
         self._on_change = on_change
         self._waiting: list[_Entry] = []
         self._arrived = asyncio.Event()
+        metrics.active.set_function(lambda: sum(row.held for row in self.stored.rows.values()))
         self._budget = BYTES_PER_SECOND * BURST_SECONDS
         self._budget_at = clock.monotonic()
         self._last_failed = False

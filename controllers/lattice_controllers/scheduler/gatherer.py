@@ -32,11 +32,11 @@ class Gatherer:
     def __init__(
         self, scene: Scene, clock: Clock, stored: Stored, nodes: Nodes, reservations: Reservations, *,
         allocations: Mapping[str, Allocation], vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
-        config: Callable[[], Config | None], woken: Callable[[], None], records: Records,
+        config: Callable[[], Config | None], woken: Callable[[], None], records: Records, scoring: Scoring,
         leaf: Callable[[Allocation], str] = lambda _allocation: "",
     ) -> None:  # fmt: skip
         self.scene = scene
-        self.scoring = Scoring(policies=scene.policies)
+        self.scoring = scoring
         self._clock = clock
         self._stored = stored
         self._nodes = nodes

@@ -85,7 +85,9 @@ class Loop:
         if known is not None and known.vcluster != candidate.vcluster:
             self._leave(known)
         self.candidates[candidate.uid] = candidate
-        self._queues.setdefault(candidate.vcluster, {})[candidate.uid] = candidate
+        queue = self._queues.setdefault(candidate.vcluster, {})
+        queue[candidate.uid] = candidate
+        self._metrics.queue_depth.labels(candidate.vcluster).set(len(queue))
         self.wake()
 
     def drop(self, uid: str) -> None:
@@ -181,7 +183,6 @@ class Loop:
                     self._wait(outcome)
                     wakes.append(outcome.wake)
         self._metrics.cycle_seconds.labels(vcluster).observe(self._clock.monotonic() - began)
-        self._metrics.queue_depth.labels(vcluster).set(len(self._queues[vcluster]))
         return None
 
     def _unjudged(self, vcluster: str, failure: Failure) -> None:
@@ -228,6 +229,7 @@ class Loop:
         accepted = isinstance(verdict, Accepted)
         self._metrics.proposals.labels(candidate.vcluster, "accepted" if accepted else "rejected").inc()
         if accepted:
+            self._metrics.placements.labels(candidate.vcluster).inc()
             self._confirmed(candidate.uid)
         else:
             self.scene.drop_holder(candidate.uid)
@@ -253,3 +255,4 @@ class Loop:
         queue = self._queues.get(candidate.vcluster)
         if queue is not None:
             queue.pop(candidate.uid, None)
+            self._metrics.queue_depth.labels(candidate.vcluster).set(len(queue))

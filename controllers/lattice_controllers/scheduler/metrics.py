@@ -29,8 +29,22 @@ class SchedulerMetrics:
             ["vcluster"],
             registry=registry,
         )
+        self.cost_seconds = Histogram(
+            "lattice_scheduling_cost_function_duration_seconds",
+            "Time to score all pending allocations of a cycle",
+            ["vcluster"],
+            registry=registry,
+            buckets=_FAST,
+        )
+        self.placements = Counter(
+            "lattice_scheduling_placements",
+            "Allocations that were given nodes: claims that the ledger accepted",
+            ["vcluster"],
+            registry=registry,
+        )
+        self.active = Gauge("lattice_allocations_active", "Allocations that hold nodes and are not ending", registry=registry)
         self.backfilled = Counter(
-            "lattice_scheduling_backfilled",
+            "lattice_scheduling_backfill_jobs",
             "Allocations placed ahead of one that waits with a reservation",
             ["vcluster"],
             registry=registry,

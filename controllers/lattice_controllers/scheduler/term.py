@@ -61,6 +61,7 @@ from lattice_controllers.scheduler.recorder import Recorder, options_of
 from lattice_controllers.scheduler.recovery import Recovery
 from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
+from lattice_controllers.scheduler.timed_scoring import TimedScoring
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +161,11 @@ class Term:
             cluster, clock, self.scene, nodes=self.nodes.nodes, config=self._config, rebound=self._rebound, woken=self._wake
         )
         self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=self._wake, stopped=self._stopped)
+        scoring = TimedScoring(self.scene.policies, clock, lambda vcluster, took: measured.cost_seconds.labels(vcluster).observe(took))
         self.gatherer = Gatherer(
             self.scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=self._config, woken=self._wake,
-            records=self.records, leaf=self.quotas.leaf,
+            records=self.records, leaf=self.quotas.leaf, scoring=scoring,
         )  # fmt: skip
         self.bounds = Bounds(clock, self.scene, measured)
         self.recorder = Recorder(

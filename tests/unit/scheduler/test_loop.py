@@ -11,7 +11,7 @@ import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt
-from lattice.ledger.proposals import Claim, Proposal, Verdict
+from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.machine import Machine
 from lattice.scheduling.outcomes import Outcome, Score
 from lattice.scheduling.scene import Scene
@@ -66,6 +66,7 @@ class Living:
     loop: Loop
     metrics: SchedulerMetrics
     claimed: list[Claim] = field(default_factory=list)
+    answers: list[asyncio.Future[Verdict]] = field(default_factory=list)
     explained: list[str] = field(default_factory=list)
     judged: list[tuple[str, Sequence[Outcome]]] = field(default_factory=list)
 
@@ -82,7 +83,8 @@ def living(queue: Sequence[Candidate], *, held: int = 0) -> Living:
     def propose(proposal: Proposal) -> asyncio.Future[Verdict]:
         assert isinstance(proposal, Claim)
         made.claimed.append(proposal)
-        return asyncio.get_running_loop().create_future()
+        made.answers.append(asyncio.get_running_loop().create_future())
+        return made.answers[-1]
 
     def allocation(uid: str) -> Allocation:
         return Allocation(metadata=Metadata(name=by_uid[uid].name, uid=uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
@@ -179,3 +181,34 @@ async def test_that_work_waits_for_nodes_is_no_news_before_it_is_known_which_are
     made.loop.hearing = False
     await run(made, 0.2)
     assert made.explained == [held.uid, crowded.uid]
+
+
+def measured(made: Living, name: str, vcluster: str) -> float:
+    """A metric of one vcluster; 0 before it has a value."""
+    return made.metrics.registry.get_sample_value(name, {"vcluster": vcluster}) or 0.0
+
+
+async def test_the_queue_depth_is_what_waits_also_after_the_last_one_was_cancelled() -> None:
+    queue = [pending(number, nodes=8, vcluster="hpc") for number in (1, 2)]
+    made = living(queue, held=8)
+    assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 2
+    await run(made, 0.1)
+    assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 2
+    for one in queue:
+        made.loop.forget(one.uid)
+    assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 0
+
+
+async def test_a_claim_that_the_ledger_accepts_counts_as_a_placement_and_one_that_it_refuses_does_not() -> None:
+    queue = [pending(number, vcluster="hpc") for number in (1, 2)]
+    made = living(queue)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(made.loop.run())
+        await made.clock.run_for(0.1)
+        first, second = made.answers
+        first.set_result(Accepted())
+        second.set_result(Refused("QuotaExceeded", "no room"))
+        await made.clock.run_for(0.1)
+        running.cancel()
+    assert measured(made, "lattice_scheduling_placements_total", "hpc") == 1
+    assert made.metrics.registry.get_sample_value("lattice_scheduling_proposals_total", {"vcluster": "hpc", "result": "rejected"}) == 1
