@@ -37,13 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(verb: str, rest: list[str], outside: Outside) -> int:
     """Run one verb with what follows it."""
-    module = verb_module(verb)
-    before, after = _split_command(rest)
-    parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-    module.arguments(parser)
-    add_global_flags(parser)
-    args = parser.parse_intermixed_args(before) if module.INTERMIXED else parser.parse_args(before)
-    args.verb, args.command = verb, after
+    module, args = verb_module(verb), parse(verb, rest)
     try:
         from lattice.cli.configuration import read_configuration
         from lattice.cli.console import Console
@@ -60,6 +54,18 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
         if args.verbose:
             outside.stderr.write(f"  Reason: {error.reason}\n")
         return exits.of_error(error)
+
+
+def parse(verb: str, rest: list[str]) -> argparse.Namespace:
+    """The flags and arguments of a verb; `command` is what stands after `--`. Ends the program with 2 where they are wrong."""
+    module = verb_module(verb)
+    before, after = _split_command(rest)
+    parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    module.arguments(parser)
+    add_global_flags(parser)
+    args = parser.parse_intermixed_args(before) if module.INTERMIXED else parser.parse_args(before)
+    args.verb, args.command = verb, after
+    return args
 
 
 def complete() -> NoReturn:
@@ -85,7 +91,12 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
-        self.exit(exits.USAGE, f"Error: {message}\n  Hint: {self.prog} --help\n")
+        meant = ""
+        if self.get_default("takes_slurm_options"):
+            from lattice.cli.habits import meant_by_option
+
+            meant = meant_by_option(message)
+        self.exit(exits.USAGE, f"Error: {message}\n  Hint: {meant or self.prog + ' --help'}\n")
 
 
 def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
@@ -114,6 +125,12 @@ def _another_program(verb: str, arguments: list[str]) -> int:
     program = shutil.which(f"lattice-{verb}") if verb.replace("-", "").isalnum() else None
     if program is not None:
         os.execv(program, [program, *arguments[arguments.index(verb) + 1 :]])  # noqa: S606 - git's way, on purpose
+    from lattice.cli.habits import meant_by
+
+    sentence, instead = meant_by(verb)
+    if sentence:
+        sys.stderr.write(f"Error: {sentence}\n  Hint: {instead[:1].upper()}{instead[1:]}\n")
+        return exits.USAGE
     near = difflib.get_close_matches(verb, VERBS, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     dev = " (pip install 'lattice-hpc[dev]')" if verb == "dev" else ""
@@ -123,7 +140,7 @@ def _another_program(verb: str, arguments: list[str]) -> int:
     return exits.USAGE
 
 
-__all__ = ["GLOBAL_WITH_VALUE", "complete", "main", "rm_replay", "run"]
+__all__ = ["GLOBAL_WITH_VALUE", "complete", "main", "parse", "rm_replay", "run"]
 
 if __name__ == "__main__":
     sys.exit(main())

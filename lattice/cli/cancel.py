@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.allocation_rows import is_final, label, phase_of
@@ -50,7 +50,9 @@ def run(console: Console) -> int:
     if len(found) > ASK_ABOVE and not console.confirm(f"Cancel {plural(len(found), 'allocation')}?"):
         console.note("Nothing was cancelled")
         return exits.FAILED
-    return exits.of_several(codes + [_cancel(console, one) for one in found])
+    codes += [_cancel(console, one) for one in found]
+    console.show_changed(one=len(args.allocations) == 1)
+    return exits.of_several(codes)
 
 
 def _mine(console: Console) -> list[Allocation]:
@@ -65,9 +67,9 @@ def _cancel(console: Console, one: Allocation) -> int:
         return exits.DONE
     try:
         wish = {"spec": {"cancel": {"reason": console.args.reason}}}
-        console.cluster.patch(ALLOCATIONS, one.metadata.name, wish, one.metadata.namespace, type=Allocation)
+        made = console.cluster.patch(ALLOCATIONS, one.metadata.name, wish, one.metadata.namespace, type=dict[str, Any])
     except LatticeError as error:
         console.complain(*explain(error))
         return exits.of_error(error)
-    console.say(f"allocation.lattice.dev/{one.metadata.name}" if console.format == "name" else f"Cancelled allocation {label(one)}")
+    console.changed("Allocation", made, f"Cancelled allocation {label(one)}")
     return exits.DONE

@@ -50,6 +50,7 @@ class Console:
         self.args = args
         self.outside = outside
         self.configuration = configuration
+        self._changed: dict[str, list[Mapping[str, Any]]] = {}
 
     # Output
 
@@ -106,6 +107,19 @@ class Console:
             self.document(items[0])
         else:
             self.documents(kind, items)
+
+    def changed(self, kind: str, item: Mapping[str, Any], sentence: str) -> None:
+        """An object that a verb has just changed: its sentence or its name now, its text with those of the others at the end."""
+        if self.format in ("json", "yaml"):
+            self._changed.setdefault(kind, []).append(item)
+        else:
+            self.say(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" if self.format == "name" else sentence)
+
+    def show_changed(self, *, one: bool) -> None:
+        """The texts of what `changed` was told of, as one document; `one`: a single object was asked for."""
+        for kind, items in self._changed.items():
+            self.objects(kind, items, one=one)
+        self._changed.clear()
 
     @property
     def is_document(self) -> bool:

@@ -36,8 +36,6 @@ class Finder:
                 return self._console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
             except NotFound:
                 pass  # no such name: it may be the prefix of a uid
-            if not could_be_uid(name):
-                raise _not_found(reference, namespace)
         return choose(reference, name, self._all(namespace), namespace)
 
     def many(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
@@ -69,7 +67,7 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
     exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
     if not found:
-        raise _not_found(reference, namespace)
+        raise _not_found(reference, namespace, _meant(name, allocations))
     if len(found) > 1:
         shown = ", ".join(f"{one.metadata.name} ({one.status.number or 'no number yet'}, uid {one.metadata.uid})" for one in found[:10])
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""
@@ -77,8 +75,19 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
     return found[0]
 
 
-def _not_found(reference: str, namespace: str) -> NotFound:
-    return NotFound(
-        f'no allocation "{reference}" in namespace {namespace}. Hint: `lattice status --all` lists them; elsewhere it is NAMESPACE/NAME',
-        reason="AllocationNotFound",
-    )
+def _meant(name: str, allocations: Sequence[Allocation]) -> str:
+    """What somebody may have meant who gave this name: the allocations of that job name, the newest first, else a name that is near."""
+    jobs = [one for one in allocations if one.spec.tags.get("name") == name]
+    if jobs:
+        newest = sorted(jobs, key=lambda one: -(one.status.number or 0))
+        shown = ", ".join(str(one.status.number or one.metadata.name) for one in newest[:5]) + (", …" if len(jobs) > 5 else "")
+        return f"that is the job name of {shown}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [one.metadata.name for one in allocations], n=1, cutoff=0.75) if not name.isdigit() else []
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _not_found(reference: str, namespace: str, meant: str) -> NotFound:
+    hint = meant or "`lattice status --all` lists them; elsewhere it is NAMESPACE/NAME"
+    return NotFound(f'no allocation "{reference}" in namespace {namespace}. Hint: {hint}', reason="AllocationNotFound")

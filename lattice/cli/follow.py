@@ -20,13 +20,15 @@ PAUSE = 1.0
 BETWEEN_WATCHES = 0.1
 PATIENCE = 120.0
 """How long an API server may be away before following gives up."""
+NOTE_AFTER = 5.0
+"""When the person is told that it is away."""
 LOOK_AGAIN_SECONDS = 60
 """A watch that tells nothing is not believed for ever: after a restore of etcd it stays silent."""
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
     """The allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name."""
-    outside, last, away_since = console.outside, "", 0.0
+    outside, last, away_since, noted = console.outside, "", 0.0, False
     while True:
         try:
             for now in _look(console, one, deadline):
@@ -37,9 +39,13 @@ def changes(console: Console, one: Allocation, *, deadline: float | None = None)
                     last = now.metadata.resource_version
                     yield now
         except Retry as error:
-            away_since = away_since or outside.now()
+            if not away_since:
+                away_since, noted = outside.now(), False
             if outside.now() - away_since > PATIENCE:
                 raise
+            if not noted and outside.now() - away_since >= NOTE_AFTER:
+                console.note(f"Note: the API server has been away for {NOTE_AFTER:.0f} s; trying again for {PATIENCE / 60:.0f} min")
+                noted = True
             outside.sleep(error.after_seconds or PAUSE)
         except Expired:
             outside.sleep(PAUSE)

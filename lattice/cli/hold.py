@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.allocation_rows import label, phase_of
@@ -30,6 +30,7 @@ def run(console: Console) -> int:
     hold = console.args.verb == "hold"
     found, errors = Finder(console).many(console.args.allocations)
     codes = [_set(console, one, hold) for one in found]
+    console.show_changed(one=len(console.args.allocations) == 1)
     for error in errors:
         console.complain(*explain(error))
         codes.append(exits.of_error(error))
@@ -42,9 +43,9 @@ def _set(console: Console, one: Allocation, hold: bool) -> int:
         if hold and phase_of(one) != PENDING:
             raise Rejected(f"allocation {label(one)} is {phase_of(one)}: only a pending one can be held", reason="NotPending")
         change = {"spec": {"hold": hold}}
-        console.cluster.patch(ALLOCATIONS, one.metadata.name, change, one.metadata.namespace, type=Allocation)
+        made = console.cluster.patch(ALLOCATIONS, one.metadata.name, change, one.metadata.namespace, type=dict[str, Any])
     except LatticeError as error:
         console.complain(*explain(error))
         return exits.of_error(error)
-    console.say(f"allocation.lattice.dev/{one.metadata.name}" if console.format == "name" else f"{word} allocation {label(one)}")
+    console.changed("Allocation", made, f"{word} allocation {label(one)}")
     return exits.DONE

@@ -41,6 +41,10 @@ def run(console: Console) -> int:
     args = console.args
     if args.tail and not args.tail.isdigit():
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
+    if args.output in ("yaml", "name"):
+        raise Rejected(
+            f"-o {args.output} is not for output: lines are printed as they are, or with -o json as one object each", reason="BadInput"
+        )
     since = _since(args.since, console.outside.now())
     one = Finder(console).one(args.allocation)
     if not _has_started(one):
@@ -50,8 +54,10 @@ def run(console: Console) -> int:
             )
             return exits.FAILED if is_final(one) else exits.NOT_YET
         console.note(f"Note: waiting for allocation {label(one)} to start: {phase_of(one)} {where_or_why(one)}")
-        started = until(console, one, lambda now: _has_started(now) or is_final(now))
-        one = started or one
+        try:
+            one = until(console, one, lambda now: _has_started(now) or is_final(now)) or one
+        except KeyboardInterrupt:
+            return _detached(console, one)
     work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
     several = one.status.node_count > 1 and not work.spec.on_head_only
     return _stream(console, one, prefix=several and not args.node, since=since)
@@ -82,28 +88,51 @@ def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> i
         tail=args.tail,
         since=since,
     )
-    weaver, ended = Weaver(prefix, args.timestamps), False
+    weaver, ended, latest = Weaver(prefix, args.timestamps), False, ""
     try:
         for line in stream.lines():
+            record = json.loads(line)
+            latest = str(record.get("time", latest))
             if console.format == "json":
                 console.say(line.decode(errors="replace").rstrip("\n"))
-                ended = ended or b'"end"' in line
-                continue
-            for shown in weaver.feed(json.loads(line)):
-                ended = _show(console, shown) or ended
+                ended = ended or "end" in record
+            else:
+                for shown in weaver.feed(record):
+                    ended = _show(console, shown) or ended
             console.outside.stdout.flush()
     except KeyboardInterrupt:
-        console.note(f"Detached: allocation {label(one)} goes on")
-        return exits.INTERRUPTED
+        return _detached(console, one)
     except ValueError as error:
         raise Retry(f"the gateway sent what is no JSON: {error}", reason="StreamBroken") from error
+    except Retry as error:
+        raise _broken(one, latest, error.message) from error
     finally:
         stream.close()
     for shown in weaver.flush():
         _show(console, shown)
     if args.follow and not ended:
-        raise Retry("the stream ended before the work did. Hint: run it again with --since", reason="StreamBroken")
+        raise _broken(one, latest, "the stream ended before the work did")
     return exits.DONE
+
+
+def _broken(one: Allocation, latest: str, why: str) -> Retry:
+    """The stream is gone and the work is not: how to go on where it broke."""
+    since = f" --since={_moment(latest)}" if latest else ""
+    return Retry(f"{why}. Hint: the work goes on; go on reading with `lattice logs -f {label(one)}{since}`", reason="StreamBroken")
+
+
+def _moment(time: str) -> str:
+    """The time of a record, whole seconds: what was printed in that second may come twice, and nothing is left out."""
+    try:
+        return format_time(int(float(time)))
+    except ValueError:
+        return time
+
+
+def _detached(console: Console, one: Allocation) -> int:
+    verb = "lattice logs -f" if console.args.follow else "lattice logs"
+    console.note(f"Detached: allocation {label(one)} goes on. Its output: `{verb} {label(one)}`")
+    return exits.INTERRUPTED
 
 
 def _show(console: Console, shown: Shown) -> bool:

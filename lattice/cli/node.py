@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
@@ -56,16 +56,22 @@ def run(console: Console) -> int:
         console.note("Nothing was changed")
         return exits.FAILED
     change = _change(console, action)
-    codes, done = [], []
+    codes: list[int] = []
+    done: dict[str, Mapping[str, Any]] = {}
     for node in chosen:
-        code = _one(console, node, change)
-        codes.append(code)
-        if code == exits.DONE:
-            done.append(node.metadata.name)
+        try:
+            done[node.metadata.name] = console.cluster.patch(NODES, node.metadata.name, change, type=dict[str, Any])
+            codes.append(exits.DONE)
+        except LatticeError as error:
+            console.complain(f"{node.metadata.name}:", *explain(error))
+            codes.append(exits.of_error(error))
     if action == "forget":
-        return _await_forgotten(console, done, [code for code in codes if code != exits.DONE])
-    if done:
-        console.say(*_said(console, action, done))
+        return _await_forgotten(console, list(done), [code for code in codes if code != exits.DONE])
+    if done and console.is_document:
+        console.objects("LatticeNode", list(done.values()), one=len(chosen) == 1)
+    elif done:
+        word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled"}[action]
+        console.say(f"{word} {fold_nodes(list(done))} ({plural(len(done), 'node')})")
     return exits.of_several(codes)
 
 
@@ -113,22 +119,6 @@ def _change(console: Console, action: str) -> dict[str, Any]:
     if action == "disable":
         wish["fenced"] = console.args.fenced
     return {"spec": {action: wish}}
-
-
-def _one(console: Console, node: Node, change: dict[str, Any]) -> int:
-    try:
-        console.cluster.patch(NODES, node.metadata.name, change, type=dict[str, Any])
-    except LatticeError as error:
-        console.complain(f"{node.metadata.name}:", *explain(error))
-        return exits.of_error(error)
-    return exits.DONE
-
-
-def _said(console: Console, action: str, names: Sequence[str]) -> list[str]:
-    if console.format == "name":
-        return [f"latticenode.lattice.dev/{name}" for name in names]
-    word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled"}[action]
-    return [f"{word} {fold_nodes(names)} ({plural(len(names), 'node')})"]
 
 
 def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> int:

@@ -11,7 +11,7 @@ from lattice.cli.node_rows import homes, node_details, node_table, state_of
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.resources import NODES, VCLUSTERS
 from lattice.models.conditions import NODE_STATES
-from lattice.units import expand_nodes
+from lattice.units import expand_nodes, fold_nodes
 from lattice.views import Node, VCluster
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(console: Console) -> int:
     else:
         console.note("No nodes")
     if missing:
-        raise NotFound(f"no node {', '.join(missing)}", reason="NodeNotFound")
+        raise NotFound(f"no node {fold_nodes(missing)}. Hint: `lattice nodes` lists them", reason="NodeNotFound")
     return exits.DONE
 
 

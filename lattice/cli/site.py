@@ -19,16 +19,19 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
     if not wanted:
         return Site(vclusters={}, qos={})
     qos: Mapping[str, int] = {}
+    slurm_env: bool | None = None
     if "config" in wanted:
         try:
-            qos = console.cluster.get(CONFIGS, "lattice", type=Config).spec.compat.qos_mapping
+            compat = console.cluster.get(CONFIGS, "lattice", type=Config).spec.compat
+            qos, slurm_env = compat.qos_mapping, compat.set_slurm_env
         except (NotFound, Denied):
-            qos = {}
+            pass  # a site without options: no class for a QOS, and nothing is said of variables
     if "vclusters" not in wanted:
-        return Site(vclusters={}, qos=qos)
+        return Site(vclusters={}, qos=qos, slurm_env=slurm_env)
     vclusters = console.cluster.list(VCLUSTERS, type=VCluster).items
     nodes = console.cluster.list(NODES, type=Node).items if "nodes" in wanted else []
-    return Site({one.metadata.name: queue_of(one, nodes) for one in vclusters}, _default_vcluster(console, tenant), qos)
+    queues = {one.metadata.name: queue_of(one, nodes) for one in vclusters}
+    return Site(queues, _default_vcluster(console, tenant), qos, slurm_env)
 
 
 def queue_of(vcluster: VCluster, nodes: Iterable[Node]) -> Queue:

@@ -15,7 +15,7 @@ from lattice.errors import Rejected
 from lattice.scripts.asked import Given, merge
 from lattice.scripts.book import from_book, is_book
 from lattice.scripts.directives import MAX_SCRIPT_BYTES, Script, decode_script, read_script
-from lattice.scripts.options import LATTICE
+from lattice.scripts.options import LATTICE, SLURM, Option
 
 if TYPE_CHECKING:
     from lattice.cli.configuration import Configuration
@@ -81,12 +81,26 @@ def gather_asked(
             given.append((option, Given(option, environ[variable], "environment", f"{variable}={environ[variable]}")))
     given += source.script.given if source.script is not None else ()
     for option, flag in flags.items():
-        known = LATTICE[option]
+        known = _option(option)
         place = f"--{option}" if flag is True else f"--{option}={flag}"
         if known.refused:
             raise Rejected(f"{place}: {known.refused}", reason="NotServed", fields=(option,))
-        given.append((known.slot, Given(option, None if flag is True else str(flag), "command line", place)))
+        if not known.ignored:
+            given.append((known.slot, Given(option, None if flag is True else str(flag), "command line", place)))
     return merge(given)
+
+
+def ignored_flags(flags: Mapping[str, str | bool]) -> list[str]:
+    """A sentence for each flag of `sbatch` that Lattice takes and does not act on."""
+    known = {option: (_option(option), flag) for option, flag in flags.items()}
+    return [
+        f"--{option}{'' if flag is True else f'={flag}'} ignored ({one.ignored})" for option, (one, flag) in known.items() if one.ignored
+    ]
+
+
+def _option(name: str) -> Option:
+    """An option of ours, else sbatch's of that name."""
+    return LATTICE.get(name) or SLURM[name]
 
 
 def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:

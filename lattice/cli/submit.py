@@ -9,11 +9,12 @@ from lattice.cli import exits
 from lattice.cli.allocation_rows import label
 from lattice.cli.follow import changes, until_final
 from lattice.cli.scheduler import leadership
-from lattice.cli.submission import REQUEST_HASH, finish, gather_asked, read_manifests, read_source
+from lattice.cli.submission import REQUEST_HASH, finish, gather_asked, ignored_flags, read_manifests, read_source
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scripts.asked import Site, Submitter, needs
-from lattice.scripts.options import LATTICE, Argument
+from lattice.scripts.commands import slurm_variables
+from lattice.scripts.options import LATTICE, SLURM, Argument
 from lattice.scripts.translate import translate
 from lattice.views import Allocation
 
@@ -67,6 +68,8 @@ _SWITCHES = {
     "sensitive": "regulated data",
 }
 _GLOBAL = frozenset({"tenant", "vcluster", "output"})
+_OWN = frozenset({"wait", "parsable", "quiet", "verbose"})
+"""Flags of `sbatch` that mean the like here, and are flags of this verb, or of every verb."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +92,12 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", dest=f"ask:{name}", metavar=metavar, help=text)
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", dest=f"ask:{name}", action="store_true", default=None, help=text)
-    for name, option in LATTICE.items():
-        if name not in _FLAGS and name not in _SWITCHES and name not in _GLOBAL:
-            action: dict[str, Any] = {"action": "store_true", "default": None} if option.argument is Argument.NONE else {}
+    shown = _FLAGS.keys() | _SWITCHES.keys() | _GLOBAL | _OWN
+    for name, option in {**SLURM, **LATTICE}.items():
+        if name not in shown:
+            action: dict[str, Any] = {} if option.argument is Argument.REQUIRED else {"action": "store_true", "default": None}
             parser.add_argument(f"--{name}", dest=f"ask:{name}", help=argparse.SUPPRESS, **action)
+    parser.set_defaults(takes_slurm_options=True)
 
 
 def run(console: Console) -> int:
@@ -102,7 +107,11 @@ def run(console: Console) -> int:
         return _dry_run(console, documents)
     if len(documents) > 1 and console.args.request_id:
         raise Rejected("--request-id is for one submission, and the file holds several", reason="BadInput")
-    codes = [_submit(console, document) for document in documents]
+    codes: list[int] = []
+    for document in documents:
+        codes.append(_submit(console, document))
+        if codes[-1] == exits.INTERRUPTED:
+            return exits.INTERRUPTED
     return exits.of_several(codes)
 
 
@@ -123,9 +132,10 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
         raise Rejected("nothing to submit: give a script, -f FILE, or -- COMMAND. Hint: lattice submit --help", reason="BadInput")
     source = read_source(args.script, args.command, console.outside.stdin)
     asked = gather_asked(flags, source, console.outside.environ, console.configuration)
+    console.warn(ignored_flags(flags))
     tenant = asked["tenant"].value or "" if "tenant" in asked else ""
     args.tenant = args.tenant or tenant or None
-    wanted = needs(asked)
+    wanted = needs(asked, reads_slurm_variables=source.script is not None and bool(slurm_variables(source.script.text)))
     site = Site() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)
     outside = console.outside
     submitter = Submitter(outside.directory, outside.environ, outside.now())
@@ -231,17 +241,36 @@ def _judge_offline(console: Console, document: dict[str, Any]) -> None:
 
 
 def _submit(console: Console, document: dict[str, Any]) -> int:
-    made = create(console, document)
-    if console.format in ("json", "yaml", "name"):
-        _numbered(console, made)
+    name = str(document["metadata"].get("name", ""))
+    try:
+        made = create(console, document)
+    except KeyboardInterrupt:
+        console.complain("Interrupted before the answer came: it may or may not have been submitted", f"  Hint: `lattice status {name}`")
+        return exits.INTERRUPTED
+    try:
+        made = _numbered(console, made)
+        return _report(console, made)
+    except KeyboardInterrupt:
+        console.note(_goes_on(made))
+        return exits.INTERRUPTED
+    except LatticeError:
+        console.note(_goes_on(made))
+        raise
+
+
+def _goes_on(made: Allocation) -> str:
+    return f"Detached: allocation {label(made)} is submitted and goes on. Follow it with `lattice wait {label(made)}`"
+
+
+def _report(console: Console, made: Allocation) -> int:
+    """Say its number, and wait where that is asked."""
+    if console.is_document:
         raw = console.cluster.get(ALLOCATIONS, made.metadata.name, made.metadata.namespace, type=dict[str, Any])
         console.objects("Allocation", [raw], one=True)
+    elif made.status.number is None:
+        _say_without_number(console, made)
     else:
-        made = _numbered(console, made)
-        if made.status.number is None:
-            _say_without_number(console, made)
-        else:
-            console.say(str(made.status.number) if console.args.parsable else f"Submitted allocation {made.status.number}")
+        console.say(str(made.status.number) if console.args.parsable else f"Submitted allocation {made.status.number}")
     console.outside.stdout.flush()
     return _wait(console, made) if console.args.wait or console.args.watch else exits.DONE
 
@@ -293,9 +322,5 @@ def _say_without_number(console: Console, made: Allocation) -> None:
 
 
 def _wait(console: Console, made: Allocation) -> int:
-    try:
-        ended = until_final(console, made, tell=console.args.watch)
-    except KeyboardInterrupt:
-        console.note(f"Detached: allocation {label(made)} goes on. Follow it with `lattice wait {label(made)}`")
-        return exits.INTERRUPTED
+    ended = until_final(console, made, tell=console.args.watch)
     return exits.NOT_YET if ended is None else exits.of_work(ended)

@@ -131,6 +131,7 @@ def overview() -> str:
         lines += [f"  {name:<12}{verb.summary}" for name, verb in VERBS.items() if verb.group == group]
         lines.append("")
     lines += [
+        "From Slurm: sbatch is submit, squeue status, scancel cancel, sinfo nodes, sacct history, scontrol hold, release and update.",
         "Any other VERB is the program lattice-VERB on PATH (`lattice dev` starts a local cluster).",
         "Global flags: -o table|wide|json|yaml|name, -q, -v, -t TENANT, --vcluster, --config, --no-color, --kubeconfig, --context, -n.",
         "Exit codes: 0 done, 1 refused or failed, 2 bad input, 3 not yet, 4 not found, 5 denied, 6 not reachable, 7 some failed;",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
+from lattice.kube.resources import ALLOCATIONS
 from lattice.units import parse_duration
 from lattice.views import Allocation
 
@@ -31,7 +32,18 @@ def run(console: Console) -> int:
     deadline = console.outside.now() + parse_duration(args.timeout) if args.timeout else None
     finder = Finder(console)
     waited = [finder.one(reference) for reference in args.allocations]
-    return exits.of_several([_wait_for(console, one, deadline) for one in waited])
+    codes: list[int] = []
+    for at, one in enumerate(waited):
+        try:
+            codes.append(_wait_for(console, one, deadline))
+        except KeyboardInterrupt:
+            left = " ".join(label(other) for other in waited[at:])
+            console.note(f"No longer waiting; nothing else has changed. Go on with `lattice wait {left}`")
+            return exits.INTERRUPTED
+    if console.is_document:
+        found = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in waited]
+        console.objects("Allocation", found, one=len(args.allocations) == 1)
+    return exits.of_several(codes)
 
 
 def _wait_for(console: Console, one: Allocation, deadline: float | None) -> int:

@@ -56,6 +56,8 @@ class Site:
     vclusters: Mapping[str, Queue] | None = None
     default_vcluster: str = ""
     qos: Mapping[str, int] | None = None
+    slurm_env: bool | None = None
+    """Whether work gets Slurm's variables; None where nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ class Submitter:
     """Seconds since the epoch of a naive local time."""
 
 
-def needs(asked: Asked) -> frozenset[str]:
+def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
     """What must be asked of the cluster before this can be translated: `vclusters`, `config`, `nodes`."""
-    wanted: set[str] = set()
+    wanted: set[str] = {"config"} if reads_slurm_variables else set()
     where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")
     if where is not None and where.option == "partition":
         wanted.add("vclusters")

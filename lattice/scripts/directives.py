@@ -47,6 +47,8 @@ def decode_script(data: bytes, name: str) -> str:
     if "\r\n" in text:
         line = text.count("\n", 0, text.index("\r\n")) + 1
         raise Rejected(f"{name} has DOS line ends (line {line}): convert it, for example with dos2unix", reason="BadScript")
+    if text.startswith("\ufeff"):
+        raise Rejected(f"{name} starts with a byte order mark: save it as UTF-8 without one", reason="BadScript")
     if not text.startswith("#!"):
         raise Rejected(f"{name} does not start with #!: its first line must name what runs it, for example #!/bin/bash", reason="BadScript")
     return text
@@ -59,8 +61,8 @@ def read_script(text: str) -> Script:
     dialects: set[str] = set()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.startswith("#"):
-            if line.strip():
-                break
+            if line.strip() and not line.lstrip().startswith("#"):
+                break  # a comment that is indented is no command, and no directive either
             continue
         for dialect in _DIALECTS:
             if line.startswith("#" + dialect):

@@ -42,6 +42,7 @@ _ACTED_ON: Final = {
     "partition": "vcluster",
     "account": "tenant",
     "chdir": "workdir",
+    "workdir": "workdir",
     "output": "stdout",
     "error": "stderr",
     "open-mode": "open-mode",
@@ -50,6 +51,7 @@ _ACTED_ON: Final = {
     "gres": "gpus",
     "gpus": "gpus",
     "gpus-per-node": "gpus",
+    "gpus-per-task": "gpus-per-task",
     "qos": "class",
     "nodelist": "nodelist",
     "exclude": "exclude",
@@ -81,7 +83,6 @@ _IGNORED: Final = {
         "cpus-per-gpu",
         "gpu-bind",
         "gpu-freq",
-        "gpus-per-task",
         "gpus-per-socket",
         "mincpus",
         "tmp",
@@ -111,6 +112,13 @@ _IGNORED: Final = {
         "priority",
         "profile",
         "export-file",
+        "batch",
+        "container-id",
+        "extra",
+        "mcs-label",
+        "oom-kill-step",
+        "segment",
+        "wait-all-nodes",
         "tres-per-task",
         "tres-bind",
         "tres-per-job",
@@ -131,13 +139,11 @@ _IGNORED_SWITCHES: Final = {
         "spread-job",
         "use-min-nodes",
         "reboot",
-        "wait-all-nodes",
-        "immediate",
-        "segment",
+        "consolidate-segments",
         "stepmgr",
     ),
 }
-_IGNORED_OPTIONAL: Final = ("nice", "get-user-env", "propagate", "no-kill")
+_IGNORED_OPTIONAL: Final = ("nice", "get-user-env", "propagate", "no-kill", "immediate", "resv-ports", "x11")
 
 _REFUSED: Final = {
     "array": "job arrays are not served by this release; submit the tasks one by one",
@@ -275,6 +281,8 @@ SLURM_SHORT: Final = {letter: SLURM[name] for letter, name in _SLURM_SHORT.items
 """The one-letter options of `sbatch`."""
 LATTICE: Final = _lattice()
 """Every option of `#LATTICE` lines and of `lattice submit`, by its long name."""
+INSIDE: Final = _INSIDE
+"""Why an option that shapes the inside of a node is ignored."""
 CPUS_MOOT: Final = f"{_FULL_NODES}, all CPUs of each node belong to the work"
 """Why `--cpus-per-task` is ignored where the number of nodes does not follow from it."""
 

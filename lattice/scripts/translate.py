@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from lattice.errors import Rejected
 from lattice.scripts.asked import SOURCES, Asked, Given, Queue, Site, Submitter
 from lattice.scripts.begin import read_begin
+from lattice.scripts.commands import missing_from
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
 from lattice.scripts.directives import Script
-from lattice.scripts.options import CPUS_MOOT
+from lattice.scripts.options import CPUS_MOOT, INSIDE
 from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_slurm_time
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
     spec |= {slot: True for slot in ("hold", "sensitive") if slot in asked}
     spec = {key: value for key, value in spec.items() if value not in ({}, None, "")}
     _say_where(draft, spec)
+    if script is not None:
+        draft.warnings += missing_from(script.text, slurm_env=site.slurm_env)
     document = {"apiVersion": API_VERSION, "kind": "Allocation", "metadata": {}, "spec": spec}
     return Translation(document, tuple(draft.warnings), tuple(draft.notes))
 
@@ -269,7 +272,8 @@ def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
     queue = _queue(draft, vcluster)
     if queue is None or not queue.smallest_cpus:
         raise given.rejected(
-            "the number of nodes depends on the CPUs of the vcluster's smallest node, not known here; add --nodes or --ntasks-per-node",
+            "the number of nodes depends on the CPUs of the vcluster's smallest node, not known here; "
+            "add --nodes or --ntasks-per-node, or ask the cluster (--dry-run=server does, and submits nothing)",
             "CoresUnknown",
         )
     nodes = math.ceil(tasks * width / queue.smallest_cpus)
@@ -289,10 +293,16 @@ def _queue(draft: _Draft, vcluster: str) -> Queue | None:
 
 
 def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
-    given = draft.asked.get("gpus")
+    given, by_task = draft.asked.get("gpus"), draft.asked.get("gpus-per-task")
+    if by_task is not None and given is not None:
+        draft.warnings.append(f"#SBATCH --gpus-per-task={by_task.value} ignored ({INSIDE})")
+    given = given or by_task
     if given is None:
         return
-    if given.option == "gres":
+    count: int | None
+    if given is by_task:
+        count, kind = _gpus_of_tasks(draft, given, nodes)
+    elif given.option == "gres":
         count, kind, others = read_gres(given)
         for other in others:
             draft.warnings.append(f"--gres={other} ignored ({given.place}: only GPUs are counted; use --constraint for features of nodes)")
@@ -306,6 +316,19 @@ def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraint
         _agree(draft, given, resources, "gpus", count)
     if kind:
         _agree(draft, given, constraints, "gpuType", kind)
+
+
+def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, str]:
+    """GPUs that a node must have for the tasks that may stand on it, and their type."""
+    asked, (low, _) = draft.asked, parse_node_count(nodes)
+    each, kind = read_gpus(given)
+    if "ntasks-per-node" in asked:
+        tasks = _count(asked["ntasks-per-node"])
+    else:
+        tasks = math.ceil(_count(asked["ntasks"]) / low) if "ntasks" in asked else 1
+    count = each * tasks
+    draft.notes.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} on a node with {each} each: {count} GPUs of a node")
+    return count, kind
 
 
 def _agree(draft: _Draft, given: Given, where: dict[str, Any], field: str, value: Any) -> None:

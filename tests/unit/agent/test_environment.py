@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.scripts.commands import ALSO_SET, OURS
 from lattice_agent.environment import Account, compose, flaw, of_node, of_task, parse_environment_file
 from tests.unit.agent.machine import UID, work
 
@@ -35,6 +36,13 @@ def test_slurm_variables_come_only_when_the_site_says_so() -> None:
     assert (shared["SLURM_NNODES"], shared["SLURM_NTASKS"], shared["SLURM_NODEID"]) == ("2", "4", "1")
     assert (shared["SLURM_JOB_PARTITION"], shared["SLURM_JOB_ACCOUNT"], shared["SLURMD_NODENAME"]) == ("batch", "physics", "n2")
     assert of_task(several, 1) == {"LATTICE_PROCID": "3", "LATTICE_LOCAL_RANK": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+
+
+def test_the_variables_of_slurms_that_submit_promises_are_those_that_are_set() -> None:
+    made = work(slurm_env=True)
+    found = of_node(made, workdir="/") | of_task(made, 0)
+    assert {name for name in found if name.startswith("SLURM")} == OURS.keys() | ALSO_SET
+    assert set(OURS.values()) <= found.keys()
 
 
 def test_each_task_knows_the_whole_and_its_place() -> None:

@@ -30,6 +30,8 @@ class BlockingFake:
         self.fake = fake
         self.rules: list[dict[str, Any]] = []
         """What the server says of the rights of who asks."""
+        self.before_create: Callable[[], None] = lambda: None
+        """What happens when an object is about to be created."""
         self._loop = loop
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,6 +48,7 @@ class BlockingFake:
             return {"status": {"userInfo": {"username": "alice"}}}
         if resource.kind == "SelfSubjectRulesReview":
             return {"status": {"resourceRules": self.rules}}
+        self.before_create()
         return self._loop.run_until_complete(self.fake.create(resource, obj, *args, **kwargs))
 
     def patch(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,6 +97,8 @@ class Bench:
     records: list[bytes] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)
+    stream: FakeStream | None = None
+    """What the gateway streams in place of `records`."""
     gateway_fails: LatticeError | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What happens in the cluster while the program sleeps: at which time, and what."""
@@ -115,7 +120,7 @@ class Bench:
             self.bodies.append(body)
             if self.gateway_fails is not None:
                 raise self.gateway_fails
-            return FakeStream(self.records)
+            return self.stream or FakeStream(self.records)
 
         return Outside(
             stdin=io.BytesIO(stdin.encode()),

@@ -197,6 +197,17 @@ def test_what_is_ambiguous_lists_the_candidates_and_what_is_not_there_says_so(be
     assert bench.run("status", "7", "b").code == 7
 
 
+def test_a_name_that_is_not_there_leads_to_what_was_meant(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.allocation(f"train-{number}xx", number=number, status=RUNNING, tags={"name": "train"})
+    by_job = bench.run("status", "train")
+    assert (by_job.code, by_job.err.splitlines()) == (
+        4, ['Error: no allocation "train" in namespace physics', "  Hint: That is the job name of 2, 1"],
+    )  # fmt: skip
+    assert "Did you mean train-1xx?" in bench.run("cancel", "trian-1xx").err
+    assert "`lattice status --all` lists them" in bench.run("wait", "99").err
+
+
 def test_why_says_the_reason_the_numbers_and_the_next_step(bench: Bench) -> None:
     bench.allocation("b", number=2, status=WAITING)
     result = bench.run("why", "2")
@@ -251,6 +262,23 @@ def test_cancel_asks_above_ten(bench: Bench) -> None:
     refused = bench.run("cancel", "--all-mine", stdin="n\n")
     assert (refused.code, refused.out) == (1, "")
     assert len(bench.run("cancel", "--all-mine", "--state=pending", "--yes").out.splitlines()) == 12
+
+
+def test_what_a_verb_changes_is_shown_in_the_formats_for_programs(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    bench.allocation("b", number=2, status=COMPLETED)
+    held = json.loads(bench.run("hold", "1", "-o", "json").out)
+    assert (held["kind"], held["spec"]["hold"]) == ("Allocation", True)
+    assert yaml.safe_load(bench.run("release", "1", "-o", "yaml").out)["spec"]["hold"] is False
+    cancelled = json.loads(bench.run("cancel", "1", "2", "-o", "json").out)
+    assert (cancelled["kind"], [item["metadata"]["name"] for item in cancelled["items"]]) == ("AllocationList", ["a"])
+    assert bench.run("hold", "1", "-o", "name").out == "allocation.lattice.dev/a\n"
+    waited = bench.run("wait", "2", "-o", "json")
+    assert (waited.code, json.loads(waited.out)["status"]["phase"]) == (0, "Completed")
+    three_nodes(bench)
+    drained = json.loads(bench.run("node", "drain", "n1", "--reason=x", "-o", "json").out)
+    assert (drained["metadata"]["name"], drained["spec"]["drain"]["reason"]) == ("n1", "x")
+    assert bench.run("node", "undrain", "n[1-2]", "-o", "name").out == "latticenode.lattice.dev/n1\nlatticenode.lattice.dev/n2\n"
 
 
 def test_hold_and_release_are_for_pending_ones(bench: Bench) -> None:

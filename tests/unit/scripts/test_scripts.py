@@ -136,6 +136,20 @@ CASES = (
     Case("the book's own lines", "#LATTICE --nodes=64\n#LATTICE --walltime=72h\n#LATTICE --tenant=physics\n#LATTICE --name=large",
          {"resources.nodes": 64, "lifecycle.walltime": "72h", "tenant": "physics", "tags.name": "large"}, (),
          ("the script runs once, on the first of 64 nodes",)),
+    Case("an indented comment is no command", "#SBATCH -t 10\n   # about the next line\n\t# and this one\n#SBATCH -N 3",
+         {"resources.nodes": 3, "lifecycle.walltime": "10m"}, (), ("the script runs once, on the first of 3 nodes",)),
+    Case("an indented directive is a comment", "  #SBATCH -N 3", {"resources.nodes": 1}),
+    Case("options of Slurm that take a value and mean nothing here", "#SBATCH --wait-all-nodes=1 --segment 4 --x11 -N1", {"resources.nodes": 1},
+         ("#SBATCH --wait-all-nodes=1 ignored (nothing in Lattice corresponds to it)",
+          "#SBATCH --segment=4 ignored (nothing in Lattice corresponds to it)",
+          "#SBATCH --x11 ignored (nothing in Lattice corresponds to it)")),
+    Case("the old spelling of chdir", "#SBATCH --workdir=/scratch/x", {"environment.workdir": "/scratch/x"}),
+    Case("GPUs of each task, tasks of each node", "#SBATCH -N1 --ntasks-per-node=4 --gpus-per-task=a100:1",
+         {"resources.gpus": 4, "resources.constraints.gpuType": "a100"}, (), ("4 tasks on a node with 1 each: 4 GPUs of a node",)),
+    Case("GPUs of each task, tasks in all", "#SBATCH -N2 -n 5 --gpus-per-task=2", {"resources.gpus": 6}, (),
+         ("3 tasks on a node with 2 each: 6 GPUs of a node", "the script runs once, on the first of 2 nodes")),
+    Case("GPUs of each node are stronger than those of each task", "#SBATCH -N1 --gres=gpu:4 --gpus-per-task=1", {"resources.gpus": 4},
+         (f"#SBATCH --gpus-per-task=1 ignored ({FULL}, placement inside a node is the launcher's)",)),
     Case("a service", "#LATTICE --service", {"lifecycle.type": "Unbounded"}),
 )  # fmt: skip
 
@@ -216,6 +230,7 @@ def test_gres_and_constraint_of_one_script_may_not_ask_for_different_gpus() -> N
         (b"#!/bin/sh\r\necho\r\n", "DOS line ends (line 1)"),
         (b"#!/bin/sh\n\0", "binary file"),
         ("#!/bin/sh\n# für\n".encode("latin-1"), "not UTF-8 (line 2, byte 14)"),
+        ("\ufeff#!/bin/sh\n".encode(), "byte order mark"),
         (b"#!/bin/sh\n" + b"#" * 70000, "the limit is 65536"),
     ],
 )
@@ -233,6 +248,40 @@ def test_without_a_cluster_what_depends_on_it_is_said() -> None:
         translated("#!/bin/sh\n#SBATCH -n 64\n", Site())
 
 
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ("srun ./a.out", 2),
+        ("\n  srun -n 4 ./a.out", 3),
+        ("cd x && srun ./a.out", 2),
+        ("for i in 1 2; do srun ./a.out; done", 2),
+        ("time srun ./a.out", 2),
+        ("# srun ./a.out", None),
+        ("echo srun", None),
+        ("./srun-wrapper x", None),
+        ("mysrun ./a.out", None),
+    ],
+)
+def test_a_script_that_calls_srun_is_warned_of_its_line(body: str, at: int | None) -> None:
+    expected = [] if at is None else [f"line {at} calls srun"]
+    assert [warning.partition(",")[0] for warning in translated(f"#!/bin/sh\n{body}\n").warnings] == expected
+
+
+def test_a_script_that_reads_what_slurm_sets_is_told_what_it_will_not_find_here() -> None:
+    text = "#!/bin/sh\n# $SLURM_NNODES is a comment\ncd $SLURM_SUBMIT_DIR; echo ${SLURM_CPUS_PER_TASK:-1} $SLURM_SUBMIT_DIR\n"
+    site_without, site_with, unasked = (Site(vclusters={}, qos={}, slurm_env=said) for said in (False, True, None))
+    (warning,) = translated(text, site_without).warnings
+    assert warning.startswith("the script reads variables of Slurm's that this site does not set (option compat.setSlurmEnv): ")
+    assert warning.endswith(": SLURM_SUBMIT_DIR is LATTICE_SUBMIT_DIR, SLURM_CPUS_PER_TASK has no counterpart")
+    assert translated(text, site_with).warnings == (
+        "the script reads variables of Slurm's that Lattice does not set: SLURM_CPUS_PER_TASK has no counterpart",
+    )
+    assert translated(text, unasked).warnings == (
+        "the script reads SLURM_SUBMIT_DIR, SLURM_CPUS_PER_TASK: whether this site sets Slurm's variables is not known here",
+    )
+    assert translated("#!/bin/sh\necho $SLURM_JOB_ID\n", site_with).warnings == ()
+
+
 def test_only_what_is_needed_is_asked_of_the_cluster() -> None:
     def wanted(line: str) -> frozenset[str]:
         return needs(merge(read_script(f"#!/bin/sh\n{line}\n").given))
@@ -241,6 +290,7 @@ def test_only_what_is_needed_is_asked_of_the_cluster() -> None:
     assert wanted("#SBATCH -n 64") == {"vclusters", "nodes"}
     assert wanted("#SBATCH -p x") == {"vclusters"}
     assert wanted("#SBATCH -q x") == {"config"}
+    assert needs({}, reads_slurm_variables=True) == {"config"}
 
 
 @forall(st.permutations(["configuration", "SBATCH", "LATTICE", "environment", "command line"]))

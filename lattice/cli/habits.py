@@ -1,0 +1,67 @@
+"""What fingers that know Slurm type: its programs as verbs, its short options; and what is meant by it here."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_LATER: Final = "not served by this release"
+PROGRAMS: Final = {
+    "sbatch": "`lattice submit SCRIPT` reads its #SBATCH lines",
+    "squeue": "`lattice status --all` lists work, `lattice queue` the order of what waits",
+    "scancel": "`lattice cancel ALLOCATION`",
+    "sinfo": "`lattice nodes`",
+    "sacct": "`lattice history`, and `lattice usage` sums it up",
+    "scontrol": "`lattice status`, `hold`, `release` or `update`; for nodes `lattice node`, for reservations `lattice reservation`",
+    "sprio": "`lattice why ALLOCATION` shows the score of one, `lattice queue` of all that wait",
+    "sshare": "`lattice usage`",
+    "sreport": "`lattice usage --all`",
+    "sacctmgr": "`lattice admin tenant`",
+    "srun": f"job steps are {_LATER}; `lattice submit --wait -- COMMAND` runs a command once on each node",
+    "salloc": f"sessions are {_LATER}; `lattice submit -- COMMAND` takes nodes for a command",
+    "sattach": "`lattice logs -f ALLOCATION`",
+    "sbcast": f"staging of files is {_LATER}",
+    "sdiag": "`lattice admin status`",
+    "sstat": f"metrics of running work are {_LATER}",
+}
+"""Slurm's programs, and what does the like here."""
+BOOK: Final = {
+    "session": f"sessions are {_LATER}",
+    "attach": f"terminals in running work are {_LATER}; `lattice logs -f ALLOCATION` follows what it prints",
+    "launch": f"tasks in running work are {_LATER}",
+    "dag": f"DAGs are {_LATER}; submit each allocation by itself",
+    "top": f"metrics of running work are {_LATER}",
+    "metrics": f"metrics of running work are {_LATER}",
+    "watch": f"metrics of running work are {_LATER}; `lattice status --watch` shows states",
+    "diag": f"diagnostics are {_LATER}; `lattice why ALLOCATION` says why it waits or how it ended",
+    "diagnostics": f"diagnostics are {_LATER}; `lattice why ALLOCATION` says why it waits or how it ended",
+    "compare": f"metrics of running work are {_LATER}",
+    "telemetry": f"metrics of running work are {_LATER}",
+    "cache": f"images are {_LATER}",
+    "login": "there is nothing to log in to: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
+    "logout": "there is nothing to log out of: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
+}
+"""Verbs of the book that are not there, and why (book, "CLI Design")."""
+PAGE: Final = "docs/howto/coming-from-slurm.md"
+_SHORT: Final = re.compile(r"(?:^|\s)-([A-Za-z])")
+_OUTPUT: Final = re.compile(r"argument -o/--output: invalid choice: '([^']*)'")
+
+
+def meant_by(verb: str) -> tuple[str, str]:
+    """What a word is that is no verb here, and what does the like; two empty texts where nobody would expect it."""
+    if verb in PROGRAMS:
+        return f"{verb!r} is a program of Slurm's, not a verb of lattice", PROGRAMS[verb]
+    if verb in BOOK:
+        return f"{verb!r} is not a verb of this release", BOOK[verb]
+    return "", ""
+
+
+def meant_by_option(message: str) -> str:
+    """What an option of `sbatch` is called here, for the message of a parser that does not know it; empty for others."""
+    from lattice.scripts.options import SLURM_SHORT
+
+    wrong = _OUTPUT.search(message)
+    if wrong is not None:
+        return f"-o says how the answer is printed; the file that the work writes to is --stdout {wrong[1]}"
+    known = [(letter, SLURM_SHORT[letter]) for letter in dict.fromkeys(_SHORT.findall(message)) if letter in SLURM_SHORT]
+    return "; ".join(f"-{letter}: {option.refused or f'write --{option.name}'}" for letter, option in known)

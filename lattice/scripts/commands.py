@@ -1,0 +1,61 @@
+"""What the commands of a script rely on that Slurm gives its jobs, and Lattice does not, or not everywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_STEP = re.compile(r"(?:^\s*|[;&|({]\s*|\b(?:do|then|else|time|exec)\s+)srun\s")
+_VARIABLE = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+)")
+OURS: Final = {
+    "SLURM_JOB_ID": "LATTICE_JOB_ID",
+    "SLURM_JOBID": "LATTICE_JOB_ID",
+    "SLURM_JOB_NAME": "LATTICE_JOB_NAME",
+    "SLURM_NODELIST": "LATTICE_NODELIST",
+    "SLURM_JOB_NODELIST": "LATTICE_NODELIST",
+    "SLURM_NNODES": "LATTICE_NNODES",
+    "SLURM_JOB_NUM_NODES": "LATTICE_NNODES",
+    "SLURM_NTASKS": "LATTICE_NPROCS",
+    "SLURM_NPROCS": "LATTICE_NPROCS",
+    "SLURM_PROCID": "LATTICE_PROCID",
+    "SLURM_LOCALID": "LATTICE_LOCAL_RANK",
+    "SLURM_NODEID": "LATTICE_NODE_RANK",
+    "SLURMD_NODENAME": "LATTICE_NODENAME",
+    "SLURM_SUBMIT_DIR": "LATTICE_SUBMIT_DIR",
+    "SLURM_JOB_PARTITION": "LATTICE_VCLUSTER",
+    "SLURM_JOB_ACCOUNT": "LATTICE_TENANT",
+}
+"""Variables of Slurm's and what says the same here (book, "Slurm Migration"); a node list is separated by commas."""
+ALSO_SET: Final = frozenset({"SLURM_JOB_USER", "SLURM_RESTART_COUNT"})
+"""Variables that have no name of ours and are set, too, where the site sets Slurm's variables."""
+
+
+def slurm_variables(text: str) -> tuple[str, ...]:
+    """The names of Slurm's variables that the script reads, in the order of their first use."""
+    found = (name for _, line in _commands(text) for name in _VARIABLE.findall(line))
+    return tuple(dict.fromkeys(found))
+
+
+def missing_from(text: str, *, slurm_env: bool | None) -> list[str]:
+    """A sentence for each kind of thing that the script relies on and will not find; `slurm_env` None: nobody asked the site."""
+    warnings = []
+    at = next((number for number, line in _commands(text) if _STEP.search(line)), None)
+    if at is not None:
+        warnings.append(
+            f"line {at} calls srun, which Lattice does not provide: the script runs once, on its first node; "
+            "start what runs on each node with `lattice submit -- COMMAND`"
+        )
+    read = slurm_variables(text)
+    unset = [name for name in read if not slurm_env or (name not in OURS and name not in ALSO_SET)]
+    if unset and slurm_env is None:
+        warnings.append(f"the script reads {', '.join(unset)}: whether this site sets Slurm's variables is not known here")
+    elif unset:
+        instead = ", ".join(f"{name} is {OURS[name]}" if name in OURS else f"{name} has no counterpart" for name in unset)
+        why = "Lattice does not set" if slurm_env else "this site does not set (option compat.setSlurmEnv)"
+        warnings.append(f"the script reads variables of Slurm's that {why}: {instead}")
+    return warnings
+
+
+def _commands(text: str) -> list[tuple[int, str]]:
+    """The lines that are no comments, with their numbers."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if not line.lstrip().startswith("#")]

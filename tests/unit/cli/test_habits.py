@@ -1,0 +1,127 @@
+"""People who know Slurm: what they type is understood, or the answer says what is meant here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lattice.cli.__main__ import parse
+from lattice.cli.habits import BOOK, PROGRAMS, meant_by, meant_by_option
+from lattice.cli.verbs import ALIASES, VERBS, split_verb
+from lattice.kube.resources import CONFIGS, TENANTS
+from lattice.scripts.options import SLURM, SLURM_SHORT
+
+from .conftest import Bench
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "coming-from-slurm.md"
+_CODE = re.compile(r"`(lattice [^`…]+)`")
+
+
+def commands(text: str) -> list[str]:
+    """The commands of `lattice` that a text names."""
+    return [found for found in _CODE.findall(text) if found.split()[1] not in PROGRAMS]
+
+
+@pytest.mark.parametrize("command", commands(PAGE.read_text(encoding="utf-8")))
+def test_every_command_for_people_from_slurm_is_understood(command: str) -> None:
+    verb, rest = split_verb(shlex.split(command)[1:])
+    assert verb in VERBS
+    assert parse(verb, rest).verb == verb
+
+
+def test_the_page_speaks_of_each_program_that_has_its_like_here() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(commands(text)) > 30
+    for program, said in PROGRAMS.items():
+        if program not in text:
+            assert "not served" in said or program in ("sacctmgr", "sattach"), program
+
+
+@pytest.mark.parametrize("word", [*PROGRAMS, *BOOK])
+def test_a_word_of_slurms_or_of_the_book_is_no_verb_and_says_what_is_meant(word: str) -> None:
+    assert word not in VERBS
+    assert word not in ALIASES
+    sentence, instead = meant_by(word)
+    assert word in sentence
+    for known in re.findall(r"`lattice (\w+)", instead):
+        assert known in VERBS
+
+
+def test_a_program_of_slurms_as_a_verb_is_answered_with_ours() -> None:
+    done = subprocess.run([sys.executable, "-m", "lattice.cli", "squeue"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "Error: 'squeue' is a program of Slurm's, not a verb of lattice",
+        "  Hint: `lattice status --all` lists work, `lattice queue` the order of what waits",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("-N", "2", "job.sh"), "-N: write --nodes"),
+        (("-N2", "job.sh"), "-N: write --nodes"),
+        (("-J", "a", "-p", "long", "job.sh"), "-J: write --job-name; -p: write --partition"),
+        (("-a", "0-9", "job.sh"), "-a: job arrays are not served"),
+        (("-o", "out-%j.txt", "job.sh"), "--stdout out-%j.txt"),
+        (("--frobnicate", "job.sh"), "lattice submit --help"),
+    ],
+)
+def test_a_short_option_of_sbatch_is_answered_with_its_long_one(
+    bench: Bench, argv: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run("submit", *argv).code == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("letter", sorted(SLURM_SHORT))
+def test_every_short_option_of_sbatch_leads_to_a_long_one_that_submit_takes_or_refuses(letter: str) -> None:
+    hint = meant_by_option(f"unrecognized arguments: -{letter} x")
+    option = SLURM_SHORT[letter]
+    assert hint == f"-{letter}: {option.refused or f'write --{option.name}'}"
+    if not option.refused and option.name not in ("quiet", "verbose", "wait", "output"):
+        value = [] if option.argument.value != "required" else ["1"]
+        assert getattr(parse("submit", [f"--{option.name}", *value, "job.sh"]), f"ask:{option.name}") is not None
+
+
+def test_long_options_of_sbatch_count_on_the_command_line_and_what_is_moot_is_said(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 --mem=1G\nhostname\n")
+    bench.at(0, lambda: bench.report("job-sh-x7k2p", {"number": 7}))
+    result = bench.run("submit", "--gres=gpu:4", "--mem=64G", "--exclusive", "--time=0:30:00", str(script))
+    assert result.code == 0
+    assert bench.read("job-sh-x7k2p")["spec"]["resources"] == {"nodes": 1, "gpus": 4}
+    assert "Warning: --mem=64G ignored (Lattice uses full-node scheduling, memory is not constrainable)" in result.err
+    for refused in ("--dependency=afterok:1", "--licenses=x", "--signal=USR1@60", "--array=0-9"):
+        assert bench.run("submit", refused, str(script)).code == 2
+
+
+def test_every_option_of_sbatch_that_is_refused_in_a_script_is_refused_on_the_command_line(bench: Bench) -> None:
+    for name, option in SLURM.items():
+        if option.refused:
+            result = bench.run("submit", f"--{name}=1", "--", "true")
+            assert (result.code, option.refused.partition(";")[0] in result.err) == (2, True), name
+
+
+def test_a_time_given_as_a_tenant_and_a_number_given_as_a_namespace_are_explained(bench: Bench) -> None:
+    late = bench.run("submit", "-t", "1:00", "--", "true")
+    assert (late.code, "-t is the tenant; a time is --walltime 1:00" in late.err) == (4, True)
+    bench.cluster.create(TENANTS, {"metadata": {"name": "physics"}, "spec": {"namespaces": ["physics"]}}, type=dict[str, object])
+    other = bench.run("submit", "-t", "chemistry", "--", "true")
+    assert (other.code, "--walltime" in other.err) == (4, False)
+
+
+def test_a_script_that_reads_slurms_variables_asks_the_site_whether_they_are_there(bench: Bench) -> None:
+    script = "#!/bin/sh\n#SBATCH -t 10\ncd $SLURM_SUBMIT_DIR\n"
+    config = {"metadata": {"name": "lattice"}, "spec": {"compat": {"setSlurmEnv": True}}}
+    bench.at(0, lambda: bench.report("stdin-x7k2p", {"number": 7}))
+    assert "is not known here" in bench.run("submit", stdin=script).err
+    bench.cluster.create(CONFIGS, config, type=dict[str, object])
+    bench.random = "zzzzz"
+    bench.at(0, lambda: bench.report("stdin-zzzzz", {"number": 8}))
+    assert bench.run("submit", stdin=script).err == ""
