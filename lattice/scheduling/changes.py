@@ -1,9 +1,10 @@
 """The smallest changes of a request that would start it now, each found true by the planner itself before it is named.
 
 Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
-outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes
-are sought by bisection: whoever starts with some starts with less. While seeking, only the pending work that was promised
-nodes is asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
+outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes, in whole minutes, are
+sought by bisection: whoever starts with some starts with less. (With topology Tight less may have to stand in fewer groups: it is
+sought among the sizes of so many groups first, then of fewer.) While seeking, only the pending work that was promised nodes is
+asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
 are asked.
 """
 
@@ -12,24 +13,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import ceil
 from typing import Final
 
 from lattice.scheduling.answers import Change
+from lattice.scheduling.cost import reach
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.prospect import undone
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.strategies import STRATEGIES
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.work import REQUIRED, TIGHT, Candidate
 from lattice.units import format_duration
 
-MOST_QUESTIONS: Final = 48
+MOST_QUESTIONS: Final = 96
 MOST_TYPES = MOST_VCLUSTERS = 8
 """So many other GPU types and vclusters are tried."""
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_STEPS: Final = ((2 * _HOUR, _MINUTE), (12 * _HOUR, 5 * _MINUTE), (2 * _DAY, 15 * _MINUTE), (30 * _DAY, _HOUR))
-"""Walltimes that are tried: up to so many seconds, in steps of so many."""
-WALLTIMES: Final = tuple(seconds for (low, _), (high, step) in pairwise(((0, 0), *_STEPS)) for seconds in range(low + step, high + 1, step))
+MOST_SPANS: Final = 16
+"""So many numbers of groups are tried for less of what is Tight."""
+_MINUTE: Final = 60
+_LONGEST: Final = 30 * 86400
+"""The longest walltime that is tried, seconds."""
 
 Queues = Mapping[str, Sequence[Candidate]]
 
@@ -66,8 +70,8 @@ def search(
     yield None
     if ask.surely(candidate):
         return
-    for look in (_nodes, _walltime):
-        yield from look(candidate, ask)
+    yield from _nodes(candidate, ask, _ranges(scene, candidate))
+    yield from _walltime(candidate, ask)
     for other in _others(gpu_types, candidate.need.gpu_type)[:MOST_TYPES] if candidate.need.gpus else ():
         fits = ask.surely(replace(candidate, need=replace(candidate.need, gpu_type=other)))
         yield Change(kind="GpuType", value=other, text=f"GPU type {other}{_instead(candidate.need.gpu_type)}") if fits else None
@@ -120,17 +124,36 @@ class _Questions:
         return holder is not None and not holder.releasing
 
 
-def _nodes(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
-    """The most nodes, fewer than it asks for."""
-    found = yield from _found(range(1, candidate.minimum), lambda count: replace(candidate, minimum=count, maximum=count), ask)
-    if found is not None:
-        text = f"{found} node{'s' if found > 1 else ''} instead of {candidate.minimum}"
-        yield Change(kind="Nodes", value=str(found), text=text)
+def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> Iterator[Change | None]:
+    """The most nodes, fewer than it asks for: of the first of these ranges in which any number starts."""
+    for counts in ranges:
+        found = yield from _found(counts, lambda count: replace(candidate, minimum=count, maximum=count), ask)
+        if found is not None:
+            text = f"{found} node{'s' if found > 1 else ''} instead of {candidate.minimum}"
+            yield Change(kind="Nodes", value=str(found), text=text)
+            return
+
+
+def _ranges(scene: Scene, candidate: Candidate) -> list[range]:
+    """Smaller numbers of nodes, the largest first, in ranges within which less starts wherever more does."""
+    if candidate.topology != TIGHT:
+        return [range(1, candidate.minimum)]
+    policy = scene.policy(candidate.vcluster)
+    alike = candidate.conformance == REQUIRED or STRATEGIES[policy.kind].conformant
+    sizes: dict[str, dict[str, int]] = {}
+    for bucket in scene.pools.of(candidate.need, policy.name if policy.home else "").buckets:
+        groups = sizes.setdefault(bucket.key.fingerprint if alike else "", {})
+        groups[bucket.key.group] = groups.get(bucket.key.group, 0) + bucket.usable
+    reached = [reach(groups.values()) for groups in sizes.values()]
+    most = [max(each[min(span, len(each)) - 1] for each in reached) for span in range(1, 1 + max(map(len, reached), default=0))]
+    edges = [0, *(count for count in dict.fromkeys(most) if count < candidate.minimum - 1), candidate.minimum - 1]
+    return [range(low + 1, high + 1) for low, high in pairwise(edges) if high > low][::-1][:MOST_SPANS]
 
 
 def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
-    """The longest walltime, shorter than its own."""
-    shorter = [seconds for seconds in WALLTIMES if candidate.walltime is None or seconds < candidate.walltime]
+    """The longest walltime in whole minutes, shorter than its own."""
+    longest = _LONGEST + 1 if candidate.walltime is None else min(_LONGEST + 1, ceil(candidate.walltime))
+    shorter = range(_MINUTE, longest, _MINUTE)
     found = yield from _found(shorter, lambda seconds: replace(candidate, walltime=float(seconds)), ask)
     if found is not None:
         asked = "none" if candidate.walltime is None else format_duration(candidate.walltime)

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.answers import Change
-from lattice.scheduling.changes import MOST_QUESTIONS, WALLTIMES, changes, search
+from lattice.scheduling.changes import MOST_QUESTIONS, changes, search
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import Need
-from lattice.scheduling.outcomes import Placed
+from lattice.scheduling.outcomes import Placed, Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.prospect import undone
 from lattice.scheduling.scene import Scene, Window
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import plain_node
@@ -75,14 +75,26 @@ def test_a_shorter_walltime_ends_before_the_reservation_of_who_waits_first() -> 
     found = changes(made, queue[1], NOW, queues={"hpc": queue})
     (change,) = found
     assert change.kind == "Walltime"
-    assert parse_duration(change.value) == pytest.approx(2 * HOUR, rel=0.05)
-    assert starts(made, replace(queue[1], walltime=parse_duration(change.value)), queue[0])
+    seconds = parse_duration(change.value)
+    assert seconds == pytest.approx(2 * HOUR, abs=120)
+    assert starts(made, replace(queue[1], walltime=seconds), queue[0])
+    assert not starts(made, replace(queue[1], walltime=seconds + 60), queue[0])
 
 
 def test_a_maintenance_leaves_the_time_until_it_begins() -> None:
     made = scene()
     made.set_windows([Window("maint", NOW + 2 * HOUR, NOW + 4 * HOUR, 0xFF, maintenance=True)])
     assert by_kind(changes(made, job(1, 8, walltime=24 * HOUR), NOW)) == {"Walltime": "2h"}
+
+
+def test_the_change_and_the_sentence_name_the_same_walltime_to_the_minute() -> None:
+    made = scene()
+    made.set_windows([Window("maint", NOW + 5 * HOUR + 34 * 60 + 17, NOW + 9 * HOUR, 0xFF, maintenance=True)])
+    asked = job(1, 8, walltime=24 * HOUR)
+    (told,) = decide(made, "hpc", [asked], NOW)
+    assert isinstance(told, Waiting)
+    assert "a walltime of at most 5h34m starts now" in told.message
+    assert by_kind(changes(made, asked, NOW)) == {"Walltime": "5h34m"}
 
 
 def test_unbounded_work_is_told_the_walltime_that_would_start() -> None:
@@ -165,6 +177,39 @@ def test_the_questions_are_bounded_and_nothing_remains_between_them() -> None:
     assert steps <= MOST_QUESTIONS + 3
 
 
+def test_tight_work_is_told_the_most_nodes_although_less_may_have_to_stand_in_fewer_groups() -> None:
+    made = scene(0)
+    for index in range(20):
+        made.machine.put(replace(plain_node(index), group=f"g{index // 10}"))
+    running(made, 0, range(4), HOUR)
+    running(made, 1, range(10, 14), HOUR)
+    asked = job(1, 14, topology=TIGHT)
+    assert not starts(made, replace(asked, minimum=8, maximum=8)), "8 have to stand in one group, of which 6 nodes are free"
+    assert starts(made, replace(asked, minimum=12, maximum=12))
+    assert by_kind(changes(made, asked, NOW)) == {"Nodes": "12"}
+    assert by_kind(changes(made, replace(asked, minimum=9, maximum=9), NOW)) == {"Nodes": "6"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_no_greater_number_of_nodes_than_the_one_named_starts_whatever_the_topology(data: st.DataObject) -> None:
+    made = scene(0)
+    for index in range(12):
+        group, fingerprint = data.draw(st.integers(0, 3)), data.draw(st.sampled_from("ab"))
+        made.machine.put(replace(plain_node(index), group=f"g{group}", fingerprint=fingerprint))
+    held = data.draw(st.sets(st.integers(0, 11), max_size=9))
+    for number, index in enumerate(sorted(held)):
+        running(made, number, range(index, index + 1), HOUR)
+    topology, conformance = data.draw(st.sampled_from((ANY, TIGHT, SPREAD))), data.draw(st.sampled_from((PREFERRED, REQUIRED)))
+    asked = job(50, data.draw(st.integers(2, 12)), topology=topology, conformance=conformance)
+    starting = [count for count in range(1, asked.minimum + 1) if starts(made, replace(asked, minimum=count, maximum=count))]
+    named = by_kind(changes(made, asked, NOW)).get("Nodes")
+    if asked.minimum in starting:
+        assert named is None
+    else:
+        assert named == (str(max(starting)) if starting else None)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), max_size=3),
@@ -191,7 +236,8 @@ def test_every_change_named_is_true_and_the_next_smaller_one_is_not(
         assert not starts(made, replace(mine, minimum=count + 1, maximum=count + 1), *others)
     if "Walltime" in found:
         seconds = int(parse_duration(found["Walltime"]))
-        longer = next(one for one in (*WALLTIMES, asked[1] * HOUR) if one > seconds)
+        assert seconds % 60 == 0
+        longer = min(seconds + 60, asked[1] * HOUR)
         assert starts(made, replace(mine, walltime=float(seconds)), *others)
         assert not starts(made, replace(mine, walltime=float(longer)), *others)
     if starts(made, mine, *others):
