@@ -57,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     bench = _verb(verbs, "bench", "measure latencies, rates, writes, memory, the core, or peers", _bench)
     bench.set_defaults(instance="bench")
     bench.add_argument(
-        "only", nargs="*", metavar="ONLY", help="latency, writes, memory, rates, core, eta, optimum, replay (all of these), or peers"
+        "only",
+        nargs="*",
+        metavar="ONLY",
+        help="latency, writes, memory, rates, core, answers, eta, optimum, replay (all of these), or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

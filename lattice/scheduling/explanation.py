@@ -41,7 +41,7 @@ def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Cha
     """The scheduler's part of the answer. Raises NotFound when it waits for nothing here."""
     candidate = situation.candidates.get(uid)
     if candidate is None:
-        raise NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
+        raise not_pending()
     waiting = situation.waiting.get(uid)
     reason, message = (waiting.reason, waiting.message) if waiting is not None else NOT_YET
     queue = in_order(situation, candidate.vcluster)
@@ -60,6 +60,11 @@ def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Cha
         changes=list(changes),
         preemption=preemption,
     )
+
+
+def not_pending() -> NotFound:
+    """It waits for nothing here."""
+    return NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
 
 
 def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from lattice.errors import NotFound
@@ -16,28 +16,12 @@ from lattice.units import format_duration, format_time
 
 
 def queues(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
-    """All of `slices` at once."""
-    *_, answer = slices(situation, vclusters, reader, limit, only=only)
-    assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
-    return answer
-
-
-def slices(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Iterator[Queues | None]:
-    """The queue of every vcluster in `vclusters`, or of `only`, as the last value; None before that, wherever a slice ends.
-
-    Raises NotFound when there is no such vcluster.
-    """
+    """The queue of every vcluster in `vclusters`, or of `only`; raises NotFound when there is no such vcluster."""
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
-    found = []
-    for vcluster in [only] if only else sorted(vclusters):
-        order = in_order(situation, vcluster)
-        yield None
-        found.append(_queue(situation, vcluster, order, reader, limit))
-        yield None
+    found = [_queue(situation, name, in_order(situation, name), reader, limit) for name in ([only] if only else sorted(vclusters))]
     to_come = timeline(situation, only)
-    yield None
-    yield Queues(
+    return Queues(
         schema=QUEUE_SCHEMA, at=format_time(situation.now), vclusters=found, reservations=_windows(situation, reader), timeline=to_come
     )
 

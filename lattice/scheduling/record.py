@@ -2,7 +2,7 @@
 
 `look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
 returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a scene of it and asks
-`lattice.scheduling.cycle.decide`, as the scheduler does.
+`lattice.scheduling.cycle.decide`, as the scheduler does. `glance` takes down what a question may need, of all vclusters.
 """
 
 from __future__ import annotations
@@ -113,6 +113,29 @@ def look(
         scored=_scored(scene),
         quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
     )
+
+
+def glance(scene: Scene, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Moment:
+    """Everything that cycles of any vcluster would read now; `rebuild` makes a scene of it, which may be asked beside the cycles.
+
+    `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
+    beginning of a cycle.
+    """
+    if scene.elastic is not None:
+        scene.elastic.ask(pending, now)
+    moment = look(scene, "", pending, now, 0)
+    scoring = scene.scorings.get(next(iter(moment.scored.vclusters), ""))
+    if not isinstance(scoring, Scoring):
+        return moment
+    people = {(one.tenant, one.user, one.project) for one in (*pending, *more)}
+    shares = scoring.shares
+    scored = replace(
+        moment.scored,
+        standings={tenant: shares.standing(tenant, now) for tenant in {tenant for tenant, _, _ in people}},
+        shares={(tenant, user): shares.share_of_user(tenant, user, now) for tenant, user, _ in people},
+        multipliers={person: shares.multiplier_of(*person, now) for person in people},
+    )
+    return replace(moment, scored=scored)
 
 
 def completed(moment: Moment, scene: Scene) -> Moment:

@@ -130,6 +130,11 @@ class Allocations:
             return 0
         return allocation.status.number or self._numbers.give(uid)
 
+    def shown_number(self, uid: str) -> int | None:
+        """The number that its status shows; None where it shows none yet. May be asked from any thread."""
+        allocation = self.objects.get(uid)
+        return (allocation.status.number or None) if allocation is not None else None
+
     async def reconcile(self, uid: str) -> float | None:
         """Carry out steps until there is none left to do now."""
         if not self.synced or self._stopped():

@@ -1,15 +1,14 @@
 """Answers from the live state of one term: gathers the moment, asks the pure builders, and leaves everything as it was.
 
-Nothing holds the loop for long: each question to the planner is a slice of its own, and what takes longer runs in a thread
-on what was read before.
+Nothing holds the loop for long: `why`, `plan` and `queue` are answered in a thread, one at a time, by a scene of the moment
+at which they were asked; a large quota tree is looked at in slices.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,29 +17,27 @@ from lattice.daemon.clock import Clock
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Bindings, bindings_of
 from lattice.quota.forest import Forest
-from lattice.scheduling import explanation, queueing
-from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Change, Plan, Preemption, Queues, Why
-from lattice.scheduling.changes import search
+from lattice.scheduling import explanation
+from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
 from lattice.scheduling.formulation import formulate, lenders_to, value_of
 from lattice.scheduling.gate_rows import explain_gates
-from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
-from lattice.scheduling.preemption import NoVictims, PreemptionLimits, Victims, preemption
-from lattice.scheduling.prospect import may_ever, prospects, rehearsed
+from lattice.scheduling.inquiry import Glimpse, Inquiry, queues
+from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.preemption import PreemptionLimits
+from lattice.scheduling.prospect import may_ever
 from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.quota_view import own_leaves, quotas, slices
-from lattice.scheduling.reach import reach
 from lattice.scheduling.readers import Reader
+from lattice.scheduling.record import glance
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.solver import Effort, best_plan, upper_bound
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.work import Candidate
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Tenant, VCluster
 from lattice_controllers.scheduler.loop import Loop
 
-MOST_CHANGED: Final = 4
-"""Allocations of one plan for which changes and victims are sought."""
-
+T = TypeVar("T")
 NO_BINDINGS: Final = bindings_of(())
 MOST_EXACT: Final = 100
 EXACT_SECONDS: Final = 3.0
@@ -48,10 +45,10 @@ EXACT_SECONDS: Final = 3.0
 
 
 class LoopDesk:
-    """The desk of a leader: reads the loop, its scene, and the caches beside it."""
+    """The desk of a leader: reads the loop, its scene, and the caches beside it; `number` may be asked from any thread."""
 
     def __init__(
-        self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate], holders: Callable[[], Mapping[str, Holder]],
+        self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate],
         expected: Callable[[], Mapping[str, Expected]], suppose: Callable[[Sequence[Waiting]], Awaitable[Mapping[str, Expected]]],
         number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
         bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
@@ -61,7 +58,6 @@ class LoopDesk:
         self._clock = clock
         self._loop = loop
         self._candidate = candidate
-        self._holders = holders
         self._expected = expected
         self._suppose = suppose
         self._number = number
@@ -72,43 +68,37 @@ class LoopDesk:
         self._bindings = bindings
         self._over_since = over_since
         self._unsettled = unsettled
+        self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
+        """One question to the planner, and one to a queue, at a time: every thread more takes its part of the loop's time."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
-        candidate, waiting = self._loop.candidates.get(uid), self._loop.reasons.get(uid)
-        found: list[Change] = []
-        victims = None
-        if candidate is not None and waiting is not None:
-            found = await self._changes(candidate)
-            victims = await self._victims(waiting, reader)
-        return explanation.why(self._situation(), uid, reader, changes=found, preemption=victims)
+        async with self._turn:
+            if uid not in self._loop.candidates:
+                raise explanation.not_pending()
+            glimpse = self._glimpse()
+            return await _aside(lambda: Inquiry(glimpse, reader).why(uid))
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """What would become of these, in this order."""
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
-        situation = self._situation()
-        everything = rehearsed(situation, asked)
+        async with self._turn:
+            glimpse = self._glimpse(asked)
+            inquiry = await _aside(lambda: Inquiry(glimpse, reader))
+            outcomes = await _aside(lambda: inquiry.rehearsed(asked))
+        bound = await _aside(lambda: _bound(inquiry.situation, outcomes)) if optimal else None
         mine = {candidate.uid for candidate in asked}
-        outcomes = {one.candidate.uid: one for one in everything if one.candidate.uid in mine}
-        bound = await self._bound(everything) if optimal else None
-        waiting = [one for one in outcomes.values() if isinstance(one, Waiting) and may_ever(one)]
-        if waiting:
-            supposed = await self._suppose(waiting)
-            situation = replace(situation, expected={**situation.expected, **supposed})
-        hopeless = [one for one in outcomes.values() if isinstance(one, Waiting) and not may_ever(one)]
-        changes = {one.candidate.uid: await self._changes(one.candidate) for one in [*waiting, *hopeless][:MOST_CHANGED]}
-        victims = {one.candidate.uid: await self._victims(one, reader) for one in waiting[:MOST_CHANGED]}
-        chosen = {uid: found for uid, found in victims.items() if found is not None}
-        plans = prospects(situation, asked, outcomes, reader, changes=changes, preemptions=chosen)
-        return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans, optimal=bound)
+        waiting = [one for one in outcomes if one.candidate.uid in mine and isinstance(one, Waiting) and may_ever(one)]
+        supposed = await self._suppose(waiting) if waiting else {}
+        async with self._turn:
+            plans = await _aside(lambda: inquiry.prospects(asked, outcomes, supposed))
+        return Plan(schema=PLAN_SCHEMA, at=format_time(glimpse.moment.now), allocations=plans, optimal=bound)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """The queue of a vcluster; empty: of all."""
-        for answer in queueing.slices(self._situation(), list(self._vclusters()), reader, limit, only=vcluster):
-            if answer is not None:
-                return answer
-            await asyncio.sleep(0)
-        raise NotFound("no queue was found", reason="VClusterUnknown")
+        async with self._reading:
+            glimpse, known = self._glimpse(), list(self._vclusters())
+            return await _aside(lambda: queues(glimpse, known, reader, limit, vcluster))
 
     async def quota(self, reader: Reader) -> Quotas:
         """The quota trees, as the reader may see them."""
@@ -141,27 +131,30 @@ class LoopDesk:
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
+    def _glimpse(self, asked: Sequence[Candidate] = ()) -> Glimpse:
+        """What the loop is at this moment; `asked` is asked about beside what waits."""
+        loop, pending = self._loop, list(self._loop.candidates.values())
+        moment = glance(loop.scene, pending, self._clock.now(), asked)
+        return Glimpse(
+            moment=moment,
+            waiting=dict(loop.reasons),
+            expected=self._expected(),
+            open_to={tenant: self._open_to(tenant) for tenant in {one.tenant for one in (*pending, *asked)}},
+            bursting=frozenset(filter(self._bursts, {holder.tenant for holder in moment.holders.values()})),
+            limits=self._limits(),
+            number=self._number,
+        )
+
     def _situation(self) -> Situation:
         return Situation(
             now=self._clock.now(),
             scene=self._loop.scene,
             candidates=self._loop.candidates,
             waiting=self._loop.reasons,
-            holders=self._holders(),
+            holders=self._loop.scene.holders,
             expected=self._expected(),
             number=self._number,
         )
-
-    async def _changes(self, candidate: Candidate) -> list[Change]:
-        """The smallest changes that would start it now; the loop goes on between two questions to the planner."""
-        scene, found = self._loop.scene, []
-        types = {facts.gpu_type for facts in scene.machine.nodes.values() if facts.gpu_type}
-        queues = {name: list(self._loop.queue(name)) for name in self._loop.vclusters()}
-        for change in search(scene, candidate, self._clock.now(), types, self._open_to(candidate.tenant), queues):
-            if change is not None:
-                found.append(change)
-            await asyncio.sleep(0)
-        return found
 
     def _open_to(self, tenant: str) -> set[str]:
         """The vclusters that start work of a tenant."""
@@ -170,42 +163,6 @@ class LoopDesk:
             for name, vcluster in self._vclusters().items()
             if vcluster.spec.state == "Open" and not {"*", tenant}.isdisjoint(vcluster.spec.tenants)
         }
-
-    async def _victims(self, waiting: Waiting, reader: Reader) -> Preemption | None:
-        """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
-        if waiting.reason not in ABOUT_NODES:
-            return None
-        candidate, now = waiting.candidate, self._clock.now()
-        within = reach(self._loop.scene, candidate, now)
-        holders = [replace(holder, burst=self._bursts(holder.tenant)) for holder in self._holders().values()]
-        policies, score, limits = dict(self._loop.scene.policies), waiting.score or Score(candidate.preemption_class / 10), self._limits()
-
-        def decided() -> Victims | NoVictims:
-            eligible = within.eligible()
-            free = within.free(eligible)
-            return preemption(candidate, holders, within.nodes, eligible, free, policies, now, score=score.total, limits=limits)
-
-        return explanation.sacrifice(self._situation(), await asyncio.to_thread(decided), reader)
-
-    async def _bound(self, outcomes: Sequence[Outcome]) -> Bound:
-        """What the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
-        vclusters = {one.candidate.vcluster for one in outcomes}
-        if len(vclusters) != 1:
-            raise Rejected(
-                f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput"
-            )
-        meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
-        candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
-        vcluster, scene = vclusters.pop(), self._loop.scene
-        home = vcluster if scene.policy(vcluster).home else ""
-        question = formulate(scene.machine, candidates, scores, home=home, lenders=lenders_to(scene.policies, vcluster))
-        value, bound = value_of(meant), await asyncio.to_thread(upper_bound, question.jobs, question.buckets)
-        if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
-            return Bound(value=round(value, 4), bound=round(max(value, bound), 4), status="bound by linear relaxation")
-        best = await asyncio.to_thread(best_plan, question.jobs, question.buckets, Effort(seconds=EXACT_SECONDS))
-        status = "proven" if best.proven else f"not proven in {EXACT_SECONDS:g} s of the solver"
-        bound = max(value, min(bound, best.bound))
-        return Bound(value=round(value, 4), bound=round(bound, 4), optimal=round(max(value, best.value), 4), status=status)
 
     def _asked(self, document: dict[str, Any], number: int) -> Candidate:
         """The candidate that it would be if it were submitted now."""
@@ -221,3 +178,32 @@ class LoopDesk:
         meta = msgspec.structs.replace(meta, uid=f"plan-{number}", creation_timestamp=format_time(self._clock.now(), micro=True))
         allocation = msgspec.structs.replace(given, metadata=meta, status=AllocationStatus())
         return self._candidate(allocation)
+
+
+async def _aside(ask: Callable[[], T]) -> T:
+    """The answer of a question that is asked in a thread; where nobody waits for it any more, it still comes to its end first."""
+    answer = asyncio.get_running_loop().run_in_executor(None, ask)
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        await asyncio.wait([answer])
+        raise
+
+
+def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
+    """What the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
+    vclusters = {one.candidate.vcluster for one in outcomes}
+    if len(vclusters) != 1:
+        raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")
+    meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
+    candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
+    vcluster, scene = vclusters.pop(), situation.scene
+    home = vcluster if scene.policy(vcluster).home else ""
+    question = formulate(scene.machine, candidates, scores, home=home, lenders=lenders_to(scene.policies, vcluster))
+    value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
+    if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
+        return Bound(value=round(value, 4), bound=round(max(value, bound), 4), status="bound by linear relaxation")
+    best = best_plan(question.jobs, question.buckets, Effort(seconds=EXACT_SECONDS))
+    status = "proven" if best.proven else f"not proven in {EXACT_SECONDS:g} s of the solver"
+    bound = max(value, min(bound, best.bound))
+    return Bound(value=round(value, 4), bound=round(bound, 4), optimal=round(max(value, best.value), 4), status=status)

@@ -193,8 +193,8 @@ class Term:
             clock, self.loop, measured, candidate=self.allocations.candidate, took=self.allocations.expectations.take, stopped=stopped
         )
         self.desk = LoopDesk(
-            clock, self.loop, candidate=self.allocations.candidate, holders=lambda: self.scene.holders,
-            expected=lambda: self.allocations.expectations.found, number=lambda uid: self.allocations.number(uid) or None,
+            clock, self.loop, candidate=self.allocations.candidate,
+            expected=lambda: self.allocations.expectations.found, number=self.allocations.shown_number,
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
             bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
             limits=lambda: preemption_limits(self._config()),

@@ -12,7 +12,22 @@ from pathlib import Path
 
 from lattice.errors import Rejected
 from lattice_dev import build
-from lattice_dev.bench import core, eta, figures, footprint, latency, optimum, peers, quota, rates, replaying, usage, webhook, writes
+from lattice_dev.bench import (
+    answers,
+    core,
+    eta,
+    figures,
+    footprint,
+    latency,
+    optimum,
+    peers,
+    quota,
+    rates,
+    replaying,
+    usage,
+    webhook,
+    writes,
+)
 from lattice_dev.bench.drive import Driver, driver
 from lattice_dev.bench.figures import Figure
 from lattice_dev.instance import Instance
@@ -125,6 +140,7 @@ BENCHES = (
 
 LOCAL = (
     Local("core", "one cycle beside a scan over nodes", lambda quick, say: core.measure(quick=quick, say=say)),
+    Local("answers", "how long questions hold the scheduler's loop", lambda quick, say: answers.measure(quick=quick, say=say)),
     Local("eta", "expected starts on the KTH-SP2 log; time of a full forecast", lambda quick, say: eta.measure(quick=quick, say=say)),
     Local("optimum", "cycles by the LP bound; the choice of victims", lambda quick, say: optimum.measure(quick=quick, say=say)),
     Local("quota", "the quota tree beside the plain rule", lambda quick, say: quota.measure(quick=quick, say=say)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lattice.scheduling.forecast import Expected, Forecaster
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.preemption import PreemptionLimits
 from lattice.scheduling.readers import Reader
+from lattice.scheduling.record import look
 from lattice.scheduling.scene import Window, mask_of
 from lattice.scheduling.work import Holder
 from lattice.units import format_time
@@ -37,6 +39,7 @@ HPC = VCluster(metadata=Metadata(name="hpc"))
 def desk(
     nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
     bursting: Collection[str] = (), limits: PreemptionLimits | None = None, bindings: Bindings = NO_BINDINGS,
+    number: Callable[[str], int | None] = lambda _uid: 7,
 ) -> tuple[LoopDesk, Loop]:  # fmt: skip
     """A loop with work on some nodes, and one that waits for more than are free."""
     queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
@@ -66,8 +69,8 @@ def desk(
         return candidate_of(allocation, HPC, {})
 
     made = LoopDesk(
-        clock, loop, candidate=candidate_from, holders=lambda: situation.scene.holders, expected=dict, suppose=suppose,
-        number=lambda _uid: 7, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
+        clock, loop, candidate=candidate_from, expected=dict, suppose=suppose,
+        number=number, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
         bursts=lambda tenant: tenant in bursting, limits=lambda: limits or PreemptionLimits(),
         bindings=lambda: bindings,
     )  # fmt: skip
@@ -159,7 +162,54 @@ async def test_the_loop_goes_on_while_changes_are_sought() -> None:
         answer = await made.why(uid(2), ALICE)
         ticking.cancel()
     assert [change.value for change in answer.changes if change.kind == "Nodes"] == ["4"]
-    assert turns >= 6  # at least one for each step of the bisection
+    assert turns >= 1
+
+
+async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> None:
+    threads: set[int] = set()
+
+    def number(_uid: str) -> int:
+        threads.add(threading.get_ident())
+        return 7
+
+    made, loop = desk(number=number)
+    scene = loop.scene
+    before, settled = look(scene, "hpc", (), NOW, 0), dict(scene.settled)
+    roster = scene.roster("hpc").candidates
+    await made.why(uid(2), ALICE)
+    await made.plan([document(4), document(1)], ALICE, optimal=True)
+    await made.queue("", ALICE, 10)
+    assert threads
+    assert threading.get_ident() not in threads
+    assert look(scene, "hpc", (), NOW, 0) == before
+    assert (scene.settled, scene.roster("hpc").candidates) == (settled, roster)
+
+
+async def test_a_question_that_nobody_waits_for_any_more_ends_before_the_next_one_is_asked() -> None:
+    asked, go_on, inside, most = threading.Event(), threading.Event(), 0, 0
+
+    def number(_uid: str) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        asked.set()
+        go_on.wait(60)
+        inside -= 1
+        return 7
+
+    made, _ = desk(number=number)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(made.why(uid(2), ALICE))
+        await asyncio.to_thread(asked.wait, 60)
+        first.cancel()
+        second = group.create_task(made.why(uid(2), ALICE))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not first.done()
+        go_on.set()
+    assert first.cancelled()
+    assert second.result().allocation.number == 7
+    assert most == 1
 
 
 async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:

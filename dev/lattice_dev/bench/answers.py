@@ -1,0 +1,144 @@
+"""How long questions hold the scheduler's loop: `why`, `plan` and `queue` asked of a crowded machine through the desk of a leader.
+
+The loop does nothing else meanwhile than to count the CPU time of its own thread from turn to turn; the baseline is the CPU time of the
+whole answer, for which the loop would be held if it gave the answer itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.daemon.clock import ManualClock
+from lattice.scheduling.candidates import candidate_of
+from lattice.scheduling.cycle import decide
+from lattice.scheduling.forecast import Expected
+from lattice.scheduling.outcomes import Placed, Waiting
+from lattice.scheduling.policy import Policy
+from lattice.scheduling.preemption import PreemptionLimits
+from lattice.scheduling.readers import Reader
+from lattice.scheduling.work import Candidate
+from lattice.views.allocation import Allocation
+from lattice.views.cluster import Tenant, VCluster
+from lattice.views.ledger import TenantAccount
+from lattice.views.meta import Metadata
+from lattice_controllers.scheduler.desk import LoopDesk
+from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_dev.bench.figures import Aim, Baseline, Figure
+from lattice_dev.bench.plan import NOW, crowd
+
+HELD: Final = Aim(10.0)
+"""Nothing holds the loop for longer, milliseconds."""
+ASKED: Final = 5
+"""Allocations that are asked about, from the head of the queue to its end."""
+READER: Final = Reader("user01", frozenset({"physics"}))
+DOCUMENT: Final[dict[str, Any]] = {
+    "metadata": {"name": "asked", "namespace": "physics"},
+    "spec": {"tenant": "physics", "user": "user01", "vcluster": "hpc", "resources": {"nodes": 64}, "lifecycle": {"walltime": "24h"}},
+}
+
+Say = Callable[[float], None]
+
+
+@dataclass
+class Held:
+    """What the questions of one kind cost: each longest turn of the loop, by its thread's CPU and by the clock; all CPU; ms."""
+
+    turns: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    answers: list[float] = field(default_factory=list)
+
+    def figure(self, name: str) -> Figure:
+        """The longest turn of all, beside the longest answer."""
+        detail = f"by the clock {max(self.waits):.1f} ms, with what else runs on this machine"
+        return Figure(name, max(self.turns), "ms CPU", HELD, Baseline("ms CPU, the whole answer", max(self.answers)), detail)
+
+
+def measure(*, quick: bool, say: Say) -> list[Figure]:
+    """How long the longest turn of the loop is while each kind of question is answered."""
+    nodes, pending = (500, 300) if quick else (5_000, 3_000)
+    desk, waiting = _leader(nodes, pending)
+    gc.collect()
+    gc.freeze()  # as the scheduler does once it has read everything
+    try:
+        return asyncio.run(_measure(desk, waiting, f"{pending:,} pending on {nodes:,} nodes", say))
+    finally:
+        gc.unfreeze()
+
+
+async def _measure(desk: LoopDesk, waiting: Sequence[str], where: str, say: Say) -> list[Figure]:
+    chosen = [waiting[place * (len(waiting) - 1) // (ASKED - 1)] for place in range(ASKED)]
+    why, plan, queue = Held(), Held(), Held()
+    for place, uid in enumerate(chosen, 1):
+        await _ask(lambda uid=uid: desk.why(uid, READER), why)  # type: ignore[misc]
+        await _ask(lambda: desk.plan([DOCUMENT], READER, optimal=False), plan)
+        await _ask(lambda: desk.queue("", READER, 200), queue)
+        say(place / len(chosen))
+    return [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
+
+
+async def _ask(question: Callable[[], Awaitable[object]], held: Held) -> None:
+    """Ask, and see after each turn of the loop how much of its thread's time was gone."""
+    turns, waits = [0.0], [0.0]
+
+    async def watch() -> None:
+        spent, seen = time.thread_time(), time.monotonic()
+        while True:
+            await asyncio.sleep(0.001)
+            now, at = time.thread_time(), time.monotonic()
+            turns.append(now - spent)
+            waits.append(at - seen - 0.001)
+            spent, seen = now, at
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        await asyncio.sleep(0.005)
+        began = time.process_time()
+        await question()
+        held.answers.append((time.process_time() - began) * 1e3)
+        await asyncio.sleep(0.002)
+        watching.cancel()
+    held.turns.append(max(turns) * 1e3)
+    held.waits.append(max(waits) * 1e3)
+
+
+def _leader(nodes: int, pending: int) -> tuple[LoopDesk, list[str]]:
+    """The desk of a scheduler that has just had a cycle, and the uids of what waits there in order."""
+    _, scene, crowded = crowd(nodes, pending, seed=1)
+    clock = ManualClock(NOW)
+    scene.accounts = {"physics": TenantAccount()}
+    scene.policies = {"hpc": Policy("hpc")}
+
+    def nothing(*_: object) -> Any:
+        return None
+
+    loop = Loop(
+        clock, scene, SchedulerMetrics(), ready=nothing, propose=nothing, allocation=nothing, explained=nothing, placed=nothing,
+        confirmed=nothing, stopped=lambda: False,
+    )  # fmt: skip
+    for outcome in decide(scene, "hpc", crowded, NOW):
+        match outcome:
+            case Placed():
+                scene.put_holder(scene.holders[outcome.candidate.uid])
+            case Waiting():
+                loop.want(outcome.candidate)
+                loop.reasons[outcome.candidate.uid] = outcome
+
+    async def suppose(outcomes: Sequence[Waiting]) -> dict[str, Expected]:
+        return {outcome.candidate.uid: Expected(NOW + 3600.0, NOW + 7200.0) for outcome in outcomes}
+
+    hpc = VCluster(metadata=Metadata(name="hpc"))
+
+    def candidate(allocation: Allocation) -> Candidate:
+        return candidate_of(allocation, hpc, {})
+
+    desk = LoopDesk(
+        clock, loop, candidate=candidate, expected=dict, suppose=suppose, number=nothing, vclusters=lambda: {"hpc": hpc},
+        tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))}, bursts=lambda _tenant: False, limits=PreemptionLimits,
+    )  # fmt: skip
+    return desk, list(loop.reasons)
