@@ -23,7 +23,7 @@ _COLUMNS: Final = (
     Column("REPEATS", shrink_to=7, leave=1),
     Column("REASON", shrink_to=8),
     Column("WORK", right=True),
-    Column("WHERE"),
+    Column("WHERE", shrink_to=12),
     Column("MESSAGE"),
 )
 _NEXT: Final = 5

@@ -13,8 +13,6 @@ import msgspec
 
 from lattice.cli import exits
 from lattice.cli.allocation_rows import allocation_details, allocation_table, is_final, phase_of, since, submitted
-from lattice.cli.failures import explain
-from lattice.cli.find import Finder
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import PENDING
 from lattice.units import parse_time
@@ -37,6 +35,9 @@ class Wanted:
 
 def show_named(console: Console) -> int:
     """Those that the command line names, one in full, several as a table."""
+    from lattice.cli.failures import explain  # a list needs neither of the two
+    from lattice.cli.find import Finder
+
     found, errors = Finder(console).many(console.args.allocations)
     if console.is_document:
         items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]

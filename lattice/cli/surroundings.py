@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -20,7 +21,10 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def outside() -> Outside:
-    """Everything that is not an argument."""
+    """Everything that is not an argument; what the terminal's encoding has no letter for is printed as a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     return Outside(
         stdin=sys.stdin.buffer,
         stdout=sys.stdout,

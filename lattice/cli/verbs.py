@@ -47,6 +47,14 @@ ALIASES: Final = {"completions": "completion", "reservations": "reservation"}
 GLOBAL_WITH_VALUE: Final = frozenset(
     {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}
 )
+_WIDTH: Final = 80
+_NOTES: Final = (
+    ("From Slurm:", "sbatch is submit, squeue status, scancel cancel, sinfo nodes, sacct history, scontrol hold, release and update."),
+    ("Other verbs:", "the program lattice-VERB on PATH (`lattice dev` starts a local cluster)."),
+    ("Global flags:", "-o table|wide|json|yaml|name, -q, -v, -t TENANT, --vcluster, --config, --no-color, --kubeconfig, --context, -n."),
+    ("Exit codes:", "0 done, 1 refused or failed, 2 bad input, 3 not yet, 4 not found, 5 denied, 6 not reachable, 7 some failed;"),
+    ("", "wait and submit --wait: the work's own code, 125 when it ended without one."),
+)
 FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 
 
@@ -124,19 +132,24 @@ def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def overview() -> str:
-    """What `lattice --help` prints."""
+    """What `lattice --help` prints, in lines of at most 80 characters."""
     lines = ["Usage: lattice VERB [arguments] [flags]", "", "Lattice schedules work on bare-metal nodes through the Kubernetes API.", ""]
     for group in dict.fromkeys(verb.group for verb in VERBS.values()):
         lines.append(f"{group}:")
-        lines += [f"  {name:<12}{verb.summary}" for name, verb in VERBS.items() if verb.group == group]
+        for name, verb in VERBS.items():
+            if verb.group == group:
+                lines += _wrapped(f"  {name:<12}", verb.summary)
         lines.append("")
-    lines += [
-        "From Slurm: sbatch is submit, squeue status, scancel cancel, sinfo nodes, sacct history, scontrol hold, release and update.",
-        "Any other VERB is the program lattice-VERB on PATH (`lattice dev` starts a local cluster).",
-        "Global flags: -o table|wide|json|yaml|name, -q, -v, -t TENANT, --vcluster, --config, --no-color, --kubeconfig, --context, -n.",
-        "Exit codes: 0 done, 1 refused or failed, 2 bad input, 3 not yet, 4 not found, 5 denied, 6 not reachable, 7 some failed;",
-        "            wait and submit --wait: the work's own code, 125 when it ended without one.",
-        "",
-        "`lattice VERB --help` explains a verb.",
-    ]
-    return "\n".join(lines) + "\n"
+    for head, text in _NOTES:
+        lines += _wrapped(f"{head:<14}", text)
+    return "\n".join([*lines, "", "`lattice VERB --help` explains a verb."]) + "\n"
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """The text behind its head, and what does not fit on the line below it."""
+    lines = [head]
+    for word in text.split():
+        if len(lines[-1]) + len(word) >= _WIDTH:
+            lines.append(" " * len(head))
+        lines[-1] += word if lines[-1].endswith(" ") else f" {word}"
+    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from lattice.cli.__main__ import parse
 from lattice.cli.habits import BOOK, PROGRAMS, meant_by, meant_by_option
-from lattice.cli.verbs import ALIASES, VERBS, split_verb
+from lattice.cli.verbs import ALIASES, VERBS, overview, split_verb
 from lattice.kube.resources import CONFIGS, TENANTS
 from lattice.scripts.options import SLURM, SLURM_SHORT
 
@@ -59,6 +60,21 @@ def test_a_program_of_slurms_as_a_verb_is_answered_with_ours() -> None:
         "Error: 'squeue' is a program of Slurm's, not a verb of lattice",
         "  Hint: `lattice status --all` lists work, `lattice queue` the order of what waits",
     ]
+
+
+def test_the_overview_leads_there_and_fits_a_narrow_terminal() -> None:
+    lines = overview().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "sbatch is submit, squeue status" in overview()
+    assert all(any(line.startswith(f"  {verb} ") for line in lines) for verb in VERBS)
+
+
+def test_a_terminal_that_lacks_a_letter_gets_a_question_mark_and_no_traceback() -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    argv = [sys.executable, "-m", "lattice.cli", "submit", "--help"]
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=60, env=environ)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"[ARGUMENT ?]" in done.stdout
 
 
 @pytest.mark.parametrize(

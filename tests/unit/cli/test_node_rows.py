@@ -34,6 +34,17 @@ def test_where_no_node_has_gpus_the_columns_of_gpus_vanish() -> None:
     assert "GPU" not in node_table([CPU], {}, now=0.0, wide=False, width=0, color=False)[0]
 
 
+def test_a_table_of_nodes_with_long_names_and_reasons_fits_a_narrow_terminal() -> None:
+    name = "x1000c0s0b0n0"
+    status = {"state": "Draining", "since": "2026-09-21T14:13:20Z", "capabilities": {"cpus": 288, "memory": "857Gi", "gpus": 4}}
+    wish = {"reason": "waiting for a new power supply of the chassis", "by": "olga"}
+    one = msgspec.convert({"metadata": {"name": name}, "spec": {"group": "group-17", "drain": wish}, "status": status}, Node)
+    lines = node_table([one], {"group-17": "hpc-batch"}, now=1_790_000_400.0, wide=False, width=80, color=False)
+    assert all(len(line) <= 80 for line in lines)
+    assert all(word in lines[1] for word in (name, "Draining", "waiting for a"))
+    assert "VCLUSTER" not in lines[0]
+
+
 def test_the_details_say_everything_that_can_be_asked_for() -> None:
     shown = dict(line.split(":", 1) for line in node_details(GPU, {}, 0.0))
     assert shown["GPUs"].strip() == "4 GH200, 96Gi each"
