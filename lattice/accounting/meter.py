@@ -43,11 +43,16 @@ class Window:
             self.before_rates += change
             self.before_products += change * moment
             return
-        place = bisect_left(self.moments, moment)
-        if place < len(self.moments) and self.moments[place] == moment:
+        moments = self.moments
+        if not moments or moment > moments[-1]:
+            moments.append(moment)
+            self.changes.append(change)
+            return
+        place = bisect_left(moments, moment)
+        if moments[place] == moment:
             self.changes[place] += change
         else:
-            self.moments.insert(place, moment)
+            moments.insert(place, moment)
             self.changes.insert(place, change)
 
     def hours(self, begin: float, now: float) -> float:
@@ -94,39 +99,49 @@ class Meter:
 
     def __init__(self, *, every_tenant: bool = False) -> None:
         self._every_tenant = every_tenant
-        """Whether the hours of tenants without a budget are kept, too."""
+        """Whether the hours of tenants without a budget are kept, too, and of those that are not known yet."""
         self._budgets: dict[str, Budgets] = {}
         self._windows: dict[Scope, tuple[Window, Window]] = {}
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
         """The budgets of every tenant; whether other hours are to be kept than before, so that all of them have to be counted again."""
-        before = {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
+        before = self._kept()
         self._budgets = dict(budgets)
-        return before != {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
+        return before != self._kept()
 
-    def clear(self) -> None:
-        """Count anew from here on."""
-        self._windows.clear()
+    def _kept(self) -> dict[str, tuple[object, ...]]:
+        """Of which tenants other hours are kept than those of a tenant without a budget, and which."""
+        return {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
 
-    def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int) -> None:
-        """From this time on so many more nodes and GPUs (fewer where negative) are used."""
-        budgets = self._budgets.get(tenant)
-        if budgets is None or (budgets is NO_BUDGETS and not self._every_tenant):
+    def begin(self, now: float) -> float:
+        """The beginning of the longest period that somebody's hours are kept for; now where nobody's are."""
+        periods = [self._budgets[name].period for name in self._kept()]
+        if self._every_tenant:
+            periods.append(NO_BUDGETS.period)
+        return min((period.begin(now) for period in periods), default=now)
+
+    def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int, until: float | None = None) -> None:
+        """From this time on, or up to another one, so many more nodes and GPUs (fewer where negative) are used."""
+        budgets = self._budgets.get(tenant, NO_BUDGETS)
+        if budgets is NO_BUDGETS and not self._every_tenant:
             return
         scopes = budgets.scopes(tenant, user, project)
-        if self._every_tenant and Scope(OF_TENANT, tenant) not in scopes:
+        if self._every_tenant and (not scopes or scopes[0].kind != OF_TENANT):
             scopes.append(Scope(OF_TENANT, tenant))
         for scope in scopes:
-            of_nodes, of_gpus = self._windows.setdefault(scope, (Window(), Window()))
-            of_nodes.add(at, nodes)
-            of_gpus.add(at, gpus)
+            windows = self._windows.get(scope)
+            if windows is None:
+                windows = self._windows[scope] = (Window(), Window())
+            for window, amount in zip(windows, (nodes, gpus), strict=True):
+                if amount:
+                    window.add(at, amount)
+                    if until is not None:
+                        window.add(until, -amount)
 
     def charge(self, charge: Charge, sign: int = 1) -> None:
         """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
         for begin, end, nodes, gpus in spans(charge):
-            self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus)
-            if end is not None:
-                self.count(charge.tenant, charge.user, charge.project, end, -sign * nodes, -sign * gpus)
+            self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus, end)
 
     def balance(self, scope: Scope, now: float) -> Balance:
         """How a budget stands: by the outside source while that is fresh, else by what is counted here."""

@@ -70,6 +70,12 @@ def rows_text(charges: Iterable[Charge], before: str = "") -> str:
 
 def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
     """The attempts of a record's rows, from the character `begin` on (0: all)."""
+    for line in lines_of(text, begin):
+        yield decode_row(line, tenant)
+
+
+def lines_of(text: str, begin: int = 0) -> list[str]:
+    """The rows as they are written, from the character `begin` on (0: all); raises Corrupt where the text is of another format."""
     if not begin:
         opening, newline, _ = text.partition("\n")
         if not newline or opening != str(FORMAT):
@@ -78,8 +84,7 @@ def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
                 reason="UsageRecordBroken",
             )
         begin = len(_OPENING)
-    for line in text[begin:].split("\n")[:-1]:
-        yield decode_row(line, tenant)
+    return text[begin:].split("\n")[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +100,32 @@ class Page:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The rows of a record that were not known before, as text from the character `begin` on; decoded when somebody asks."""
+
+    tenant: str = ""
+    text: str = ""
+    begin: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return self.text.count("\n", self.begin or len(_OPENING))
+
+    def rows(self) -> list[Charge]:
+        """The attempts; raises Corrupt where one cannot be read."""
+        return list(read_rows(self.text, self.tenant, self.begin)) if self.count else []
+
+
+NOTHING_NEW: Final = Fresh()
+
+
 class Records:
     """Every record as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
 
-    An attempt stands in one row: whoever writes sees to it (`settlement`), and `validate` finds where that is broken.
+    An attempt stands in one row: whoever writes sees to it (`settlement`), and `validate` finds where that is broken. Records are
+    never deleted, so that there are millions of rows in time: to read one takes its first two columns only.
     """
 
     def __init__(self) -> None:
@@ -109,24 +136,23 @@ class Records:
         self.version = "0"
         """The newest resourceVersion of a record that was put."""
         self._upto: dict[str, int] = {}
+        """By the 22 characters of a uid."""
 
-    def put(self, record: UsageRecord) -> list[Charge]:
+    def put(self, record: UsageRecord) -> Fresh:
         """A record is there, or has grown: the rows that are new. An older version than the one known changes nothing."""
         page = page_of(record)
         before = self.pages.get(page.name)
         if before is not None and int(page.version) <= int(before.version):
-            return []
+            return NOTHING_NEW
         if int(page.version) > int(self.version):
             self.version = page.version
         known = before.text if before is not None else ""
         self.pages[page.name] = page
         if not page.text.startswith(known):
             self._restart()
-            return []
-        fresh = list(read_rows(page.text, page.tenant, len(known))) if page.text else []
-        for charge in fresh:
-            self._take(charge)
-        return fresh
+            return NOTHING_NEW
+        self._take(page, len(known))
+        return Fresh(page.tenant, page.text, len(known))
 
     def drop(self, name: str) -> None:
         """A record is gone."""
@@ -136,7 +162,7 @@ class Records:
 
     def upto(self, uid: str) -> int:
         """The last attempt of an allocation that the records hold, all before it included; -1: none."""
-        return self._upto.get(uid, NEVER)
+        return self._upto.get(encode_uid(uid), NEVER)
 
     def holds(self, uid: str, attempt: int) -> bool:
         """Whether the records hold this attempt."""
@@ -177,19 +203,27 @@ class Records:
                 if (charge.uid, attempt) in seen:
                     raise Corrupt(f"attempt {attempt} of {charge.uid} stands in the usage records twice", reason="UsageCountedTwice")
                 seen.add((charge.uid, attempt))
-            upto[charge.uid] = max(charge.attempt, upto.get(charge.uid, NEVER))
+            key = encode_uid(charge.uid)
+            upto[key] = max(charge.attempt, upto.get(key, NEVER))
         if upto != self._upto:
             raise Corrupt("the index of the usage records differs from their rows", reason="UsageIndexDiffers")
 
-    def _take(self, charge: Charge) -> None:
-        if charge.attempt > self._upto.get(charge.uid, NEVER):
-            self._upto[charge.uid] = charge.attempt
+    def _take(self, page: Page, begin: int = 0) -> None:
+        """Note which attempts the rows hold, from the character `begin` on."""
+        upto = self._upto
+        for line in lines_of(page.text, begin) if page.text else ():
+            columns = line.split(" ", 2)
+            if len(columns) < 3 or not columns[1].isdigit():
+                decode_row(line, page.tenant)  # raises
+            attempt = int(columns[1])
+            if attempt > upto.get(columns[0], NEVER):
+                upto[columns[0]] = attempt
 
     def _restart(self) -> None:
         self.restarts += 1
         self._upto = {}
-        for charge in self.all_rows():
-            self._take(charge)
+        for page in self.pages.values():
+            self._take(page)
 
 
 def page_of(record: UsageRecord) -> Page:

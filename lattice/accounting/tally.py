@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from lattice.accounting.charges import RUNNING, Charge, charges_of, fallen_out
-from lattice.accounting.records import Records
+from lattice.accounting.records import Page, Records, month_of, read_rows
 from lattice.views.allocation import Allocation
 
 
@@ -53,10 +53,8 @@ class Tally:
         for charges in self._open.values():
             yield from charges
 
-    def count_again(self) -> None:
-        """Tell everything anew to whoever has forgotten all of it."""
-        for row in self._records.all_rows():
-            self._count(row, 1)
+    def tell_open(self) -> None:
+        """Tell anew what no record holds, to whoever counts from now on; of the records' rows `Recount` tells."""
         for charge in self.unsettled():
             self._count(charge, 1)
 
@@ -72,6 +70,52 @@ class Tally:
             self._open[uid] = charges
         else:
             self._open.pop(uid, None)
+
+
+class Recount:
+    """Counts the rows of all records anew, one record a step, so that others run in between; what is written meanwhile comes at the end.
+
+    Months that ended before `since` (seconds since the epoch) are passed over: records are never deleted, and what is asked for has
+    a beginning.
+    """
+
+    def __init__(self, records: Records, since: float, count: Callable[[Charge], None]) -> None:
+        self._records = records
+        self._first = month_of(max(0, int(since)))
+        self._count = count
+        self._restarts = records.restarts
+        self._counted: dict[str, int] = {}
+        """By name of a record: so many characters of its rows."""
+        self._left = sorted(records.pages.values(), key=lambda page: (page.month, page.tenant, page.part), reverse=True)
+
+    @property
+    def stale(self) -> bool:
+        """Whether rows have gone away meanwhile: all of it is to be counted again."""
+        return self._restarts != self._records.restarts
+
+    def step(self) -> bool:
+        """Count one more record; False when none is left but those that were written meanwhile."""
+        while self._left:
+            page = self._left.pop()
+            if page.month >= self._first:
+                self._take(page)
+                return True
+        return False
+
+    def finish(self) -> None:
+        """Count what is left, and what was written meanwhile; from then on whoever hears of rows counts them."""
+        while self.step():
+            pass  # one more
+        for page in self._records.pages.values():
+            if page.month >= self._first:
+                self._take(page)
+
+    def _take(self, page: Page) -> None:
+        known = self._counted.get(page.name, 0)
+        if len(page.text) > known:
+            self._counted[page.name] = len(page.text)
+            for row in read_rows(page.text, page.tenant, known):
+                self._count(row)
 
 
 def _ended(charge: Charge, at: float) -> Charge:

@@ -23,6 +23,8 @@ _SCALE: Final = 40
 """Binary places of the decayed sums."""
 _EARLIEST: Final = 64
 """Half-lives before the first event seen that still count."""
+FORGOTTEN_HALF_LIVES: Final = 14
+"""Half-lives after which use counts for less than a ten-thousandth of itself: what ended before is not counted any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,18 @@ class Shares:
     def charge(self, charge: Charge, sign: int) -> None:
         """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
         for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
+            self._add(charge.tenant, charge.user, charge.project, begin, end, sign * nodes, sign * gpus)
+            if end is not None:
+                continue
             key = f"{charge.uid}/{charge.attempt}/{place}"
-            run = Run(key, charge.tenant, charge.user, nodes, gpus, begin, end, charge.project)
-            self._count(run, sign)
-            if end is None and sign > 0:
-                self._runs[key] = run
-            elif end is None:
+            if sign > 0:
+                self._runs[key] = Run(key, charge.tenant, charge.user, nodes, gpus, begin, end, charge.project)
+            else:
                 self._runs.pop(key, None)
+
+    def begin(self, now: float) -> float:
+        """The beginning of what still counts: of the longest period of a budget, and of `FORGOTTEN_HALF_LIVES`."""
+        return min(self.meter.begin(now), now - FORGOTTEN_HALF_LIVES * self._half_life)
 
     def see(self, run: Run) -> None:
         """A run has started or ended, or is told again: what is known already changes nothing."""
@@ -129,7 +136,7 @@ class Shares:
             return
         nodes, moment = run.nodes, max(at, run.start)
         weight = nodes * self._weight(moment)
-        for decayed in self._decayed(run):
+        for decayed in self._decayed(run.tenant, run.user):
             decayed.total += weight
             decayed.rate -= nodes
         self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
@@ -196,22 +203,27 @@ class Shares:
     # Sums
 
     def _count(self, run: Run, sign: int) -> None:
-        end = run.end if run.end is None or run.end >= run.start else run.start
-        weight = self._weight(run.start)
-        added = -weight if end is None else self._weight(end) - weight
-        for decayed in self._decayed(run):
-            decayed.total += sign * run.nodes * added
-            decayed.rate += sign * run.nodes if end is None else 0
-        self.meter.count(run.tenant, run.user, run.project, run.start, sign * run.nodes, sign * run.gpus)
-        if end is not None:
-            self.meter.count(run.tenant, run.user, run.project, end, -sign * run.nodes, -sign * run.gpus)
+        self._add(run.tenant, run.user, run.project, run.start, run.end, sign * run.nodes, sign * run.gpus)
 
-    def _decayed(self, run: Run) -> tuple[_Decayed, _Decayed, _Decayed]:
-        tenant, user = self._tenants.get(run.tenant), self._users.get((run.tenant, run.user))
+    def _add(self, tenant: str, user: str, project: str, start: float, end: float | None, nodes: int, gpus: int) -> None:
+        """Nodes and GPUs from one time to another, or from it on (None); fewer where negative."""
+        weight = self._weight(start)
+        if end is None:
+            rate, total = nodes, -nodes * weight
+        else:
+            end = max(end, start)
+            rate, total = 0, nodes * (self._weight(end) - weight)
+        for decayed in self._decayed(tenant, user):
+            decayed.total += total
+            decayed.rate += rate
+        self.meter.count(tenant, user, project, start, nodes, gpus, end)
+
+    def _decayed(self, of: str, by: str) -> tuple[_Decayed, _Decayed, _Decayed]:
+        tenant, user = self._tenants.get(of), self._users.get((of, by))
         if tenant is None:
-            tenant = self._tenants[run.tenant] = _Decayed()
+            tenant = self._tenants[of] = _Decayed()
         if user is None:
-            user = self._users[run.tenant, run.user] = _Decayed()
+            user = self._users[of, by] = _Decayed()
         return self._all, tenant, user
 
     def _weight(self, at: float) -> int:

@@ -112,10 +112,13 @@ class Operator:
                 group.create_task(queue.run())
             group.create_task(self.settlement.run())
             await self.settlement.informer.synced.wait()
-            self.hours.start(self.allocations.objects.values())
-            group.create_task(self.hours.run())
+            group.create_task(self._count_hours())
             group.create_task(self.retention.run())
             group.create_task(self._kinds.run(self.named))
+
+    async def _count_hours(self) -> None:
+        await self.hours.start(self.allocations.objects)
+        await self.hours.run()
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
         self.usage.on_allocation(change)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from lattice.accounting.budgets import OF_TENANT, Allowance, Scope, budgets_of
-from lattice.accounting.charges import Charge
+from lattice.accounting.budgets import OF_TENANT, Allowance, Budgets, Scope, budgets_of
 from lattice.accounting.meter import Meter
 from lattice.accounting.notices import Notice, judge, key_of, shown, usage_of
-from lattice.accounting.records import Records
-from lattice.accounting.tally import Tally
+from lattice.accounting.records import Fresh, Records
+from lattice.accounting.tally import Recount, Tally
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -43,23 +42,24 @@ class Hours:
         measured: OperatorMetrics,
     ) -> None:  # fmt: skip
         self.meter = Meter(every_tenant=True)
-        self._tally = Tally(records, self.meter.charge)
+        self._tally = Tally(records, lambda charge, sign: self.meter.charge(charge, sign))
         self._cluster = cluster
         self._clock = clock
         self._records = records
         self._restarts = records.restarts
+        self._agreed_meanwhile = False
+        """Whether other budgets were agreed while hours were counted: then they are counted once more."""
         self._known = known
         self._announcer = announcer
         self._measured = measured
         self._started = False
         self._written: dict[str, float] = {}
 
-    def start(self, allocations: Iterable[Allocation]) -> None:
-        """Everything has been read: count it."""
+    async def start(self, allocations: Mapping[str, Allocation]) -> None:
+        """Everything has been read: count it, letting others run meanwhile; then hear of each change."""
+        await self._count_again()
         self._started = True
-        self._agree()
-        self._count_again()
-        for allocation in allocations:
+        for allocation in allocations.values():
             self._tally.see(allocation)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
@@ -71,10 +71,10 @@ class Hours:
         elif change.old is not None:
             self._tally.forget(change.old.metadata.uid, self._clock.now())
 
-    def settled(self, rows: Iterable[Charge]) -> None:
+    def settled(self, fresh: Fresh) -> None:
         """Records hold these attempts now."""
         if self._started:
-            self._tally.settle(rows)
+            self._tally.settle(fresh.rows())
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -84,8 +84,8 @@ class Hours:
 
     async def look(self) -> None:
         """Mirror what is due, and tell what was crossed."""
-        if self._agree() or self._restarts != self._records.restarts:
-            self._count_again()
+        if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
+            await self._count_again()
         for name, tenant in list(self._known().items()):
             try:
                 await self._mirror(name, tenant)
@@ -136,10 +136,20 @@ class Hours:
         )
         event(log, "BudgetMarkCrossed", tenant=metadata.name, budget=notice.key, mark=notice.mark)
 
-    def _agree(self) -> bool:
-        return self.meter.agree({name: budgets_of(tenant) for name, tenant in self._known().items()})
+    def _budgets(self) -> dict[str, Budgets]:
+        return {name: budgets_of(tenant) for name, tenant in self._known().items()}
 
-    def _count_again(self) -> None:
-        self._restarts = self._records.restarts
-        self.meter.clear()
-        self._tally.count_again()
+    async def _count_again(self) -> None:
+        """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        while True:
+            restarts, meter = self._records.restarts, Meter(every_tenant=True)
+            meter.agree(self._budgets())
+            recount = Recount(self._records, meter.begin(self._clock.now()), meter.charge)
+            while recount.step():
+                await self._clock.sleep(0)
+            if not recount.stale:
+                break
+        recount.finish()
+        self._agreed_meanwhile = meter.agree(self._budgets())
+        self.meter, self._restarts = meter, restarts
+        self._tally.tell_open()

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from lattice.accounting.charges import Charge
-from lattice.accounting.records import Records
+from lattice.accounting.records import Fresh, Records
 from lattice.accounting.settlement import Append, Open, is_settled, next_write, unsettled
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -38,7 +38,7 @@ class Settlement:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics,
-        on_rows: Callable[[list[Charge]], None] = lambda _rows: None,
+        on_rows: Callable[[Fresh], None] = lambda _rows: None,
     ) -> None:  # fmt: skip
         self.records = Records()
         self.informer: Informer[UsageRecord] = Informer(
@@ -107,7 +107,7 @@ class Settlement:
                 charges = [charge for charge in charges if not self.records.holds(charge.uid, charge.attempt)]
             for key in keys:
                 allocation = self._allocations.get(key)
-                if allocation is None or not unsettled(allocation, self.records):
+                if allocation is None or allocation.spec.tenant != tenant or not unsettled(allocation, self.records):
                     waiting.pop(key, None)
         if not waiting:
             self._waiting.pop(tenant, None)
@@ -142,10 +142,10 @@ class Settlement:
             self._take(record)
 
     def _take(self, record: UsageRecord) -> None:
-        rows = self.records.put(record)
-        self._measured.settled.inc(len(rows))
-        if rows:
-            self._on_rows(rows)
+        fresh = self.records.put(record)
+        if fresh.count:
+            self._measured.settled.inc(fresh.count)
+            self._on_rows(fresh)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         if change.new is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from lattice.accounting.charges import Charge
 from lattice.accounting.records import Records
-from lattice.accounting.tally import Tally
+from lattice.accounting.tally import Recount, Tally
 from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
 from lattice.ledger.format import Key, Row
@@ -52,6 +55,10 @@ class Gatherer:
         self._releasing: dict[Key, float] = {}
         self.tally = Tally(records, lambda charge, sign: self.scoring.shares.charge(charge, sign))
         """Usage: what records hold, and what no record holds yet."""
+        self._records = records
+        self._restarts = records.restarts
+        self._recount = asyncio.Event()
+        """Other hours are to be kept than those that are, or records went away."""
         self._budgets_at = float("-inf")
         self._holders_changed = True
         scene.accounts = stored.accounts
@@ -59,12 +66,11 @@ class Gatherer:
     # -- what others tell ---------------------------------------------------------------------------
 
     def started(self) -> None:
-        """Everything has been read once."""
+        """Everything has been read once, and what records hold is counted (`count`)."""
         self.contracts_changed()
         self.policies_changed()
         for row in self._stored.rows.values():
             self._put(row)
-        self.tally.count_again()
         for allocation in self._allocations.values():
             self.tally.see(allocation)
 
@@ -95,9 +101,15 @@ class Gatherer:
     def contracts_changed(self) -> None:
         """Tenants changed."""
         if self.scoring.shares.agree(self._terms()):
-            self.count_again()
+            self._recount.set()
         self._budgets_at = float("-inf")
         self._woken()
+
+    def recorded(self, rows: Iterable[Charge]) -> None:
+        """Records have grown by these rows, or lost some."""
+        if self._restarts != self._records.restarts:
+            self._recount.set()
+        self.tally.settle(rows)
 
     def policies_changed(self) -> None:
         """VClusters or the configuration changed: in force from the next cycle on."""
@@ -108,10 +120,8 @@ class Gatherer:
         self.scene.power = PowerBudget(options.power_budget_kilowatts * 1000 or None)
         self.scoring.policies = self.scene.policies
         self.scoring.reference_wait = seconds(options.reference_wait, 3600.0)
-        half_life = seconds(options.fair_share_half_life, HALF_LIFE)
-        if half_life != self._half_life:
-            self._half_life = half_life
-            self.count_again()
+        if self._half_life_now() != self._half_life:
+            self._recount.set()
         self._woken()
 
     # -- before a cycle -----------------------------------------------------------------------------
@@ -170,11 +180,36 @@ class Gatherer:
 
     # -- shares -------------------------------------------------------------------------------------
 
-    def count_again(self) -> None:
-        """Another half-life, other budgets, or records that were restored: everything is counted anew."""
-        self.scoring.shares = Shares(self._half_life)
-        self.scoring.shares.agree(self._terms())
-        self.tally.count_again()
+    async def run(self) -> None:
+        """Count everything anew whenever that is due, until cancelled."""
+        while True:
+            await self._recount.wait()
+            await self.count()
+            self._budgets_at = float("-inf")
+            self._woken()
+
+    async def count(self) -> None:
+        """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        while True:
+            self._recount.clear()
+            restarts, half_life = self._records.restarts, self._half_life_now()
+            shares = Shares(half_life)
+            shares.agree(self._terms())
+            recount = Recount(self._records, shares.begin(self._clock.now()), partial(shares.charge, sign=1))
+            while recount.step():
+                await self._clock.sleep(0)
+            if not recount.stale:
+                break
+        recount.finish()
+        if shares.agree(self._terms()):
+            self._recount.set()  # once more, by what was agreed meanwhile
+        self.scoring.shares, self._half_life, self._restarts = shares, half_life, restarts
+        self.tally.tell_open()
+
+    def _half_life_now(self) -> float:
+        config = self._config()
+        options = config.spec.scheduling if config is not None else SchedulingOptions()
+        return seconds(options.fair_share_half_life, HALF_LIFE)
 
     def _terms(self) -> dict[str, Terms]:
         return {name: terms_of(tenant) for name, tenant in self._tenants.items()}

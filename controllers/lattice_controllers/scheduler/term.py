@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lattice.accounting.answers import Unsettled
-from lattice.accounting.records import Records
+from lattice.accounting.records import NOTHING_NEW, Records
 from lattice.accounting.settlement import is_settled
 from lattice.daemon import process
 from lattice.daemon.announcements import Announcer
@@ -109,11 +109,12 @@ class Term:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
                     group.create_task(work())
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
+                await self.gatherer.count()
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
                     self.recorder.run, self.bounds.run, self._hear, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.verify,
-                    self.quotas.run, self.quota_status.run, self.revocations.run,
+                    self.quotas.run, self.quota_status.run, self.revocations.run, self.gatherer.run,
                 ):  # fmt: skip
                     group.create_task(later())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
@@ -198,7 +199,7 @@ class Term:
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
             bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
             limits=lambda: preemption_limits(self._config()),
-            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since,
+            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since, remarks=self.quotas.remarks,
             unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(
@@ -299,15 +300,13 @@ class Term:
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         """A usage record has grown: what it holds counts from there, and allocations that waited for it may go."""
-        restarts = self.records.restarts
-        rows = self.records.put(change.new) if change.new is not None else []
+        fresh = self.records.put(change.new) if change.new is not None else NOTHING_NEW
         if change.new is None:
             self.records.drop(change.key)
         if not self.working:
             return  # everything is counted once everything is read
-        if self.records.restarts != restarts:
-            self.gatherer.count_again()
-        self.gatherer.tally.settle(rows)
+        rows = fresh.rows()
+        self.gatherer.recorded(rows)
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from lattice.accounting.budgets import OF_TENANT, Allowance, Budgets, Period, Scope
 from lattice.accounting.charges import Charge
 from lattice.accounting.meter import Meter, Window
-from lattice.accounting.records import Records
-from lattice.accounting.tally import Tally
-from tests.unit.accounting.lives import live
+from lattice.accounting.records import Records, month_of
+from lattice.accounting.tally import Recount, Tally
+from tests.unit.accounting.lives import Life, live
 from tests.unit.accounting.test_records import START, Server, read, settle
 
 LATER = START + 400 * 86400
@@ -47,7 +48,7 @@ def test_hours_equal_an_independent_sum_whoever_tells_first(seed: int) -> None:
                 settle(server, read(server, Records()), [life], life.tenant, largest=2000)
             case 2:
                 for record in server.objects.values():
-                    tally.settle(records.put(record))
+                    tally.settle(records.put(record).rows())
             case 3 if not any(True for charge in tally.unsettled() if charge.uid == life.view.metadata.uid) and life.number not in gone:
                 tally.see(life.view)
                 tally.forget(life.view.metadata.uid, LATER)
@@ -59,10 +60,40 @@ def test_hours_equal_an_independent_sum_whoever_tells_first(seed: int) -> None:
     assert total.gpu_seconds == sum(life.gpu_seconds for life in lives)
     fresh = Sum()
     again = Tally(records, fresh)
-    again.count_again()
+    recount = Recount(records, 0.0, partial(fresh, sign=1))
+    while recount.step():
+        pass  # one more
+    recount.finish()
     for life in lives:
         again.see(life.view)
     assert (fresh.node_seconds, fresh.gpu_seconds) == (total.node_seconds, total.gpu_seconds)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32))
+def test_a_recount_counts_each_row_once_also_those_that_are_written_meanwhile(seed: int) -> None:
+    roll, server, records, total = Random(seed), Server(), Records(), Sum()
+    lives = [live(number, roll, START + roll.randint(0, 90) * 86400) for number in range(1, 16)]
+    before, since = roll.randint(0, 15), START + roll.randint(0, 90) * 86400
+    settle_all(server, lives[:before])
+    read(server, records)
+    recount = Recount(records, since, partial(total, sign=1))
+    while recount.step():
+        if roll.random() < 0.3:
+            settle_all(server, roll.sample(lives, 3))
+            read(server, records)
+    settle_all(server, lives)
+    read(server, records)
+    recount.finish()
+    assert not recount.stale
+    counted = [row for row in records.all_rows() if month_of(row.ended) >= month_of(since)]
+    assert total.node_seconds == sum(row.node_seconds for row in counted)
+    assert all(row.ended <= since for row in records.all_rows() if month_of(row.ended) < month_of(since))
+
+
+def settle_all(server: Server, lives: list[Life]) -> None:
+    for tenant in ("physics", "ml-team"):
+        settle(server, read(server, Records()), lives, tenant, largest=1500)
 
 
 @settings(deadline=None, max_examples=60)

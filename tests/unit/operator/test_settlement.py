@@ -141,16 +141,56 @@ async def test_what_is_being_deleted_is_settled_within_two_seconds_other_work_wa
     assert bool(site.cluster.writes(USAGE_RECORDS)) is deleted
 
 
-async def test_a_budget_is_mirrored_and_each_mark_told_once_also_after_a_restart() -> None:
-    world = World()
-    ended = int(world.clock.now()) - 3600
+async def record(world: World, ended: int) -> None:
+    """A record of nine hours of one node with four GPUs that ended then."""
     charge = Charge(
         "00000000-0000-4000-8000-000000000001", 1, 1, 1, "physics", "physics", "past", "", "bob", "lhc", "hpc", 1, 4, ended - 9 * 3600,
         ended - 9 * 3600, ended - 9 * 3600, ended, "Completed", "Completed", 0, 9 * 3600, 36 * 3600, 5,
     )  # fmt: skip
     month = month_of(ended)
-    record = {"tenant": "physics", "month": month, "part": 0, "rows": rows_text([charge])}
-    await world.cluster.create(USAGE_RECORDS, {"metadata": {"name": f"physics-{month}"}, "spec": record})
+    spec = {"tenant": "physics", "month": month, "part": 0, "rows": rows_text([charge])}
+    await world.cluster.create(USAGE_RECORDS, {"metadata": {"name": f"physics-{month}"}, "spec": spec})
+
+
+async def test_a_name_that_is_used_again_by_another_tenant_holds_nothing_up() -> None:
+    site = Site(6)
+    first, second = (Life(number, tenant, "alice", "", site.roll) for number, tenant in ((1, "physics"), (2, "ml-team")))
+    for life in (first, second):
+        life.attempt(START, START + 3600, again=False)
+        life.obj["metadata"] |= {"name": "job", "namespace": "shared", "finalizers": []}
+    informer: Informer[Allocation] = Informer(
+        site.cluster, ALLOCATIONS, type=Allocation, clock=site.clock, on_change=lambda change: settlement.on_allocation(change)
+    )
+    settlement = Settlement(site.cluster, site.clock, informer.objects, OperatorMetrics())
+    tasks = [asyncio.ensure_future(work()) for work in (informer.run, settlement.informer.run, settlement.run)]
+    for life in (first, second):
+        body: dict[str, Any] = {"metadata": {"name": "job", "uid": life.obj["metadata"]["uid"]}, "spec": life.obj["spec"]}
+        await site.cluster.create(ALLOCATIONS, body, "shared")
+        await site.cluster.patch(ALLOCATIONS, "job", {"status": life.obj["status"]}, "shared", subresource="status")
+        await site.clock.run_for(2.0)
+        if life is first:
+            await site.cluster.delete(ALLOCATIONS, "job", "shared")
+    await site.clock.run_for(8.0)
+    assert settlement.backlog == 0
+    assert [page.tenant for page in site.records().pages.values()] == ["ml-team"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_hours_of_a_tenant_without_a_budget_are_mirrored_also_after_a_restart() -> None:
+    world = World()
+    await record(world, int(world.clock.now()) - 3600)
+    await world.add(TENANTS, "physics", {})
+    for _ in range(2):
+        async with world.running():
+            await world.clock.run_for(40)
+        assert world.status(TENANTS, "physics")["usage"]["nodeHours"] == "9"
+
+
+async def test_a_budget_is_mirrored_and_each_mark_told_once_also_after_a_restart() -> None:
+    world = World()
+    await record(world, int(world.clock.now()) - 3600)
     await world.add(TENANTS, "physics", {"budget": {"nodeHours": 10, "projects": [{"name": "lhc", "gpuHours": 36}]}})
     for _ in range(2):
         async with world.running():
