@@ -36,8 +36,9 @@ _COLORS: Final = {"█": "32", "▒": "33", "!": "31", "·": "2"}
 
 def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[str]:
     """Every tree with its table, then what may be started; `width` 0 is unlimited."""
+    told = [f"Left out: {one.object}: {one.message} [{one.reason}]" for one in found.left_out]
     if not found.trees:
-        return [found.message]
+        return [found.message, *told]
     lines: list[str] = []
     for tree in found.trees:
         if lines:
@@ -45,7 +46,9 @@ def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[st
         if len(found.trees) > 1 or tree.name:
             lines.append(f"Tree {tree.name or 'of all other nodes'}")
         lines += _table(tree, found.at, width=0 if wide else width, wide=wide, color=color)
-    told = [sentence for tree in found.trees for group in tree.groups for sentence in startable_lines(group)]
+    groups = [group for tree in found.trees for group in tree.groups]
+    told += [f"{group.name}: {group.message} [{group.reason}]" for group in groups if group.message]
+    told += [sentence for group in groups for sentence in startable_lines(group)]
     return [*lines, "", *told] if told else lines
 
 
@@ -114,7 +117,8 @@ def _bar(share: Share, divisible: int, cells: int) -> str:
 
 
 def _note(group: QuotaGroup, at: str) -> str:
-    return f"over for {age(group.over_since, parse_time(at))}" if group.over_since else ""
+    over = f"over for {age(group.over_since, parse_time(at))}" if group.over_since else ""
+    return ", ".join(part for part in (over, group.reason) if part)
 
 
 def _colored(line: str) -> str:

@@ -216,15 +216,24 @@ def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _resources(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """R10: parent and child manage the same resources; and resources that no node has are said."""
+    """R10: parent and child manage the same resources; those of a tree that stands change from the top, one group at a time."""
+    if before is None or before.parent != group.parent:
+        yield from _same_resources(group, around)
+    elif before.max.keys() != group.max.keys():
+        yield from _changed_resources(group, before, around)
+    else:
+        return
+    if around.capacity is None:
+        return
+    for key in sorted(group.max.keys() - around.capacity.keys()):
+        known = ", ".join(sorted(around.capacity)) or ", ".join(KNOWN)
+        yield Odd(f"no node has {key}: the group gets nothing of it (nodes have {known})")
+
+
+def _same_resources(group: Declared, around: Around) -> Iterator[Wrong]:
+    """A group comes to its place with the resources of those around it."""
     parent = around.others.get(group.parent)
-    for above, below, other in [(parent, group, parent), *((group, child, child) for child in around.children(group.name))]:
-        if (
-            above is None
-            or other is None
-            or (before is not None and before.max.keys() == group.max.keys() and before.parent == group.parent)
-        ):
-            continue
+    for above, below in [*([] if parent is None else [(parent, group)]), *((group, child) for child in around.children(group.name))]:
         for key in sorted(above.max.keys() ^ below.max.keys()):
             has, lacks = (above, below) if key in above.max else (below, above)
             sentence = (
@@ -234,21 +243,30 @@ def _resources(group: Declared, before: Declared | None, around: Around) -> Iter
         for key in sorted(key for key, amount in below.min.items() if amount and key not in above.min):
             sentence = f'min of "{below.name}" has {key}, and min of its parent "{above.name}" has not'
             yield Wrong("ResourcesDiffer", sentence, f"spec.min.{key}", f'add {key} to min of "{above.name}" first')
-    if around.capacity is None or (before is not None and before.max.keys() == group.max.keys()):
-        return
-    for key in sorted(group.max.keys() - around.capacity.keys()):
-        known = ", ".join(sorted(around.capacity)) or ", ".join(KNOWN)
-        yield Odd(f"no node has {key}: the group gets nothing of it (nodes have {known})")
 
 
-def _keeps_keys(group: Declared, before: Declared | None) -> bool:
-    """Whether a change leaves the resources and the place of a group as they are."""
-    return (
-        before is not None
-        and before.max.keys() == group.max.keys()
-        and before.min.keys() == group.min.keys()
-        and before.parent == group.parent
-    )
+def _changed_resources(group: Declared, before: Declared, around: Around) -> Iterator[Wrong | Odd]:
+    """A resource comes to a tree from the top and leaves it from the bottom: no group has one that those above it lack."""
+    parent, children = around.others.get(group.parent), around.children(group.name)
+    for key in sorted(group.max.keys() - before.max.keys()):
+        if parent is not None and key not in parent.max:
+            sentence = f'max of "{group.name}" would have {key}, and max of its parent "{parent.name}" has not'
+            yield Wrong("ResourcesDiffer", sentence, "spec.max", f'add {key} to "{parent.name}" first')
+        lacking = sorted(child.name for child in children if key not in child.max)
+        if lacking:
+            yield Odd(f'{key} is bounded at "{group.name}" alone until the groups below it have it in their max: {_first(lacking)}')
+    for key in sorted(before.max.keys() - group.max.keys()):
+        having = sorted(child.name for child in children if key in child.max)
+        if having:
+            sentence = f'max of "{group.name}" would have no {key}, and {len(having)} groups below it have: {_first(having)}'
+            yield Wrong("ResourcesDiffer", sentence, "spec.max", f"take {key} out of these first")
+        if parent is not None and key in parent.max:
+            yield Odd(f'{key} is bounded at "{parent.name}" alone, not at "{group.name}", until it is taken out there, too')
+
+
+def _first(names: list[str]) -> str:
+    """The first five of some names."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from lattice.errors import Rejected
+from lattice.quota.breaches import Breach, breaches, unmanaged_below
 from lattice.quota.declared import (
     PROFILE,
     Bindings,
@@ -51,11 +52,19 @@ class Layout:
     """By such a tree: the part of its nodes' capacity that it divides (numerator, denominator), and the resources (None: all)."""
     faults: Mapping[Origin, tuple[str, str]] = field(default_factory=dict)
     """Why an object takes no part: a reason and a sentence."""
+    breaches: Mapping[str, Breach] = field(default_factory=dict)
+    """What a group that takes part breaks of the rules, by its name."""
 
 
 def origin_of(source: Source) -> Origin:
     """The object that declared a group."""
     return source.group, source.namespace, source.name
+
+
+def text_of(origin: Origin) -> str:
+    """An object as people name it: `ElasticQuota physics (lattice.dev)`."""
+    group, namespace, name = origin
+    return Source(group, name, namespace).text
 
 
 def layout(
@@ -77,8 +86,9 @@ def layout(
 
 def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Origin, tuple[str, str]]) -> Layout:
     members: dict[str, list[Group]] = {DEFAULT_TREE: [default_group(config)]}
+    unmanaged = unmanaged_below(gathered.groups)
     for name, declared in gathered.groups.items():
-        members.setdefault(gathered.tree_of(name), []).append(declared.group())
+        members.setdefault(gathered.tree_of(name), []).append(replace(declared.group(), keeps_unmanaged=name in unmanaged))
     roots = [gathered.groups[name] for name in members if name]
     roots.sort(key=lambda each: (each.source.created, each.name))
     rules = {DEFAULT_TREE: rules_of(config, None)} | {root.name: rules_of(config, root.tree) for root in roots}
@@ -91,6 +101,7 @@ def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Orig
         selections=tuple((name, tree.nodes) for name, tree in settings.items()),
         shares={name: (tree.ratio.numerator, tree.ratio.denominator, tree.resources) for name, tree in settings.items()},
         faults=faults,
+        breaches=breaches(gathered.groups),
     )
 
 

@@ -77,6 +77,10 @@ class QuotaGroup(Part, frozen=True):
     """Others may use the idle part of its guarantee."""
     over_since: str | None = None
     """Since when it uses more than its runtime."""
+    reason: str = ""
+    """What is wrong with the group, in a word; empty: nothing."""
+    message: str = ""
+    """The same as a sentence, for those who may know every group."""
     shares: list[Share] = field(default_factory=list)
     startable: list[Startable] = field(default_factory=list)
     """Of the reader's own leaves."""
@@ -103,6 +107,15 @@ class QuotaTreeShown(Part, frozen=True):
     """Groups that are shown in sums only."""
 
 
+class LeftOut(Part, frozen=True):
+    """An object that declares a group and takes no part."""
+
+    object: str
+    """Kind, name and API group."""
+    reason: str
+    message: str
+
+
 class Quotas(Part, frozen=True):
     """The answer to `quota tree`."""
 
@@ -111,6 +124,8 @@ class Quotas(Part, frozen=True):
     trees: list[QuotaTreeShown]
     message: str = ""
     """Why no tree is shown."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """For those who may know every group."""
 
 
 class Limit(Part, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.quota.declared import DEFAULT
@@ -13,6 +14,7 @@ from lattice.scheduling.quota_answers import (
     QUOTA_SCHEMA,
     YOURS,
     Belonging,
+    LeftOut,
     QuotaGroup,
     Quotas,
     QuotaTreeShown,
@@ -27,26 +29,44 @@ from lattice.scheduling.work import Candidate, Holder
 A_SLICE: Final = 100
 """Groups that are looked at in one slice: about 3 ms."""
 NO_TREE: Final = "no quota tree divides this cluster: no ElasticQuota is declared"
+NONE_IN_FORCE: Final = "no quota tree divides this cluster: every object that declares a group is left out"
 
 
-def quotas(forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None) -> Quotas:
+@dataclass(frozen=True)
+class Remarks:
+    """What is wrong with the objects that declare groups."""
+
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of groups that take part, by name: a reason and a sentence."""
+    left_out: Sequence[LeftOut] = ()
+
+
+NO_REMARKS: Final = Remarks()
+
+
+def quotas(
+    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
+    remarks: Remarks = NO_REMARKS,
+) -> Quotas:  # fmt: skip
     """All of `slices` at once."""
-    *_, answer = slices(forest, mine, reader, at, over_since)
+    *_, answer = slices(forest, mine, reader, at, over_since, remarks)
     assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
     return answer
 
 
 def slices(
-    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None
-) -> Iterator[Quotas | None]:
+    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
+    remarks: Remarks = NO_REMARKS,
+) -> Iterator[Quotas | None]:  # fmt: skip
     """Every tree that concerns the reader, whose leaves are `mine`, as the last value; None before that, wherever a slice ends.
 
-    `over_since` says since when a group uses too much. Between two slices the forest may change: each group is as it was when it was
-    looked at. Asks what could start, which changes the demand of the reader's leaves and puts it back within the slice.
+    `over_since` says since when a group uses too much, `remarks` what is wrong. Between two slices the forest may change:
+    each group is as it was when it was looked at. Asks what could start, which changes the demand of the reader's leaves
+    and puts it back within the slice.
     """
     trees = []
     for tree in forest.trees():
-        view = _View(forest, tree, frozenset(mine), reader, over_since or {})
+        view = _View(forest, tree, frozenset(mine), reader, over_since or {}, remarks.groups)
         if not view.concerns():
             continue
         groups: list[QuotaGroup] = []
@@ -59,7 +79,8 @@ def slices(
             groups += _default(forest, yours=DEFAULT in mine)
         hidden = sum(group.count for group in groups if not group.name)
         trees.append(QuotaTreeShown(tree, view.totals(), groups, hidden))
-    yield Quotas(QUOTA_SCHEMA, at, trees, "" if trees else NO_TREE)
+    none = NONE_IN_FORCE if remarks.left_out else NO_TREE
+    yield Quotas(QUOTA_SCHEMA, at, trees, "" if trees else none, list(remarks.left_out) if sees_all(reader) else [])
 
 
 def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
@@ -100,8 +121,11 @@ def _room(key: str, levels: Sequence[Standing], leaf: Standing) -> Startable:
 class _View:
     """One tree, looked at group by group."""
 
-    def __init__(self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str]) -> None:
-        self._forest, self._tree, self._mine, self._over_since = forest, tree, mine, over_since
+    def __init__(
+        self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str],
+        wrong: Mapping[str, tuple[str, str]],
+    ) -> None:  # fmt: skip
+        self._forest, self._tree, self._mine, self._over_since, self._wrong = forest, tree, mine, over_since, wrong
         self._everything = sees_all(reader)
         self._above = frozenset(name for leaf in mine for name in forest.path(leaf)[1:])
         self._divisible = forest.total(tree)
@@ -148,6 +172,7 @@ class _View:
 
     def _named(self, one: Standing) -> QuotaGroup:
         whose: Belonging = YOURS if one.name in self._mine else ABOVE_YOURS if one.name in self._above else OTHERS
+        reason, message = self._wrong.get(one.name, ("", ""))
         return QuotaGroup(
             whose=whose,
             depth=one.depth,
@@ -156,6 +181,8 @@ class _View:
             leaf=not one.is_parent,
             lends=one.lends,
             over_since=self._over_since.get(one.name),
+            reason=reason,
+            message=message if self._everything else "",
             shares=[_share(one, key) for key in one.max],
             startable=startable(self._forest, one.name) if whose == YOURS else [],
         )

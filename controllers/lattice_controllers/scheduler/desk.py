@@ -26,7 +26,7 @@ from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.preemption import PreemptionLimits
 from lattice.scheduling.prospect import may_ever
 from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
-from lattice.scheduling.quota_view import own_leaves, quotas, slices
+from lattice.scheduling.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.record import glance
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
@@ -53,6 +53,7 @@ class LoopDesk:
         number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
         bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
         bindings: Callable[[], Bindings] = lambda: NO_BINDINGS, over_since: Callable[[], Mapping[str, str]] = dict,
+        remarks: Callable[[], Remarks] = Remarks,
         unsettled: Callable[[], Unsettled] = lambda: Unsettled("0", []),
     ) -> None:  # fmt: skip
         self._clock = clock
@@ -67,6 +68,7 @@ class LoopDesk:
         self._limits = limits
         self._bindings = bindings
         self._over_since = over_since
+        self._remarks = remarks
         self._unsettled = unsettled
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
         """One question to the planner, and one to a queue, at a time: every thread more takes its part of the loop's time."""
@@ -105,9 +107,9 @@ class LoopDesk:
         situation = self._situation()
         elastic = situation.scene.elastic
         if elastic is None:
-            return quotas(Forest(), frozenset(), reader, format_time(situation.now))
+            return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._remarks())
         mine = own_leaves(situation, reader) | self._leaves_for(reader)
-        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._over_since()):
+        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._over_since(), self._remarks()):
             if answer is not None:
                 return answer
             await asyncio.sleep(0)

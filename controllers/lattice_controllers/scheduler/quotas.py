@@ -15,10 +15,12 @@ from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
 from lattice.quota.declared import NAME_LABEL, Bindings
 from lattice.quota.forest import DEFAULT_TREE, Forest
-from lattice.quota.layout import Layout, Origin, capacities, layout, origin_of
+from lattice.quota.layout import Layout, Origin, capacities, layout, origin_of, text_of
 from lattice.quota.publication import PUBLISHED
 from lattice.quota.selection import Shares, share_out, traits_of
 from lattice.scheduling.counted import CountedNodes
+from lattice.scheduling.quota_answers import LeftOut
+from lattice.scheduling.quota_view import Remarks
 from lattice.scheduling.scene import Scene
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Node
 from lattice.views.allocation import Allocation
@@ -235,13 +237,24 @@ class Quotas:
             self.ours.objects[written.metadata.name] = written
 
     def faults(self) -> Iterator[tuple[Origin, tuple[str, str]]]:
-        """What is wrong with objects that declare groups: those that take no part, and roots of trees whose nodes are not theirs."""
+        """What is wrong with objects that declare groups, what weighs more last: breaches of rules, no part, nodes that are not theirs."""
+        for name, breach in self.layout.breaches.items():
+            yield self._origin(name), breach
         yield from self.layout.faults.items()
         for name in self.shares.empty:
             yield self._origin(name), ("NodesMissing", "its tree selects no node: it divides nothing until one fits spec.tree.nodes")
         for name, lost in self.shares.contested.items():
             others = ", ".join(f'{count} by "{other}"' for other, count in sorted(lost.items()))
             yield self._origin(name), ("NodesShared", f"nodes that its tree selects are divided by trees declared earlier: {others}")
+
+    def remarks(self) -> Remarks:
+        """The same for those who look at the trees: by group, and the objects that take no part."""
+        faults, left_out = dict(self.faults()), self.layout.faults
+        named = {name: faults[origin] for name in self.layout.groups if (origin := self._origin(name)) in faults}
+        lost = tuple(
+            LeftOut(object=text_of(origin), reason=reason, message=message) for origin, (reason, message) in sorted(left_out.items())
+        )
+        return Remarks(named, lost)
 
     def _origin(self, name: str) -> Origin:
         declared = self.layout.groups.get(name)

@@ -199,7 +199,7 @@ class Term:
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
             bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
             limits=lambda: preemption_limits(self._config()),
-            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since,
+            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since, remarks=self.quotas.remarks,
             unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(

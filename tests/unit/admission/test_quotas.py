@@ -169,9 +169,26 @@ def test_a_change_is_judged_as_a_whole_whatever_field_it_touches() -> None:
     assert refusal(changed(THEORY, quota("theory", "physics", min=9), known)).reason == "MinSumAboveParent"
     assert refusal(changed(DEPARTMENT, quota("physics", min=4, isParent=True), known)).reason == "MinSumAboveParent"
     assert refusal(changed(DEPARTMENT, quota("physics", min=8), known)).reason == "HasChildren"
-    assert (
-        refusal(changed(DEPARTMENT, quota("physics", min=8, isParent=True, max={"nodes": 9, "gpu": 9}), known)).reason == "ResourcesDiffer"
+
+
+def test_a_resource_comes_to_a_tree_from_the_top_and_leaves_it_from_the_bottom() -> None:
+    both = {"nodes": 10, "gpu": 9}
+    known = around(DEPARTMENT, THEORY)
+    found = refusal(changed(THEORY, quota("theory", "physics", min=5, max=both), known))
+    assert (found.reason, found.field) == ("ResourcesDiffer", "spec.max")
+    assert 'max of "theory" would have gpu, and max of its parent "physics" has not' in found.message
+    assert 'add gpu to "physics" first' in found.message
+    wide = quota("physics", min=8, isParent=True, max=both)
+    assert 'gpu is bounded at "physics" alone until the groups below it have it in their max: theory' in warnings(
+        changed(DEPARTMENT, wide, known)
     )
+    between = around(wide, THEORY)
+    assert refusal(made(quota("lab", "physics", max={"nodes": 1}), between)).reason == "ResourcesDiffer"
+    assert warnings(changed(THEORY, quota("theory", "physics", min=5, max=both), between)) == ""
+    after = around(wide, quota("theory", "physics", min=5, max=both))
+    found = refusal(changed(wide, DEPARTMENT, after))
+    assert 'max of "physics" would have no gpu, and 1 groups below it have: theory' in found.message
+    assert 'gpu is bounded at "physics" alone' in warnings(changed(quota("theory", "physics", min=5, max=both), THEORY, after))
 
 
 def test_a_cycle_is_shown_with_its_way() -> None:
@@ -378,9 +395,52 @@ def test_no_sequence_of_accepted_writes_leaves_an_invalid_tree(steps: list[Any])
             children = [other for other in groups.values() if other.parent == group.name]
             assert not children or group.is_parent
             for child in children:
-                assert child.max.keys() == group.max.keys()
+                assert child.max.keys() <= group.max.keys()
             for key, amount in group.min.items():
                 assert sum(child.min.get(key, 0) for child in children) <= amount
+
+
+PLACES = {"top": "", "mid": "top", "low": "mid", "ear": "top", "eye": "ear", "own": ""}
+"""Six groups of three levels, by name with their parents."""
+
+
+def tree_of(amounts: dict[str, tuple[int, int]], keys: tuple[str, ...]) -> dict[str, Object]:
+    """The six groups with these mins, which are sums upwards, of these resources."""
+    parents = set(PLACES.values())
+    own = {name: dict(zip(keys, amounts[name], strict=False)) for name in PLACES}
+    for name in ("mid", "ear", "top"):
+        own[name] = {key: own[name][key] + sum(own[below][key] for below, at in PLACES.items() if at == name) for key in keys}
+    return {
+        name: quota(name, parent, isParent=name in parents, min=own[name], max=dict.fromkeys(keys, 99)) for name, parent in PLACES.items()
+    }
+
+
+def applied(site: dict[str, Object], wanted: dict[str, Object], order: list[str]) -> None:
+    """What `kubectl apply -f DIR` does: each object once, in this order; what is refused stays as it was."""
+    for name in order:
+        known, obj = around(*site.values()), wanted[name]
+        verdict = changed(site[name], obj, known) if name in site else made(obj, known)
+        if isinstance(verdict, Accepted):
+            site[name] = obj
+
+
+AMOUNTS = st.fixed_dictionaries({name: st.tuples(st.integers(0, 3), st.integers(0, 3)) for name in PLACES})
+Amounts = dict[str, tuple[int, int]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(AMOUNTS, AMOUNTS, st.booleans(), st.permutations(list(PLACES)))
+def test_applied_in_any_order_again_and_again_a_tree_becomes_what_was_asked_for(
+    first: Amounts, then: Amounts, grows: bool, order: list[str]
+) -> None:
+    """GitOps tools apply in any order and try again: a new tree, then other mins, then a resource more or less."""
+    keys: tuple[str, ...] = ("nodes",) if grows else ("nodes", "gpu")
+    moved = {name: (then[name][0], first[name][1]) for name in PLACES}
+    site: dict[str, Object] = {}
+    for wanted in (tree_of(first, keys), tree_of(moved, keys), tree_of(moved, ("nodes", "gpu") if grows else ("nodes",))):
+        for _ in range(6):
+            applied(site, wanted, order)
+        assert site == wanted
 
 
 @settings(max_examples=80, deadline=None)

@@ -18,6 +18,7 @@ from lattice.scheduling.quota_answers import (
     QUOTA_SCHEMA,
     Borrower,
     Gate,
+    LeftOut,
     Limit,
     QuotaExplanation,
     QuotaGroup,
@@ -113,6 +114,21 @@ def test_tree_draws_bars_of_what_is_used_and_may_be_used_and_says_what_may_still
         "theory: 0 nodes may start now (physics above it leaves no more)",
     ]
     assert "█ used" in result.err
+
+
+def test_tree_says_which_groups_break_a_rule_and_which_objects_are_left_out(desk: Bench) -> None:
+    (tree,) = TREE.trees
+    physics = msgspec.structs.replace(tree.groups[0], reason="MinSumAboveParent", message="min.nodes of the groups below it is 50 in sum")
+    lost = LeftOut(object="ElasticQuota b (lattice.dev)", reason="NameTaken", message="the name is taken")
+    answers(desk, Quotas(QUOTA_SCHEMA, ago(0), [msgspec.structs.replace(tree, groups=[physics, *tree.groups[1:]])], left_out=[lost]))
+    lines = desk.run("quota", "tree", "--resource", "nodes").out.splitlines()
+    assert lines[2].endswith("  MinSumAboveParent")
+    assert lines[-3:-1] == [
+        "Left out: ElasticQuota b (lattice.dev): the name is taken [NameTaken]",
+        "physics: min.nodes of the groups below it is 50 in sum [MinSumAboveParent]",
+    ]
+    answers(desk, Quotas(QUOTA_SCHEMA, ago(0), [], "every object is left out", [lost]))
+    assert desk.run("quota", "tree").out.splitlines()[1].startswith("Left out: ElasticQuota b")
 
 
 def test_tree_fits_the_terminal_and_is_coloured_there_unless_told_otherwise(desk: Bench) -> None:

@@ -42,6 +42,23 @@ def test_a_leaf_may_use_what_nobody_else_asks_for() -> None:
     assert made.admits("ml/train", {"nodes": 10}) is None
 
 
+def test_what_a_leaf_uses_of_a_resource_that_it_does_not_manage_counts_above_it() -> None:
+    made = forest(
+        Group("ml", is_parent=True, max={"nodes": 8, "gpu": 4}),
+        Group("ml/old", "ml", max={"nodes": 8}, keeps_unmanaged=True),
+        Group("ml/new", "ml", max={"nodes": 8, "gpu": 4}),
+        nodes=8,
+        gpu=32,
+    )
+    made.demand("ml/old", {"nodes": 1, "gpu": 4}, {"nodes": 1, "gpu": 4})
+    made.demand("ml/new", {"nodes": 1, "gpu": 1})
+    blocked = made.admits("ml/new", {"nodes": 1, "gpu": 1})
+    assert blocked is not None
+    assert (blocked.gate.quota, blocked.gate.resource, blocked.gate.used, blocked.gate.limit) == ("ml", "gpu", 4, 4)
+    assert "gpu" not in made.standing("ml/old").runtime
+    made.validate()
+
+
 def test_the_first_level_and_resource_that_has_no_room_blocks_and_says_who_borrows() -> None:
     made = two()
     work(made, "hpc", 8, 8)
@@ -264,7 +281,7 @@ def test_what_leaves_already_is_no_overuse() -> None:
 
 
 def shown(made: Forest) -> list[object]:
-    return [list(made.standings(tree)) for tree in made.trees()] + [made.standing(DEFAULT), made.standing(SYSTEM)]
+    return [*(list(made.standings(tree)) for tree in made.trees()), made.standing(DEFAULT), made.standing(SYSTEM)]
 
 
 def test_any_sequence_of_events_leaves_what_a_forest_from_its_snapshot_is() -> None:

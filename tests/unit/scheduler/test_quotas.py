@@ -168,6 +168,38 @@ async def test_an_object_that_is_left_out_says_why_and_stalls() -> None:
     await site.status.publish()
     conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in (await site.shown("lost"))["conditions"]}
     assert conditions == {"Ready": ("False", "ParentUnknown"), "Stalled": ("True", "ParentUnknown")}
+    assert [(one.object, one.reason) for one in site.quotas.remarks().left_out] == [("ElasticQuota lost (lattice.dev)", "ParentUnknown")]
+
+
+async def test_a_rule_broken_by_writers_that_raced_stalls_the_group_until_it_is_mended_and_divides_it_all_the_same() -> None:
+    site = Site()
+    await two_teams(site)
+    await site.declare("c", 3, parent="dept")
+    site.quotas.ready(NOW)
+    await site.status.publish()
+    shown = await site.shown("dept")
+    conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in shown["conditions"]}
+    assert (conditions["Ready"], conditions["Stalled"]) == (("False", "MinSumAboveParent"), ("True", "MinSumAboveParent"))
+    assert shown["runtime"] == {"nodes": "0"}
+    assert {entry["reason"] for entry in (await site.shown("c"))["conditions"]} == {"InForce", "WithinRuntime"}
+    assert list(site.quotas.remarks().groups) == ["dept"]
+    await site.cluster.patch(ELASTIC_QUOTAS, "c", {"spec": {"min": {"nodes": 0}}})
+    await site.seen("c")
+    site.quotas.ready(NOW)
+    await site.status.publish()
+    assert {entry["reason"] for entry in (await site.shown("dept"))["conditions"]} == {"InForce", "WithinRuntime"}
+
+
+async def test_a_resource_that_a_leaf_lacks_counts_above_it() -> None:
+    site = Site()
+    await site.declare("dept", isParent=True, max={"nodes": 8, "gpu": 2})
+    await site.declare("old", parent="dept")
+    await site.declare("new", parent="dept", max={"nodes": 8, "gpu": 2})
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is not None
+    site.scene.elastic.forest.demand("old", {"gpu": 2}, {"gpu": 2})
+    assert site.scene.elastic.forest.standing("dept").used == {"gpu": 2}
+    assert site.quotas.remarks().groups["old"][0] == "ResourcesDiffer"
 
 
 async def test_options_that_do_not_read_leave_the_last_good_ones_in_force() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import ROOT, Group
-from lattice.scheduling.quota_answers import QuotaGroup, Quotas, Startable
-from lattice.scheduling.quota_view import A_SLICE, NO_TREE, quotas, slices, startable
+from lattice.scheduling.quota_answers import LeftOut, QuotaGroup, Quotas, Startable
+from lattice.scheduling.quota_view import A_SLICE, NO_TREE, NONE_IN_FORCE, Remarks, quotas, slices, startable
 from lattice.scheduling.readers import Reader
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "reference" / "schemas" / "quota-v1.json").read_text())
@@ -72,6 +72,19 @@ def test_who_may_list_groups_sees_all_of_them_by_name() -> None:
     assert {one.whose for one in shown(found).values()} == {"others"}
     assert shown(found)[f"{MARK}-lab"].over_since == "2026-11-21T11:59:00Z"
     assert found.trees[0].hidden == 0
+
+
+def test_what_is_wrong_with_a_group_is_a_word_for_its_owner_and_a_sentence_for_who_may_know_all() -> None:
+    lost = LeftOut(object=f"ElasticQuota {MARK} (lattice.dev)", reason="NameTaken", message=f"taken by {MARK}")
+    remarks = Remarks({"theory": ("BindingTaken", f"tenant belongs to {MARK}")}, (lost,))
+    own = quotas(forest(), {"theory"}, ALICE, AT, remarks=remarks)
+    assert MARK not in msgspec.json.encode(own).decode()
+    assert (shown(own)["theory"].reason, shown(own)["theory"].message, own.left_out) == ("BindingTaken", "", [])
+    every = quotas(forest(), set(), ADMIN, AT, remarks=remarks)
+    jsonschema.validate(json.loads(msgspec.json.encode(every)), SCHEMA)
+    assert (shown(every)["theory"].message, every.left_out) == (f"tenant belongs to {MARK}", [lost])
+    none = quotas(Forest(), set(), ALICE, AT, remarks=remarks)
+    assert (none.message, none.left_out) == (NONE_IN_FORCE, [])
 
 
 def test_a_tree_in_which_the_reader_has_nothing_is_not_shown_to_him() -> None:

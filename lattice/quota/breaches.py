@@ -1,0 +1,91 @@
+"""What stands against a rule and is in force all the same: two writers raced, or the admission webhook was away.
+
+Admission judges one change by what stands around it; whoever builds the trees judges all that stands. A breach leaves nobody
+out: each group is divided as it was declared, and its status says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from lattice.quota.amounts import quantity
+from lattice.quota.declared import Declared, precedence
+
+Breach = tuple[str, str]
+"""A reason and a sentence."""
+
+
+def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
+    """The first breach of each group that has one; `groups` by name, parents before their children."""
+    children: dict[str, list[Declared]] = {}
+    for group in groups.values():
+        children.setdefault(group.parent, []).append(group)
+    found = dict(_claims(groups))
+    for name, group in groups.items():
+        own = (*_limits(group), *_resources(group, groups.get(group.parent)), *_sums(group, children.get(name, ())))
+        if own:
+            found[name] = own[0]
+    return found
+
+
+def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
+    """The groups whose max lacks a resource that one above them manages: what they use of it counts above them."""
+    above: dict[str, frozenset[str]] = {"": frozenset()}
+    for name, group in groups.items():
+        above[name] = above[group.parent] | group.max.keys()
+    return frozenset(name for name, group in groups.items() if above[group.parent] - group.max.keys())
+
+
+def _limits(group: Declared) -> Iterator[Breach]:
+    """R4: min is part of max and not above it."""
+    for key, amount in group.min.items():
+        least, most = f"min.{key} is {quantity(key, amount)}", group.max.get(key)
+        if most is None:
+            yield "MinAboveMax", f"{least}, and max has no {key}: it guarantees nothing; add {key} to max, or take it out of min"
+        elif amount > most:
+            yield "MinAboveMax", f"{least}, above max.{key}, which is {quantity(key, most)}: max bounds it; lower min or raise max"
+
+
+def _resources(group: Declared, parent: Declared | None) -> Iterator[Breach]:
+    """R10: a group manages what its parent manages; with a profile's root, which has what its nodes have, this is not judged."""
+    if parent is None or parent.forced:
+        return
+    for key in sorted(group.max.keys() - parent.max.keys()):
+        yield "ResourcesDiffer", f'max has {key}, and max of its parent "{parent.name}" has not: add {key} there, or take it out here'
+    for key in sorted(parent.max.keys() - group.max.keys()):
+        sentence = f'max has no {key}, and max of its parent "{parent.name}" has: use of it counts there and is not bounded here'
+        yield "ResourcesDiffer", f"{sentence}; add {key}"
+
+
+def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
+    """R11: the mins of the children are together not above the parent's, unless one of them was forced."""
+    if group.forced or any(child.forced for child in children):
+        return
+    sums: dict[str, int] = {}
+    for child in children:
+        for key, amount in child.min.items():
+            sums[key] = sums.get(key, 0) + amount
+    for key, total in sorted(sums.items()):
+        least = group.min.get(key, 0)
+        if total > least:
+            sentence = f"min.{key} of the groups below it ({len(children)}) is {quantity(key, total)} in sum, above its own"
+            rest = f"which is {quantity(key, least)}: they are not guaranteed all at once; lower a min below it, or raise its own"
+            yield "MinSumAboveParent", f"{sentence}, {rest}"
+
+
+def _claims(groups: Mapping[str, Declared]) -> Iterator[tuple[str, Breach]]:
+    """R2: who claims a tenant, or a namespace, that a group made earlier has."""
+    owners: dict[str, Declared] = {}
+    for group in sorted(groups.values(), key=precedence):
+        if group.is_parent:
+            continue  # it has no work of its own, whatever it claims
+        tenants = (f'tenant "{binding.tenant}"{_in(binding.vcluster)}' for binding in group.bindings)
+        for claim in (*tenants, *(f'namespace "{name}"' for name in group.namespaces)):
+            owner = owners.setdefault(claim, group)
+            if owner is not group:
+                sentence = f"{claim} belongs to {owner.source.text}, which was made earlier: take it out of one of the two"
+                yield group.name, ("BindingTaken", sentence)
+
+
+def _in(vcluster: str) -> str:
+    return f' in vCluster "{vcluster}"' if vcluster else ""
