@@ -13,7 +13,8 @@
 | 125 | `wait` and `submit --wait`: the work ended without a code of its own (cancelled, never started) |
 | 130 | interrupted |
 
-`wait` and `submit --wait` exit with the work's own code, 128+n where signal n ended it.
+`wait` and `submit --wait` exit with the work's own code, 128+n where signal n ended it. `plan` exits with 0 where it
+starts now, 3 where it would wait, 4 where it can never start.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from lattice.cli.allocation_rows import label
 from lattice.cli.follow import changes, until_final
 from lattice.cli.scheduler import leadership
 from lattice.cli.submission import REQUEST_HASH, finish, gather_asked, ignored_flags, read_manifests, read_source
-from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, UnknownOutcome
+from lattice.errors import AlreadyExists, Denied, LatticeError, NotFound, Rejected, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scripts.asked import Site, Submitter, needs
 from lattice.scripts.commands import slurm_variables
+from lattice.scripts.directives import DIALECTS
 from lattice.scripts.options import LATTICE, SLURM, Argument
 from lattice.scripts.translate import translate
 from lattice.views import Allocation
@@ -102,6 +103,21 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(console: Console) -> int:
     """Submit, and wait where that is asked."""
+    try:
+        return _run(console)
+    except (Denied, NotFound):
+        _say_whose_tenant(console)
+        raise
+
+
+def _say_whose_tenant(console: Console) -> None:
+    """A script written for another site names an account that is no tenant here: say which line it is."""
+    place = getattr(console.args, "tenant_from", "")
+    if place:
+        console.note(f"Note: the tenant comes from {place}; -t TENANT is stronger")
+
+
+def _run(console: Console) -> int:
     documents = gather_documents(console)
     if console.args.dry_run:
         return _dry_run(console, documents)
@@ -134,6 +150,8 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
     asked = gather_asked(flags, source, console.outside.environ, console.configuration)
     console.warn(ignored_flags(flags))
     tenant = asked["tenant"].value or "" if "tenant" in asked else ""
+    if tenant and asked["tenant"].source in DIALECTS:
+        args.tenant_from = asked["tenant"].place
     args.tenant = args.tenant or tenant or None
     wanted = needs(asked, reads_slurm_variables=source.script is not None and bool(slurm_variables(source.script.text)))
     site = Site() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)

@@ -9,7 +9,8 @@ from lattice.scripts.asked import Given
 from lattice.scripts.options import HETJOB, HETJOB_REFUSED, LATTICE, SLURM, SLURM_SHORT, Argument, Option, find
 
 MAX_SCRIPT_BYTES = 65536
-_DIALECTS = ("SBATCH", "LATTICE")
+DIALECTS = ("SBATCH", "LATTICE")
+"""The words that directives start with; also the source of what they ask for."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def read_script(text: str) -> Script:
             if line.strip() and not line.lstrip().startswith("#"):
                 break  # a comment that is indented is no command, and no directive either
             continue
-        for dialect in _DIALECTS:
+        for dialect in DIALECTS:
             if line.startswith("#" + dialect):
                 dialects.add(dialect)
                 _read_line(dialect, number, line, given, warnings)

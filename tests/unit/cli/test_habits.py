@@ -132,6 +132,13 @@ def test_a_time_given_as_a_tenant_and_a_number_given_as_a_namespace_are_explaine
     assert (other.code, "--walltime" in other.err) == (4, False)
 
 
+def test_the_account_of_another_site_is_named_with_its_line(bench: Bench) -> None:
+    result = bench.run("submit", stdin="#!/bin/sh\n#SBATCH -t 10 -A s1234\nhostname\n")
+    assert result.code == 4
+    assert "the tenant comes from line 2: #SBATCH -t 10 -A s1234; -t TENANT is stronger" in result.err
+    assert "comes from" not in bench.run("submit", "-t", "s1234", "--", "true").err
+
+
 def test_a_script_that_reads_slurms_variables_asks_the_site_whether_they_are_there(bench: Bench) -> None:
     script = "#!/bin/sh\n#SBATCH -t 10\ncd $SLURM_SUBMIT_DIR\n"
     config = {"metadata": {"name": "lattice"}, "spec": {"compat": {"setSlurmEnv": True}}}
