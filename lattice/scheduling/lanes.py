@@ -98,7 +98,7 @@ class Lane:
                     break
         if chosen is not None:
             self.taken_from = pool
-            chosen = self._within_power(pool, chosen, nodes)
+            chosen = self._within_power(pool, chosen, nodes, most)
             if chosen is not None or self.power_short:
                 return chosen
         self._failed = [entry for entry in self._failed if entry[0] < nodes or entry[1] < duration]
@@ -306,23 +306,46 @@ class Lane:
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
         return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)
 
-    def _within_power(self, pool: Pool, counts: Counts, least: int) -> Counts | None:
-        """The same, fewer down to `least` where power is short, or None with `power_short`."""
+    def _within_power(self, pool: Pool, counts: Counts, least: int, most: int) -> Counts | None:
+        """The same, or what power is left for: fewer nodes down to `least`, nodes that draw less; None with `power_short`."""
         scene = self._lanes.scene
         if scene.power.limit is None:
             return counts
-        left = scene.power.limit - scene.machine.watts
-        watts = sum(bucket.key.hardware.watts * count for bucket, count in counts)
-        if watts <= left:
+        left, short = max(0, scene.power.limit - scene.machine.watts), _watts(counts)
+        if short <= left:
             return counts
-        each = max(bucket.key.hardware.watts for bucket, _ in counts)
-        affordable = max(0, left) // each
-        if affordable >= least:
-            fewer = self._choose(pool, least, affordable)
-            if fewer is not None and sum(bucket.key.hardware.watts * count for bucket, count in fewer) <= left:
-                return fewer
-        self.power_short = watts
-        return None
+        found: Counts | None = None
+        for part, surely in _thriftier(pool, left, least):
+            some = self._choose(part, least, min(most, max(least, surely)))
+            if some is not None and _watts(some) <= left and (found is None or _size(some) > _size(found)):
+                found = some
+            short = short if some is None else min(short, _watts(some))
+        self.power_short = 0 if found is not None else short
+        return found
+
+
+def _thriftier(pool: Pool, left: int, least: int) -> Iterator[tuple[Pool, int]]:
+    """Parts of a pool that draw less and less, with how many nodes of each `left` watts surely allow; at last the thriftiest nodes,
+    as many as they allow together, and `least` at least."""
+    thrifty = sorted(pool.buckets, key=lambda bucket: (bucket.key.hardware.watts, bucket.order))
+    for hungriest in sorted({hardware.watts for hardware in pool.kinds}, reverse=True):
+        caps = {bucket: pool.cap(bucket) if bucket.key.hardware.watts <= hungriest else 0 for bucket in thrifty}
+        yield pool.capped(caps), left // hungriest if hungriest else NO_LIMIT
+    taken: dict[Bucket, int] = {}
+    for bucket in thrifty:
+        watts, cap = bucket.key.hardware.watts, pool.cap(bucket)
+        taken[bucket] = min(cap, max(left // watts, least - sum(taken.values()), 0)) if watts else cap
+        left -= taken[bucket] * watts
+    yield pool.capped(taken), sum(taken.values())
+
+
+def _watts(counts: Counts) -> int:
+    """Nominal power of so many nodes."""
+    return sum(bucket.key.hardware.watts * count for bucket, count in counts)
+
+
+def _size(counts: Counts) -> int:
+    return sum(count for _, count in counts)
 
 
 class Lanes:

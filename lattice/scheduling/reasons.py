@@ -262,6 +262,10 @@ class Explainer:
                 break
             chosen.append(reclaim)
             missing -= len(reclaim.nodes)
+        for reclaim in reversed(chosen[:-1]):  # what the later ones make needless
+            if missing + len(reclaim.nodes) <= 0:
+                chosen.remove(reclaim)
+                missing += len(reclaim.nodes)
         return tuple(chosen) if missing <= 0 else ()
 
     def _mine(self, node: int, lane: Lane) -> bool:
@@ -309,7 +313,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _kw(watts: int) -> str:
-    return f"{watts / 1000:.1f} kW"
+    return f"{watts / 1000:.{3 if watts % 100 else 1}f} kW"
 
 
 def _nodes(count: int) -> str:

@@ -13,7 +13,7 @@ from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
 HOUR = 3600.0
@@ -74,6 +74,39 @@ def borrowings(draw: st.DrawFn) -> tuple[Scene, list[Candidate], list[Candidate]
         ]
 
     return scene, work(0, LENDER), work(100, BORROWER)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=5), st.integers(1, 8))
+def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[tuple[int, int, bool]], wanted: int) -> None:
+    lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True))
+    borrowers = [
+        Policy(f"b{rank}", home=True, borrowing=Borrowing(borrow=True, priority=rank, return_grace=60.0 * rank)) for rank in range(3)
+    ]
+    scene, first = site({LENDER: 8}, lender, *borrowers), 0
+    for number, (rank, count, releasing) in enumerate(loans):
+        nodes = tuple(range(first, min(8, first + count)))
+        first += len(nodes)
+        if nodes:
+            scene.put_holder(
+                Holder(
+                    uid=f"loan{number}", key=f"t/loan{number}", tenant="t", user="alice", vcluster=f"b{rank}", preemption_class=5, nodes=nodes,
+                    since=float(number), end=HOUR, borrowed=nodes, releasing=releasing,
+                )
+            )  # fmt: skip
+    outcome = decided(scene, LENDER, [job(1, LENDER, wanted, 1.0)], now=10.0)["u1"]
+    if isinstance(outcome, Placed):
+        return
+    missing, order = (
+        wanted - (8 - len(scene.machine.taken)),
+        [(int(one.vcluster[1]), -scene.holders[one.uid].since) for one in outcome.reclaims],
+    )
+    lent = {uid: holder for uid, holder in scene.holders.items() if not holder.releasing}
+    back = sum(len(one.nodes) for one in outcome.reclaims)
+    assert order == sorted(order), "the lowest priority first, then who began last"
+    assert all(one.nodes == lent[one.uid].borrowed and one.grace == 60.0 * int(one.vcluster[1]) for one in outcome.reclaims)
+    assert bool(outcome.reclaims) == (sum(len(holder.nodes) for holder in lent.values()) >= missing)
+    assert not outcome.reclaims or back >= missing
+    assert all(back - len(one.nodes) < missing for one in outcome.reclaims), "each of them is needed"
 
 
 @given(borrowings())
