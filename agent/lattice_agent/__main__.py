@@ -146,6 +146,7 @@ async def build(settings: AgentSettings, world: World) -> None:
         async def enter(place: Place) -> None:
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
+            registration.flaw = await place.outside.host.flaw()
             async with gate:
                 await _registered(registration, clock, node)
             agent = Agent(

@@ -23,7 +23,7 @@ from lattice_agent.crew import Crew
 from lattice_agent.effects import Effects
 from lattice_agent.heartbeat import Heartbeat
 from lattice_agent.host.interface import ExitRecord, Host, Key
-from lattice_agent.lifecycle import OVER, Directed, Event, Exited, Lifecycle, PlanAbsent, PlanRead, Stage, Started, Tick
+from lattice_agent.lifecycle import OVER, Directed, Event, Exited, Lifecycle, PlanAbsent, PlanRead, Refused, Stage, Started, Tick
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.peers.interface import Peers
@@ -192,6 +192,8 @@ class Agent:
         for instruction in instructions:
             self._crew.act(self.node, self._effects.put(instruction))
         self._note_startup(event)
+        if isinstance(event, Refused) and event.reason == "NodeUnfit":
+            self.beat_now()
         self._tell_reporters()
         if self.planned and self.heartbeat.wants(self.machine.report()):
             self._crew.beat(self.node)
@@ -268,8 +270,18 @@ class Agent:
         return await self.reporter.say(key)
 
     async def beat(self) -> float | None:
-        """Renews the node's Lease with the newest report."""
+        """Renews the node's Lease with the newest report, after a look at the node itself."""
+        await self._look()
         return await self.heartbeat.beat(self.machine.seq, self.machine.report())
+
+    async def _look(self) -> None:
+        """A node that finds itself unfit says so, and once more when it is well: it is given work accordingly."""
+        flaw = await self._outside.host.flaw()
+        if bool(flaw) != bool(self._registration.flaw):
+            word, level = ("Unhealthy", logging.WARNING) if flaw else ("Healthy", logging.INFO)
+            log_event(log, word, level, node=self.node, message=flaw or None)
+            self._registration.flaw = flaw
+            self._crew.register(self.node)
 
     async def tick(self) -> float | None:
         """A walltime or a grace period may be over."""

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 2.0
+REFUSALS = frozenset({"StartFailed", "NodeUnfit", "UserUnknown", "UserRefused"})
+"""Reasons of END_REASONS with which a host refuses a start."""
 NODE_KEY = Key("-", 0)
 """Where instructions stand that belong to no attempt."""
 
@@ -134,7 +136,7 @@ class Effects:
             self._post(machine.Started(key, running))
 
     def _refuse(self, key: Key, error: LatticeError) -> None:
-        reason = error.reason if error.reason in ("StartFailed", "UserUnknown", "UserRefused") else "StartFailed"
+        reason = error.reason if error.reason in REFUSALS else "StartFailed"
         self._warn("StartRefused", key, error)
         self._post(machine.Refused(key, reason, error.message))
 

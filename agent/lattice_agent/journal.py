@@ -23,6 +23,8 @@ from lattice_agent.host.interface import ExitRecord, Key, Running, Work
 FORMAT = 1
 KEEP_SECONDS = 7 * 86400.0
 RESERVE_BYTES = 64 << 10
+FREE_BYTES, FREE_FILES = 16 << 20, 256
+"""A node with less room for its state is given no more work, until there is twice as much."""
 _T = TypeVar("_T")
 _NOBODY = Running(0, 0, 0.0, 0.0)
 
@@ -58,6 +60,22 @@ class Journal:
     def instance(self) -> str:
         """The directory's random id."""
         return (self._read("instance") or b"").decode().strip()
+
+    def flaw(self, *, wanting: bool = False) -> str:
+        """What is wrong with the disk below, as a clause; `wanting`: it was wrong when looked at last, so more has to be free."""
+        try:
+            disk = os.statvfs(self.state_dir)
+        except OSError as error:
+            return f"its state directory {self.state_dir} cannot be looked at: {error.strerror}"
+        if disk.f_flag & os.ST_RDONLY:
+            return f"its state directory {self.state_dir} is mounted read-only"
+        free, files = disk.f_bavail * disk.f_frsize, disk.f_favail
+        least, fewest = (2 * FREE_BYTES, 2 * FREE_FILES) if wanting else (FREE_BYTES, FREE_FILES)
+        if free < least:
+            return f"its state directory {self.state_dir} has {free >> 20} MiB free, {least >> 20} MiB are needed"
+        if disk.f_files and files < fewest:
+            return f"its state directory {self.state_dir} has room for {files} more files, {fewest} are needed"
+        return ""
 
     def seen_seq(self) -> int:
         """The highest plan seq kept; a file that is not a number is Corrupt."""
@@ -122,15 +140,26 @@ class Journal:
             return False
         except FileNotFoundError as error:
             raise NotFound(f"there is no attempt {key.attempt} of {key.uid} on this node") from error
+        except OSError:  # a full disk: what ends here needs the room that was kept for its end
+            (self.directory(key) / "reserve").unlink(missing_ok=True)
+            return self._claim_again(key, text)
+        return True
+
+    def _claim_again(self, key: Key, text: bytes) -> bool:
+        try:
+            shim.claim(str(self.directory(key)), text)
+        except FileExistsError:
+            return False
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
         """How it ended; None while it has not, or when no shim could say."""
         return _decode(self._read_of(key, "exit"), ExitRecord)
 
-    def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "") -> None:
+    def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False) -> None:
         """The record of an attempt that had no tasks here, or never began."""
-        shim.write_durably(str(self.directory(key)), "exit", shim.encode_exit(key.uid, key.attempt, boot, [], end, failure))
+        text = shim.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit)
+        shim.write_durably(str(self.directory(key)), "exit", text)
 
     def forgotten(self, key: Key) -> bool:
         """Whether it is settled."""

@@ -20,6 +20,11 @@ def refuse(work: Work, why: str) -> Rejected:
     return Rejected(f"node {work.node} cannot start it: {why}", reason="StartFailed")
 
 
+def unfit(work: Work, why: str) -> Rejected:
+    """The error of work that this node is not able to take now, whatever the work is."""
+    return Rejected(f"node {work.node} is not able to take it: {why}", reason="NodeUnfit")
+
+
 def check(work: Work) -> None:
     """Refuses (Rejected, StartFailed) what no kernel could run, before anything is made."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):

@@ -439,7 +439,8 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
     if record is None:
         attempt.exits = (TaskEnd(unknown=True),)
     elif record.failure:
-        attempt.stage, attempt.reason, attempt.message = Stage.FAILED, "StartFailed", record.failure
+        attempt.stage, attempt.message = Stage.FAILED, record.failure
+        attempt.reason = "NodeUnfit" if record.unfit else "StartFailed"
     else:
         attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
         if record.tasks and not attempt.started:

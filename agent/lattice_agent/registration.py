@@ -15,8 +15,10 @@ from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES, NODES
 from lattice.ledger import plans, reports
-from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
+from lattice.models.conditions import HEALTHY, NAME_CONFLICT
 from lattice.units import format_time
+from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
 from lattice_agent.declared import Declared, fingerprint
 from lattice_agent.heartbeat import NAMESPACE
@@ -24,7 +26,6 @@ from lattice_agent.host.interface import Facts
 
 log = logging.getLogger(__name__)
 
-NAME_CONFLICT = "NameConflict"
 LOOK_SECONDS = 0.5
 NOTHING = Declared()
 
@@ -43,8 +44,8 @@ class Self:
     switch: str = ""
     declared: Declared = NOTHING
 
-    def status(self) -> dict[str, Any]:
-        """The agent's part of `LatticeNode.status`."""
+    def status(self, flaw: str = "") -> dict[str, Any]:
+        """The agent's part of `LatticeNode.status`; with a `flaw` the node is unhealthy."""
         features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
         return {
             "capabilities": {
@@ -54,7 +55,7 @@ class Self:
                 "features": list(features),
                 **self.declared.capabilities(),
             },
-            "health": "Healthy",
+            "health": "Unhealthy" if flaw else "Healthy",
             "fingerprint": fingerprint(self.facts.kernel, __version__, self.declared.components),
             "components": dict(self.declared.components),
             "kernel": self.facts.kernel[:128],
@@ -75,6 +76,8 @@ class Registration:
         self._clock = clock
         self._me = me
         self._heartbeat_seconds = heartbeat_seconds
+        self.flaw = ""
+        """Why the node should be given no work now, as a clause; empty: it is healthy."""
 
     async def register(self) -> Node:
         """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
@@ -116,13 +119,12 @@ class Registration:
         return made
 
     async def _write(self, found: Node) -> Node:
-        """One patch of what differs, and of the conflict that is over."""
-        status = self._me.status()
-        conflict = condition(found.status.conditions, NAME_CONFLICT)
+        """One patch of what differs: facts, health with its reason, and the conflict that is over."""
+        status = self._me.status(self.flaw)
         body: dict[str, Any] = {"status": status}
-        if conflict is not None and conflict.status == TRUE:
-            message = f"instance {self._me.instance} reports"
-            status["conditions"] = self._conditions(found, FALSE, "Resolved", message)
+        conditions = self._conditions_now(found)
+        if conditions != found.status.conditions:
+            status["conditions"] = encode(conditions)
             body["metadata"] = {"resourceVersion": found.metadata.resource_version}
         elif _says(found, status):
             return found
@@ -155,16 +157,30 @@ class Registration:
         message = f"a second agent (instance {self._me.instance}, address {self._me.address or 'unknown'}) wants this name and was refused"
         body = {
             "metadata": {"resourceVersion": found.metadata.resource_version},
-            "status": {"conditions": self._conditions(found, TRUE, "NameTaken", message)},
+            "status": {"conditions": encode(self._with(found.status.conditions, found, NAME_CONFLICT, TRUE, "NameTaken", message))},
         }
         try:
             await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
         except LatticeError as error:
             event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
 
-    def _conditions(self, found: Node, status: str, reason: str, message: str) -> list[dict[str, object]]:
+    def _conditions_now(self, found: Node) -> tuple[Condition, ...]:
+        """The node's conditions as this agent sees them; those that were never needed are absent."""
+        conditions = found.status.conditions
+        if is_true(conditions, NAME_CONFLICT):
+            conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
+        healthy = condition(conditions, HEALTHY)
+        if self.flaw and (healthy is None or healthy.status == TRUE):
+            return self._with(conditions, found, HEALTHY, FALSE, "StateUnwritable", self.flaw)
+        if not self.flaw and healthy is not None and healthy.status == FALSE:
+            return self._with(conditions, found, HEALTHY, TRUE, "Resolved", "there is room again")
+        return conditions
+
+    def _with(
+        self, conditions: tuple[Condition, ...], found: Node, kind: str, status: str, reason: str, message: str
+    ) -> tuple[Condition, ...]:
         now, generation = format_time(self._clock.now()), found.metadata.generation
-        return encode(with_condition(found.status.conditions, NAME_CONFLICT, status, reason, message, generation=generation, now=now))
+        return with_condition(conditions, kind, status, reason, message, generation=generation, now=now)
 
 
 def _says(found: Node, status: dict[str, Any]) -> bool:

@@ -77,7 +77,7 @@ class Runner:
             read_end, write_end = os.pipe()
             pid = os.fork()
         except OSError as error:
-            self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}"})
+            self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
             return
         if pid == 0:
             self._child(request, write_end)

@@ -33,6 +33,8 @@ MAX_RECORD = 256 << 10
 MAX_PARTIAL = 64 << 10
 PARTIAL_SECONDS = 0.2
 PIPE_BYTES = 256 << 10
+SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
+"""When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
 
 RT_SIGACTION = {"x86_64": 13, "aarch64": 134}  # system call numbers
@@ -169,17 +171,18 @@ def acting_as(user: int | None, group: int | None, groups: list[int]) -> Iterato
 
 
 def open_output(path: str, *, truncate: bool) -> int:
-    """Opens an output file for appending; a FIFO, a socket or a block device is refused."""
+    """Opens an output file for appending; a FIFO, a socket or a block device is refused, a character device is never waited for."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
     try:
         fd = os.open(path, flags, 0o644)
     except OSError as error:
-        raise Failure(f"the output file {path!r} cannot be opened: {error.strerror}") from error
+        why = "is neither a regular file nor a character device" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
+        raise Failure(f"the output file {path!r} {why}") from error
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
         os.close(fd)
         raise Failure(f"the output file {path!r} is neither a regular file nor a character device")
-    os.set_blocking(fd, True)
+    os.set_blocking(fd, stat.S_ISREG(mode))  # a terminal that nobody reads must not hold the work up
     return fd
 
 
@@ -322,11 +325,24 @@ class Inlet:
         os.close(self.fd)
 
 
+@dataclass(frozen=True)
+class StopWatch:
+    """Times of one attempt that differ by what has passed, whoever sets the machine's clock meanwhile: one moment on two clocks."""
+
+    epoch: float
+    boottime: float
+
+    def now(self) -> float:
+        """Seconds since the epoch, as they would be had nobody set the clock."""
+        return self.epoch + time.clock_gettime(time.CLOCK_BOOTTIME) - self.boottime
+
+
 class Shim:
     """One attempt, from the claim to the exit record."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, watch: StopWatch) -> None:
         self.launch = launch
+        self.watch = watch
         self.tasks: dict[int, Task] = {}
         self.inlets: dict[int, Inlet] = {}
         self.files: list[OutputFile] = []
@@ -370,7 +386,7 @@ class Shim:
         for fd in (out_w, err_w):
             with suppress(OSError):  # only a wider pipe; the kernel limits it for ordinary users
                 fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-        started, shim = time.time(), os.getpid()
+        started, shim = self.watch.now(), os.getpid()
         pid = os.fork()
         if pid == 0:
             _become_task(self.launch, environment, (out_w, err_w, errors), shim)
@@ -432,14 +448,14 @@ class Shim:
             if pid == 0:
                 return True
             if task := self.tasks.get(pid):
-                task.end, task.status = time.time(), status
+                task.end, task.status = self.watch.now(), status
                 task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
 
-    def record(self, failure: str) -> bytes:
+    def record(self, failure: str, *, unfit: bool = False) -> bytes:
         """The exit record."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
-        return encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, time.time(), failure)
+        return encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
 
 
 def _task_entry(task: Task) -> dict[str, Any]:
@@ -457,11 +473,15 @@ def _task_entry(task: Task) -> dict[str, Any]:
     }
 
 
-def encode_exit(uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "") -> bytes:
-    """The text of an exit record (1)."""
+def encode_exit(
+    uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False
+) -> bytes:
+    """The text of an exit record (1); `unfit`: the node's own fault, not the work's."""
     body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
     if failure:
         body["failure"] = failure
+    if unfit:
+        body["unfit"] = True
     return f"{FORMAT}\n{json.dumps(body)}\n".encode()
 
 
@@ -509,6 +529,7 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
     try:
         if launch.work_procs:
             _write(launch.work_procs, b"0")
+        score_for_oom(WORK_OOM_SCORE)
         os.setsid()
         _reset_signals()
         for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
@@ -561,6 +582,12 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def score_for_oom(score: int) -> None:
+    """Says how soon the kernel may take this process when memory is short (-1000 … 1000); without the right nothing changes."""
+    with suppress(OSError):
+        _write("/proc/self/oom_score_adj", str(score).encode())
+
+
 def raise_limit(limit: int, wanted: int) -> None:
     """Sets soft and hard limit, or, without the right, the soft one as near as the hard one lets it."""
     try:
@@ -584,6 +611,7 @@ def _detach(report: int) -> None:
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"lattice-shim")
+    score_for_oom(SHIM_OOM_SCORE)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
@@ -606,21 +634,24 @@ def run(launch: Launch, report: int) -> None:
         tell(report, {"taken": True})
         return
     except FileNotFoundError:
-        tell(report, {"failure": f"the directory {launch.directory} of the attempt is gone"})
+        tell(report, {"failure": f"the directory {launch.directory} of the attempt is gone", "unfit": True})
         return
-    shim, failure = Shim(launch), ""
+    except OSError as error:
+        tell(report, {"failure": f"its state cannot be written: {error}", "unfit": True})
+        return
+    shim, failure, unfit = Shim(launch, StopWatch(*running[2:])), "", False
     try:
         shim.start()
     except (Failure, OSError) as error:
-        failure = str(error)
+        failure, unfit = str(error), not isinstance(error, Failure)
     else:
         tell(report, {"running": running})
         os.close(report)
         shim.keep()
     shim.end()
-    keep_exit(launch.directory, shim.record(failure))
+    keep_exit(launch.directory, shim.record(failure, unfit=unfit))
     if failure:
-        tell(report, {"failure": failure})
+        tell(report, {"failure": failure, "unfit": unfit})
 
 
 def tell(report: int, what: dict[str, Any]) -> None:

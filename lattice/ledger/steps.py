@@ -17,7 +17,7 @@ from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLA
 from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
 from lattice.ledger.reports import ENDED, NO_PROCESS_LEFT, UNKNOWN_EXIT
 from lattice.lifecycle.conditions import condition, is_true
-from lattice.lifecycle.settle import is_final, may_requeue
+from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
 from lattice.units import fold_nodes, parse_time
 from lattice.views.allocation import Allocation, Exit
@@ -363,7 +363,7 @@ def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
 def _decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Step:
     if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
         return _again(allocation, reason, message, ended)
-    if reason in ("NodeLost", "Lost"):
+    if reason in NODE_SIDE:
         policy = allocation.spec.lifecycle.requeue
         message += f" (requeue {policy.policy}, {allocation.status.requeues} of {policy.max} used)"
     return End(reason, message, exit=ended)

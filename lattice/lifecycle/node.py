@@ -79,6 +79,7 @@ class Facts:
 
     `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node,
     from a read that began while the node was already Draining or Drained; None when there was no such read.
+    `flaw`: what the agent says is wrong, while it is not healthy.
     """
 
     state: str = UNKNOWN
@@ -87,6 +88,7 @@ class Facts:
     has_index: bool = False
     has_fingerprint: bool = False
     healthy: bool = False
+    flaw: str = ""
     pulse: Pulse = Pulse()
     in_state: float = 0.0
     holders: int | None = None
@@ -175,7 +177,8 @@ def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> s
 
 def _missing(facts: Facts) -> list[str]:
     """What the node lacks to take work, its heartbeat apart."""
-    needed = (("health", facts.healthy), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
+    health = f"health ({facts.flaw})" if facts.flaw else "health"
+    needed = ((health, facts.healthy), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
     return [name for name, there in needed if not there]
 
 

@@ -20,7 +20,7 @@ from lattice.lifecycle.conditions import FALSE, TRUE, condition, is_true, with_c
 from lattice.models import conditions as kinds
 from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
 
-NODE_SIDE = frozenset({"NodeLost", "Lost"})
+NODE_SIDE = frozenset({"NodeLost", "Lost", "NodeUnfit"})
 """Ends that the node caused, not the work: `OnNodeFailure` requeues them."""
 CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
 

@@ -35,4 +35,8 @@ LEDGER_CONDITION: Final = "lattice.dev/condition"
 LEDGER_RECOVER: Final = "lattice.dev/recover"
 """Annotation of the Ledger: since when an administrator wants it recovered."""
 
+NAME_CONFLICT: Final = "NameConflict"
+HEALTHY: Final = "Healthy"
+"""The conditions of a LatticeNode that its agent writes, each only once there is something to say."""
+
 NODE_STATES: Final = ("Unknown", "Booting", "Ready", "Degraded", "Down", "Draining", "Drained", "Disabled", "Failed")

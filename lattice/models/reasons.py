@@ -96,6 +96,11 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("Cancelled", "its owner, or an admin, cancelled or deleted it", ""),
     Reason("DeadlineMissed", "it had not started by its deadline", "submit with a later deadline"),
     Reason("StartFailed", "the node could not start it", "the message names what is missing"),
+    Reason(
+        "NodeUnfit",
+        "the node itself could not take it: no room on its disk, no process to be had, no answer of its file systems",
+        "raise lifecycle.requeue.max; `lattice nodes` says what is wrong with the node",
+    ),
     Reason("UserUnknown", "the node does not know the user", "ask the operators"),
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
@@ -122,6 +127,7 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
     Reason("NameTaken", "another agent already reports under this name", "stop one of the two"),
     Reason("Registering", "the node reports, but has no index or no fingerprint yet", "wait; if it lasts, look at scheduler and agent"),
     Reason("Unhealthy", "the node's own judgement is Unhealthy", "look at the node"),
+    Reason("StateUnwritable", "the disk of the agent's state directory is full or read-only (condition Healthy)", "make room on the node"),
     Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""

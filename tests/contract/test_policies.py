@@ -413,6 +413,10 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     passed(by_agent("PATCH", f"{path}/status", {"status": {"conditions": [condition, conflict]}}))
     refused(by_agent("PATCH", f"{path}/status", {"status": {"conditions": [conflict]}}), "operator alone")
     passed(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [{**condition, "status": "False"}, conflict]}}))
+    unfit = {**condition, "type": "Healthy", "status": "False", "reason": "StateUnwritable"}
+    there = [{**condition, "status": "False"}, conflict]
+    refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [*there, unfit]}}), "by its agent alone")
+    passed(by_agent("PATCH", f"{path}/status", {"status": {"health": "Unhealthy", "conditions": [*there, unfit]}}))
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{path}/status", {"status": {"state": "Ready"}}), "lattice node drain")
 
 

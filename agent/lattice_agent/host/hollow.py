@@ -143,6 +143,10 @@ class HollowHost:
         """What is said of the node."""
         return self._facts
 
+    async def flaw(self) -> str:
+        """Nothing is ever wrong with it."""
+        return ""
+
     def instance(self) -> str:
         """The random id of the node."""
         return self._instance

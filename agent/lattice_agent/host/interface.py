@@ -92,7 +92,7 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """What the shim wrote last. `failure` is the sentence of a start that failed; then there are no tasks."""
+    """What the shim wrote last. `failure` is the sentence of a start that failed (no tasks then), `unfit`: by the node's fault."""
 
     uid: str
     attempt: int
@@ -100,6 +100,7 @@ class ExitRecord:
     tasks: tuple[TaskExit, ...]
     end: float
     failure: str = ""
+    unfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,14 +148,14 @@ class Host(Protocol):
     async def prepare(self, work: Work) -> None:
         """Checks user, directories and files, writes the journal, makes the scope; twice does no more than once.
 
-        Raises Rejected (UserUnknown, UserRefused, StartFailed); Stale when this key was started here already.
+        Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit); Stale when this key was started here already.
         """
         ...
 
     async def start(self, work: Work) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer.
 
-        Raises Rejected(StartFailed) with the command and the kernel's word; `on_exit` is then not called.
+        Raises Rejected (StartFailed, NodeUnfit) with the command and the kernel's word; `on_exit` is then not called.
         """
         ...
 
@@ -184,6 +185,10 @@ class Host(Protocol):
 
     def facts(self) -> Facts:
         """What the machine is."""
+        ...
+
+    async def flaw(self) -> str:
+        """Why this node should be given no work now, as a clause; empty: nothing is wrong."""
         ...
 
     def instance(self) -> str:

@@ -19,7 +19,7 @@ from lattice_agent.host import facts, processes, scopes, users
 from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, Work
 from lattice_agent.host.starter import Starter
 from lattice_agent.journal import Journal
-from lattice_agent.launch import Place, refuse
+from lattice_agent.launch import Place, refuse, unfit
 from lattice_agent.shim import start_ticks
 
 _LAUNCHES = 5
@@ -51,6 +51,7 @@ class LinuxHost:
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
         self._pruned = float("-inf")
+        self._flaw = ""
         self._running: set[asyncio.Task[None]] = set()
 
     # what the node knows
@@ -58,6 +59,11 @@ class LinuxHost:
     def facts(self) -> Facts:
         """What the machine is."""
         return self._facts
+
+    async def flaw(self) -> str:
+        """Why this node should be given no work now: its state directory is full, or cannot be written."""
+        self._flaw = await _aside(self.journal.flaw, wanting=bool(self._flaw))
+        return self._flaw
 
     def instance(self) -> str:
         """The state directory's random id."""
@@ -118,7 +124,7 @@ class LinuxHost:
         try:
             await _aside(self._lay_down, work)
         except OSError as error:
-            raise refuse(work, f"its state cannot be written: {error}") from error
+            raise unfit(work, f"its state cannot be written: {error}") from error
 
     def _was_started(self, key: Key) -> bool:
         return self.journal.claimed(key) is not None or self.journal.exit_record(key) is not None or self.journal.forgotten(key)
@@ -138,18 +144,19 @@ class LinuxHost:
         }
         answer = await self._ask(request, why_not="its directories and files do not answer")
         if "workdir" not in answer:
-            raise await self._refused(work, answer.get("failure", "the process that looks at its files was killed"))
+            raise await self._refused(work, answer)
         passed = answer["passed_over"]
         note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
         return Place(account, answer["workdir"], note)
 
-    async def _refused(self, work: Work, why: str) -> Rejected:
+    async def _refused(self, work: Work, answer: dict[str, Any]) -> Rejected:
         """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
+        why, fault = _said(answer, "the process that looks at its files was killed")
         with suppress(OSError):
             await _aside(self.journal.write, work, self._facts.boot_id)
             await _aside(self.journal.claim, work.key)
-            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why)
-        return refuse(work, why)
+            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why, unfit=fault)
+        return _refusal(work, why, fault)
 
     def _lay_down(self, work: Work) -> None:
         """Journal, script, scope; nothing of it starts anything."""
@@ -173,6 +180,7 @@ class LinuxHost:
         if work.key not in self._places:
             await self.prepare(work)
         request = {"op": "start", "launch": await _aside(self._describe, work)}
+        answer: dict[str, Any] = {}
         for _ in range(_LAUNCHES):
             answer = await self._ask(request, why_not="the command does not begin")
             if "running" in answer:
@@ -180,19 +188,21 @@ class LinuxHost:
             if running := await self._started(work):  # taken, or its shim could not answer
                 return running
             if "failure" in answer:
-                return await self._give_up(work, answer["failure"])
-        return await self._give_up(work, f"the process that keeps it was killed {_LAUNCHES} times before it could begin")
+                break
+        return await self._give_up(work, answer)
 
-    async def _give_up(self, work: Work, why: str) -> Running:
+    async def _give_up(self, work: Work, answer: dict[str, Any]) -> Running:
         """Nobody may start it any more; if somebody just did, that is the answer."""
+        why, fault = _said(answer, f"the process that keeps it was killed {_LAUNCHES} times before it could begin")
         try:
             given_up = await _aside(self.journal.claim, work.key)
         except NotFound:
-            raise refuse(work, why) from None
+            raise _refusal(work, why, fault) from None
         if not given_up and (running := await self._started(work)):
             return running
-        await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why)
-        raise refuse(work, why)
+        with suppress(OSError):  # on a full disk the right to start is gone all the same
+            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why, unfit=fault)
+        raise _refusal(work, why, fault)
 
     async def _started(self, work: Work) -> Running | None:
         """What an earlier start came to; None when there was none. Raises what it raised."""
@@ -201,7 +211,7 @@ class LinuxHost:
             return None
         record = await _aside(self.journal.exit_record, work.key)
         if record and record.failure:
-            raise refuse(work, record.failure)
+            raise _refusal(work, record.failure, record.unfit)
         if running.started == 0:
             raise refuse(work, "it was ended before it was started")
         return self._watch(work.key, running) if running.pid else running
@@ -230,7 +240,7 @@ class LinuxHost:
                         await self._clock.sleep(pause)
                         pause = min(1.0, 2 * pause)
         except TimeoutError:
-            return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s"}
+            return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s", "unfit": True}
 
     # the end
 
@@ -350,6 +360,17 @@ class LinuxHost:
             task.cancel()
         self.starter.close()
         self.scopes.close()
+
+
+def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
+    """Why the runner did not do it, and whether the node is at fault: as it is when the answering process was itself killed."""
+    if "failure" in answer:
+        return str(answer["failure"]), bool(answer.get("unfit"))
+    return otherwise, True
+
+
+def _refusal(work: Work, why: str, fault: bool) -> Rejected:
+    return unfit(work, why) if fault else refuse(work, why)
 
 
 def _is_root() -> bool:

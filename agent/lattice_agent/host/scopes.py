@@ -111,8 +111,10 @@ class CgroupScopes:
         return next(iter(_members(self._path(key) / "shim")), 0)
 
     def terminate(self, key: Key) -> int:
-        """TERM to the work; how many."""
-        return processes.send_all(lambda: self.work(key), signal.SIGTERM)
+        """TERM to the work, and CONT, so that what is stopped can hear it; how many."""
+        reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
+        processes.send_all(lambda: self.work(key), signal.SIGCONT)
+        return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
         """KILL to the work, or to all of the scope."""
@@ -179,8 +181,10 @@ class ProcessScopes:
         return 0
 
     def terminate(self, key: Key) -> int:
-        """TERM to the work; how many."""
-        return processes.send_all(lambda: self.work(key), signal.SIGTERM)
+        """TERM to the work, and CONT, so that what is stopped can hear it; how many."""
+        reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
+        processes.send_all(lambda: self.work(key), signal.SIGCONT)
+        return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
         """KILL to the work until a look finds nobody, at most 20 times."""

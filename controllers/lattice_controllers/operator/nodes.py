@@ -22,10 +22,10 @@ from lattice.lifecycle import node as machine
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
 from lattice.lifecycle.heartbeats import Heartbeats
 from lattice.lifecycle.node import Facts, Timing, Verdict, judge
-from lattice.models.conditions import READY
+from lattice.models.conditions import HEALTHY, READY
 from lattice.units import format_time
 from lattice.views import Lease, Node
-from lattice.views.cluster import Disable, Wish
+from lattice.views.cluster import Disable, NodeStatus, Wish
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 
@@ -167,6 +167,7 @@ class Nodes:
             has_index=status.index is not None,
             has_fingerprint=bool(status.fingerprint),
             healthy=status.health == "Healthy",
+            flaw=_flaw(status),
             pulse=self.beats.pulse(name, now, self.since(now)),
             in_state=now - begun if state == status.state else 0.0,
         )
@@ -261,6 +262,12 @@ def _number(lease: Lease) -> int:
     except Corrupt as error:
         event(log, "ReportUnreadable", logging.WARNING, node=lease.metadata.name, message=error.message)
         return 0
+
+
+def _flaw(status: NodeStatus) -> str:
+    """What the agent of an unhealthy node says is wrong; empty: nothing, or it does not say."""
+    said = condition(status.conditions, HEALTHY)
+    return said.message if status.health == "Unhealthy" and said is not None and said.status == FALSE else ""
 
 
 def _wish(wish: Wish | Disable | None) -> str | None:

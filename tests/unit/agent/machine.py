@@ -76,9 +76,9 @@ class Ends:
         async with asyncio.timeout(within):
             return await self._queue.get()
 
-    async def record(self) -> ExitRecord:
+    async def record(self, within: float = 20.0) -> ExitRecord:
         """The next end, which has a record."""
-        _, record = await self.next()
+        _, record = await self.next(within)
         assert record is not None
         return record
 

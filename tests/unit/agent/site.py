@@ -30,6 +30,16 @@ BEAT = 10.0
 FACTS = Facts(8, 1 << 34, "6.1", "x86_64", "boot-1")
 
 
+class AilingHost(HollowHost):
+    """A hollow node in which the test finds flaws, by its name."""
+
+    flaws: dict[str, str]
+
+    async def flaw(self) -> str:
+        """What the test says."""
+        return self.flaws.get(self._node, "")
+
+
 class Site:
     """Nodes, the orders that the test gives, and what came of them."""
 
@@ -40,6 +50,7 @@ class Site:
         self.agents: dict[str, Agent] = {}
         self.peers = LocalPeers(self.clock)
         self.reads = SharedReads()
+        self.flaws: dict[str, str] = {}
         self.seq = 0
         self.scheduled = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
@@ -49,7 +60,8 @@ class Site:
     # ── the process ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def place(self, node: str, instance: str) -> Place:
-        host = HollowHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
+        host = AilingHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
+        host.flaws = self.flaws
         me = Self(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
         return Place(me, Outside(self.cluster, self.clock, host, self.peers, self.reads))
 

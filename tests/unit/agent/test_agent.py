@@ -8,7 +8,8 @@ import pytest
 
 from lattice.errors import Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS, LEASES, NODES
-from lattice_agent.registration import NAME_CONFLICT, Registration
+from lattice.models.conditions import NAME_CONFLICT
+from lattice_agent.registration import Registration
 from tests.unit.agent.site import BEAT, Site, running
 
 FOUR = ("n1", "n2", "n3", "n4")
@@ -268,6 +269,26 @@ async def test_variables_that_are_no_numbers_fail_the_start_with_the_sentence() 
         await site.clock.run_for(2)
         assert (site.status().phase, site.reason()) == ("Failed", "StartFailed")
         assert any(state.startswith("fStartFailed") for state in site.reported("n1"))
+
+
+async def test_a_node_that_finds_itself_unfit_says_why_and_once_more_when_it_is_well() -> None:
+    async with running("n1", "n2") as site:
+
+        def shown(node: str) -> tuple[str, list[tuple[str, str]]]:
+            status = site.cluster.snapshot(NODES)[node]["status"]
+            return status["health"], [(entry["status"], entry["message"]) for entry in status.get("conditions", [])]
+
+        site.flaws["n1"] = "its state directory has 3 MiB free"
+        await site.clock.run_for(BEAT)
+        assert shown("n1") == ("Unhealthy", [("False", "its state directory has 3 MiB free")])
+        assert shown("n2") == ("Healthy", [])
+        writes = len(site.cluster.writes(NODES))
+        site.flaws["n1"] = "its state directory has 2 MiB free"
+        await site.clock.run_for(3 * BEAT)
+        assert len(site.cluster.writes(NODES)) == writes
+        site.flaws.clear()
+        await site.clock.run_for(BEAT)
+        assert shown("n1") == ("Healthy", [("True", "there is room again")])
 
 
 async def test_a_deleted_node_object_comes_back() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import re
 import signal
 import stat
 import subprocess
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from lattice_agent.host.interface import ExitRecord, Key, Running, Work
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import ProcessScopes
 from lattice_agent.outputs import LogReader
+from lattice_agent.shim import StopWatch
 from tests.unit.agent.machine import UID, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
@@ -70,6 +74,28 @@ async def test_a_signal_is_shown_as_128_plus_its_number(place: Path) -> None:
         assert [(task.code, task.signal) for task in record.tasks] == [(139, 11)]
 
 
+async def test_every_exit_code_from_0_to_255_is_kept_as_it_is(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        record = await run(host, ends, entrypoint="sh -c 'exit $LATTICE_PROCID'", tasks=256, total_tasks=256)
+        assert sorted((task.rank, task.code, task.signal) for task in record.tasks) == [(code, code, 0) for code in range(256)]
+
+
+async def test_every_signal_that_ends_a_process_is_told_from_an_exit_code(place: Path) -> None:
+    harmless = {"CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH"}
+    deadly = [number for number in range(1, 32) if signal.Signals(number).name.removeprefix("SIG") not in harmless]
+    async with machine(place) as (host, ends):
+        script = f"#!/bin/sh\nulimit -c 0\nset -- {' '.join(map(str, deadly))}\nshift $LATTICE_PROCID\nkill -$1 $$\n"
+        record = await run(host, ends, entrypoint="sh script", tasks=len(deadly), total_tasks=len(deadly), workdir=str(laid(place, script)))
+        found = sorted((task.rank, task.code, task.signal) for task in record.tasks)
+        assert found == [(rank, 128 + number, number) for rank, number in enumerate(deadly)]
+
+
+def laid(place: Path, script: str) -> Path:
+    """A directory with this script."""
+    (place / "script").write_text(script)
+    return place
+
+
 async def test_every_task_has_its_rank_its_session_and_its_own_code(place: Path) -> None:
     async with machine(place) as (host, ends):
         script = "sh -c 'echo $LATTICE_PROCID $(cut -d\" \" -f6 /proc/$$/stat | grep -cx $$); exit $LATTICE_LOCAL_RANK'"
@@ -87,10 +113,8 @@ async def test_the_work_starts_with_default_signals_and_nothing_but_three_descri
 
 async def test_what_the_tasks_leave_behind_is_killed_and_the_record_written(place: Path) -> None:
     async with machine(place) as (host, ends):
-        began = time.monotonic()
         record = await run(host, ends, script="#!/bin/sh\nsetsid sleep 300 &\n(trap '' TERM; sleep 300) &\nexit 5\n")
         assert record.tasks[0].code == 5
-        assert time.monotonic() - began < 10
         assert not host.scopes.populated(KEY)
 
 
@@ -111,6 +135,60 @@ async def test_term_is_heard_and_kill_ends_what_ignores_it_with_the_code_kept(pl
         assert await host.remaining(KEY) == 0
 
 
+async def test_what_is_stopped_hears_term_and_what_is_stopped_and_deaf_is_killed(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        script = "#!/bin/bash\ntrap 'exit 3' TERM\n(trap '' TERM; kill -STOP $BASHPID) &\necho on\nkill -STOP $$\nsleep 300 & wait\n"
+        ours = work(script=script)
+        await host.prepare(ours)
+        await host.start(ours)
+        await until(lambda: [processes.state(pid) for pid in host.scopes.work(KEY)] == ["T", "T"])
+        await host.terminate(KEY)
+        assert [(task.code, task.signal) for task in (await ends.record()).tasks] == [(3, 0)]
+        deaf = work("deaf", script="#!/bin/bash\ntrap '' TERM\nwhile :; do kill -STOP $$; done\n")
+        await host.prepare(deaf)
+        await host.start(deaf)
+        await until(lambda: [processes.state(pid) for pid in host.scopes.work(deaf.key)] == ["T"])
+        await host.terminate(deaf.key)
+        await host.kill(deaf.key)
+        assert [task.signal for task in (await ends.record()).tasks] == [9]
+        assert not host.scopes.populated(deaf.key)
+
+
+async def test_when_memory_is_short_the_work_goes_before_the_process_that_keeps_its_code(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        ours = work(entrypoint="sh -c 'cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj; sleep 300'")
+        await host.prepare(ours)
+        running = await host.start(ours)
+        await until(lambda: len(printed(host).split()) == 2)
+        own, shims = map(int, printed(host).split())
+        mine = oom_score("self")
+        assert own <= max(0, mine)
+        assert shims == oom_score(running.pid) == (-900 if may_lower_oom_score() else mine)
+        await host.kill(KEY)
+        await ends.record()
+
+
+def oom_score(pid: int | str) -> int:
+    """What the kernel has been told of the process."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def may_lower_oom_score() -> bool:
+    """CAP_SYS_RESOURCE, which a container may lack."""
+    effective = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) >> 24 & 1)
+
+
+async def test_a_thousand_short_processes_that_detach_are_reaped_and_none_is_left(place: Path) -> None:
+    script = "#!/bin/bash\nfor at in {1..250}; do (setsid true & true & (true & ) & ); done\nexit 6\n"
+    async with machine(place) as (host, ends):
+        ours = work(script=script)
+        await host.prepare(ours)
+        await host.start(ours)
+        assert (await ends.record(within=60.0)).tasks[0].code == 6
+        assert not host.scopes.populated(KEY)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason", "sentence"),
     [
@@ -128,6 +206,7 @@ async def test_term_is_heard_and_kill_ends_what_ignores_it_with_the_code_kept(pl
         ({"workdir": "/root"}, "StartFailed", "working directory '/root' cannot be entered: Permission denied"),
         ({"stdout": "/etc/out"}, "StartFailed", "output file '/etc/out' cannot be opened: Permission denied"),
         ({"stdout": "/tmp"}, "StartFailed", "output file '/tmp' cannot be opened: Is a directory"),
+        ({"stdout": "{place}/fifo"}, "StartFailed", "fifo' is neither a regular file nor a character device"),
         ({"user": "oidc:no-such-user"}, "UserUnknown", "node n1 knows no user 'no-such-user'"),
         ({"user": "system:serviceaccount:x:nobody"}, "UserUnknown", "knows no user 'system:serviceaccount:x:nobody'"),
         ({"user": "root"}, "UserRefused", "its uid is 0"),
@@ -137,6 +216,8 @@ async def test_term_is_heard_and_kill_ends_what_ignores_it_with_the_code_kept(pl
 async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, changes: dict[str, Any], reason: str, sentence: str) -> None:
     (place / "junk").write_bytes(b"\x00\x01junk")
     (place / "junk").chmod(0o755)
+    os.mkfifo(place / "fifo")
+    (place / "fifo").chmod(0o666)
     async with machine(place) as (host, ends):
         ours = work(**{name: value.replace("{place}", str(place)) if isinstance(value, str) else value for name, value in changes.items()})
         with pytest.raises(Rejected) as refusal:
@@ -198,6 +279,41 @@ async def test_a_full_output_file_does_not_stop_the_work_and_is_said(place: Path
         assert "6 bytes were not written to /dev/full: No space left on device" in printed(host, "stderr")
 
 
+async def test_a_terminal_that_nobody_reads_does_not_stop_the_work_and_is_said(place: Path) -> None:
+    master, slave = pty.openpty()
+    os.fchmod(slave, 0o666)
+    try:
+        async with machine(place) as (host, ends):
+            record = await run(host, ends, entrypoint="sh -c 'seq 100000; exit 4'", stdout=os.ttyname(slave))
+            assert record.tasks[0].code == 4
+            assert printed(host).split()[-1] == "100000"
+            assert f"bytes were not written to {os.ttyname(slave)}: Resource temporarily unavailable" in printed(host, "stderr")
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+async def test_a_directory_that_vanishes_takes_its_output_file_and_nothing_else(place: Path) -> None:
+    home = place / "run"
+    home.mkdir()
+    for directory in (place, home):
+        os.chown(directory, 65534, 65534)
+    async with machine(place) as (host, ends):
+        ours = work(script="#!/bin/sh\nrm -r $PWD\nseq 1000\nexit 8\n", workdir=str(home), stdout="out.txt")
+        await host.prepare(ours)
+        await host.start(ours)
+        assert (await ends.record()).tasks[0].code == 8
+        assert printed(host).split()[-1] == "1000"
+        assert printed(host, "stderr") == ""
+        gone = work("gone", workdir=str(place / "later"))
+        (place / "later").mkdir(mode=0o777)
+        await host.prepare(gone)
+        (place / "later").rmdir()
+        with pytest.raises(Rejected, match="cannot be entered: No such file") as refusal:
+            await host.start(gone)
+        assert refusal.value.reason == "StartFailed"
+
+
 async def test_a_burst_of_ten_thousand_lines_loses_none_and_partial_lines_arrive(place: Path) -> None:
     async with machine(place) as (host, ends):
         ours = work(entrypoint="sh -c 'seq 10000; printf prompt; sleep 300'", tasks=2, total_tasks=2)
@@ -210,14 +326,12 @@ async def test_a_burst_of_ten_thousand_lines_loses_none_and_partial_lines_arrive
         await ends.record()
 
 
-async def test_logs_keep_up_with_sixteen_megabytes_a_second(place: Path) -> None:
+async def test_forty_eight_megabytes_at_once_are_kept_whole(place: Path) -> None:
     async with machine(place) as (host, ends):
         ours = work(entrypoint="sh -c 'yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 48000000'")
         await host.prepare(ours)
-        began = time.monotonic()
         await host.start(ours)
-        await ends.record()
-        assert 48 / (time.monotonic() - began) > 16
+        await ends.record(within=60.0)
         assert len(printed(host)) == 48_000_000
 
 
@@ -383,8 +497,9 @@ async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_onc
             filler = disk / "filler"
             with pytest.raises(OSError, match="No space left"):
                 filler.write_bytes(b"x" * 400_000)
-            with pytest.raises(Rejected, match=r"its state cannot be written: .*No space left"):
+            with pytest.raises(Rejected, match=r"not able to take it: its state cannot be written: .*No space left") as refusal:
                 await host.prepare(work(entrypoint="true"))
+            assert refusal.value.reason == "NodeUnfit"
             with pytest.raises(OSError, match="No space left"):
                 await host.remember_seq(7)
             filler.unlink()
@@ -393,6 +508,62 @@ async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_onc
             assert ends.none()
     finally:
         subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
+
+
+async def test_a_disk_that_fills_before_the_start_gives_the_work_back_for_good_and_the_node_says_so(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
+    try:
+        async with machine(disk, place.name) as (host, ends):
+            assert await host.flaw() == ""
+            ours = work(entrypoint="true")
+            await host.prepare(ours)
+            fill(disk / "filler")
+            with pytest.raises(Rejected, match="its state cannot be written") as refusal:
+                await host.start(ours)
+            assert refusal.value.reason == "NodeUnfit"
+            assert re.fullmatch(f"its state directory {disk}/state has [01] MiB free, 16 MiB are needed", await host.flaw())
+            (disk / "filler").unlink()
+            assert await host.flaw() == ""
+            assert ends.none()
+        async with machine(disk, place.name) as (host, _):
+            with pytest.raises(Stale):
+                await host.prepare(ours)
+    finally:
+        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
+
+
+def fill(path: Path) -> None:
+    """Takes what is left of a disk, to the last page."""
+    with suppress(OSError), path.open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+
+
+async def test_a_disk_that_was_short_of_room_needs_twice_as_much_before_it_is_well(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
+    try:
+        async with machine(disk, place.name) as (host, _):
+            found = []
+            for filled in (20, 28, 20, 4):
+                (disk / "filler").write_bytes(b"x" * (filled << 20))
+                found.append(bool(await host.flaw()))
+            assert found == [False, True, True, False]
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)  # noqa: ASYNC221
+            assert "mounted read-only" in await host.flaw()
+            subprocess.run(["mount", "-o", "remount,rw", disk], check=True)  # noqa: ASYNC221
+    finally:
+        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
+
+
+def test_times_of_an_attempt_differ_by_what_has_passed_whoever_sets_the_clock() -> None:
+    watch = StopWatch(1000.0, time.clock_gettime(time.CLOCK_BOOTTIME) - 5.0)
+    first = watch.now()
+    time.sleep(0.01)
+    assert 1005.0 <= first < watch.now() < 1065.0
 
 
 async def test_the_host_has_a_clock_of_the_machine_and_facts_that_are_true(place: Path) -> None:

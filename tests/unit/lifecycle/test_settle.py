@@ -73,6 +73,8 @@ def test_settling_twice_changes_nothing_and_kstatus_never_sees_two_verdicts(entr
     [
         ("OnNodeFailure", "NodeLost", 0, True),
         ("OnNodeFailure", "NodeLost", 3, False),
+        ("OnNodeFailure", "NodeUnfit", 2, True),
+        ("OnNodeFailure", "StartFailed", 0, False),
         ("OnNodeFailure", "TaskFailed", 0, False),
         ("Always", "TaskFailed", 0, True),
         ("Always", "WalltimeExceeded", 0, False),

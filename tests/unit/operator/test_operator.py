@@ -262,6 +262,22 @@ async def test_a_node_without_index_or_health_waits_and_says_for_what(world: Wor
         assert world.state("n2") == "Ready"
 
 
+async def test_a_node_that_finds_itself_unfit_is_degraded_with_its_own_words_and_comes_back(world: World) -> None:
+    said = {"type": "Healthy", "status": "False", "reason": "StateUnwritable", "message": "its state directory has 3 MiB free"}
+    async with world.running():
+        await world.ready_nodes("n1")
+        standing = world.status(NODES, "n1")["conditions"]
+        unfit = {"health": "Unhealthy", "conditions": [*standing, {**said, "lastTransitionTime": standing[0]["lastTransitionTime"]}]}
+        await world.cluster.patch(NODES, "n1", {"status": unfit}, subresource="status")
+        await world.live(10, "n1")
+        shown = world.condition(NODES, "n1")
+        assert (world.state("n1"), shown["reason"]) == ("Degraded", "Unhealthy")
+        assert shown["message"] == "the node reports; missing: health (its state directory has 3 MiB free)"
+        await world.cluster.patch(NODES, "n1", {"status": {"health": "Healthy"}}, subresource="status")
+        await world.live(10, "n1")
+        assert world.state("n1") == "Ready"
+
+
 async def test_a_node_is_drained_only_when_the_ledger_names_no_holder(world: World) -> None:
     async with world.running():
         await world.ready_nodes("n1", "n2")
