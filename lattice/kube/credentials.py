@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lattice.errors import Denied, LatticeError, Rejected
+from lattice.kube.certificates import not_after
 from lattice.kube.kubeconfig import ClusterConfig, load
+from lattice.units import format_time
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +36,12 @@ class Identity:
 class Credentials:
     """The identity in force; a change of any file of the configuration is seen within a second."""
 
-    def __init__(self, config: ClusterConfig, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: ClusterConfig, monotonic: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
         self.config = config
         self._monotonic = monotonic
+        self._now = now
         self._marks = _marks(config.files)
         self._checked = self._made = monotonic()
         self._identity = _identity(config)
@@ -61,6 +66,13 @@ class Credentials:
             return False
         return self._renew(now)
 
+    def explained(self, error: Denied) -> Denied:
+        """The refusal, with what can be known here of its cause: a client certificate that has ended."""
+        if error.reason != "Unauthorized":
+            return error
+        said = _expiry(self.config, self._now())
+        return Denied(f"{error.message}: {said}", reason=error.reason) if said else error
+
     def _renew(self, now: float) -> bool:
         marks = _marks(self.config.files)
         try:
@@ -71,6 +83,21 @@ class Credentials:
             return False
         self.config, self._marks, self._made = config, marks, now
         return True
+
+
+def _expiry(config: ClusterConfig, now: float) -> str:
+    """A clause about a client certificate that has ended; empty: it has not, there is none, or it cannot be read."""
+    pem, name = config.cert_data, f"in {config.source}" if config.source else ""
+    if config.cert_file:
+        name = config.cert_file
+        try:
+            pem = Path(config.cert_file).read_bytes()
+        except OSError:
+            return ""
+    end = not_after(pem)
+    if end is None or end > now:
+        return ""
+    return " ".join(("the client certificate", name, f"expired at {format_time(end)}")).replace("  ", " ")
 
 
 def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
@@ -123,7 +150,10 @@ def _tls(config: ClusterConfig) -> ssl.SSLContext | None:
         _trust(context, config)
         _present(context, config)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise Denied(f"the certificates for {config.server} cannot be used: {error}", reason="CertificateUnusable") from error
+        named = (config.ca_file, config.cert_file, config.key_file)
+        absent = list(dict.fromkeys(path for path in named if path and not Path(path).exists()))
+        why = f"there is no file {', '.join(absent)}" if absent else error
+        raise Denied(f"the certificates for {config.server} cannot be used: {why}", reason="CertificateUnusable") from error
     return context
 
 

@@ -211,6 +211,8 @@ def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
         except (ConfigException, OSError, ValueError, KeyError) as error:
             raise Denied(f"the auth plugin of context {context} failed: {error}", reason="PluginFailed") from error
         authorization = str(configuration.get_api_key_with_prefix("BearerToken", "authorization") or "")
+        if not authorization and not configuration.cert_file:  # the client only logs what went wrong
+            raise Denied(f"the auth plugin of context {context} gave no credentials: run it by hand to see why", reason="PluginFailed")
         return PluginCredentials(authorization, str(configuration.cert_file or ""), str(configuration.key_file or ""))
 
     return credentials

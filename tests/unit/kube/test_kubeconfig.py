@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
+from lattice.kube.credentials import Credentials
 from lattice.kube.kubeconfig import in_cluster, load
 
 
@@ -107,3 +108,14 @@ def test_an_exec_plugin_gives_its_token(tmp_path: Path) -> None:
     config = load(write(tmp_path / "k", document(exec=execution) | {"clusters": [{"name": "a", "cluster": {"server": "http://a"}}]}))
     assert config.plugin is not None
     assert config.plugin().authorization == "Bearer from-plugin"
+
+
+def test_a_plugin_that_gives_nothing_and_a_certificate_that_is_not_there_are_named(tmp_path: Path) -> None:
+    execution = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(tmp_path / "none"), "interactiveMode": "Never"}
+    config = load(write(tmp_path / "k", document(exec=execution) | {"clusters": [{"name": "a", "cluster": {"server": "http://a"}}]}))
+    assert config.plugin is not None
+    with pytest.raises(Denied, match="gave no credentials"):
+        config.plugin()
+    gone = {"client-certificate": str(tmp_path / "gone.crt"), "client-key": str(tmp_path / "gone.key")}
+    with pytest.raises(Denied, match=r"there is no file .*gone\.crt, .*gone\.key"):
+        Credentials(load(write(tmp_path / "k", document(**gone))))
