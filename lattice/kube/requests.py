@@ -112,7 +112,7 @@ def _path(resource: Resource, namespace: str, name: str = "", subresource: str =
     for part in (namespace, name):
         if "/" in part or "%" in part or part in (".", ".."):
             raise Rejected(f"{part!r} cannot be the name of an object", reason="NameWrong")
-    return resource.path(quote(namespace), quote(name, safe=":"), subresource)
+    return resource.path(quote(namespace, safe=""), quote(name, safe=":"), subresource)
 
 
 def _query(**parameters: str) -> str:
