@@ -102,6 +102,8 @@ class View:
     """By uid: when it starts at the latest by its reservation."""
     unforeseen: Mapping[str, str] = field(default_factory=dict)
     """By uid: why no start is foreseen of what the last cycle held back."""
+    tried: Mapping[str, str] = field(default_factory=dict)
+    """By uid: the reason of what the last cycle found no nodes, or no power, for: it starts after something has ended."""
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -110,7 +112,7 @@ class View:
 
 def view_of(
     scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
-    unforeseen: Mapping[str, str] | None = None,
+    unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
     """Read the scene; `masks` are the caller's, kept from one reading to the next."""
     masks.refresh(scene.machine)
@@ -127,6 +129,7 @@ def view_of(
         masks=masks,
         latest=latest,
         unforeseen=unforeseen or {},
+        tried=tried or {},
     )
 
 

@@ -31,6 +31,10 @@ UNBOUNDED_WORK: Final = "UnboundedWork"
 """The nodes that it needs are held, or will be, by work of which nobody knows the end."""
 UNFORESEEN: Final = frozenset({QUOTA_SHARE, BUDGET_EXHAUSTED})
 """Nobody knows what others will ask of the quota tree, nor when a budget is raised: such waiting has no expected start."""
+POWER_BUDGET: Final = "PowerBudget"
+TRIED: Final = frozenset({"WaitingForNodes", "BehindHigherPriority", "InsufficientConformance", POWER_BUDGET})
+"""Reasons of work that was tried in the last cycle. Where counts of nodes would let it start now, it is topology, a fingerprint, a deeper
+reservation or power that keeps it, which are not rehearsed: it starts when the next nodes come free, at the earliest."""
 EXACT_JOBS: Final = 256
 """Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
 SLOTS: Final = 600
@@ -81,7 +85,8 @@ class Forecaster:
         said = list(waiting)
         latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
         unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
-        return view_of(scene, queues, self._masks, now, latest, unforeseen)
+        tried = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in TRIED}
+        return view_of(scene, queues, self._masks, now, latest, unforeseen, tried)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
         """The answers, remembered to be scored when the work starts."""
@@ -211,13 +216,16 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     median, late, uids, silent = stages(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
-    capacity = _room_at_last(median)
+    capacity, earliest = _room_at_last(median), (_first_end(median), _first_end(late))
     played = zip(uids, median.queues, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
     for queue, jobs, medians, lates in played:
         for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
+            if expected <= 0.0 and uid in view.tried:
+                expected, long = earliest
             if expected == NEVER:
                 over = any(amount > capacity[cap] for cap, amount in job.caps)
-                silent[uid] = "WaitingForQuotaHeadroom" if over else UNBOUNDED_WORK if job.window < 0 else "ReservedNodes"
+                endless = UNBOUNDED_WORK if job.window < 0 else "ReservedNodes"
+                silent[uid] = POWER_BUDGET if view.tried.get(uid) == POWER_BUDGET else "WaitingForQuotaHeadroom" if over else endless
             else:
                 starts[uid] = (expected, expected if long == NEVER else max(expected, long))
     return Foreseen(starts, silent)
@@ -252,6 +260,12 @@ def _room_at_last(stage: Stage) -> list[int]:
             for cap, amount in held.caps:
                 room[cap] += amount
     return room
+
+
+def _first_end(stage: Stage) -> float:
+    """Seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
+    ends = [held.expected for held in stage.held] + [closure.end for closure in stage.closures]
+    return min((end for end in ends if end > 0.0), default=NEVER)
 
 
 def _slot(stage: Stage) -> float:

@@ -155,6 +155,11 @@ class Explainer:
             return None
         used = self._scene.machine.watts
         message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
+        if lane.power_short > limit:
+            return (
+                "PowerBudget",
+                f"{message}, more than the whole power budget of {_kw(limit)}: ask for fewer nodes, or wait until it is raised",
+            )
         return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
 
     def _kept(self, candidate: Candidate, lane: Lane) -> Told | None:

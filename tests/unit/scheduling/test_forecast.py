@@ -14,8 +14,8 @@ from lattice.scheduling.forecast import EXACT_JOBS, UNBOUNDED_WORK, Expected, Fo
 from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Placed, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
-from lattice.scheduling.scene import START_ALLOWANCE, Scene, Window
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.scene import START_ALLOWANCE, PowerBudget, Scene, Window
+from lattice.scheduling.work import REQUIRED, TIGHT, Candidate, Holder
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
 
@@ -105,6 +105,37 @@ def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits
 
 def test_nodes_that_cannot_be_used_say_so() -> None:
     assert ask(scene(usable=False, state="Drained"), job(1))["j1"] == Expected(reason="NodesUnavailable")
+
+
+def cycled(made: Scene, *jobs: Candidate) -> dict[str, Expected]:
+    """What is foreseen of work that a cycle left waiting."""
+    queue = list(jobs)
+    waiting = tuple(one for one in decide(made, "hpc", queue, NOW) if isinstance(one, Waiting))
+    assert {one.candidate.uid for one in waiting} == {one.uid for one in queue}
+    return ask(made, *queue, waiting=waiting)
+
+
+def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_enough_nodes_are_free() -> None:
+    made = scene(0)
+    for index in range(8):
+        made.machine.put(replace(plain_node(index), group=f"g{index // 4}", watts=500, fingerprint="ab"[index % 2]))
+    running(made, 0, (0,), 500.0)
+    running(made, 1, (4,), 900.0)
+    assert cycled(made, job(1, 4, topology=TIGHT))["j1"].p50 == NOW + 500
+    assert cycled(made, job(2, 4, conformance=REQUIRED, need=Need(only=0b11110111)))["j2"].p50 == NOW + 500
+    made.power = PowerBudget(3000)
+    found = cycled(made, job(3, 5))["j3"]
+    assert found.p50 == NOW + 500
+    assert found.p90 is not None
+    assert found.p90 >= NOW + 500
+
+
+def test_without_any_end_the_reason_is_what_keeps_it() -> None:
+    made = scene(4, watts=500)
+    made.power = PowerBudget(1500)
+    assert cycled(made, job(1, 4))["j1"] == Expected(reason="PowerBudget")
+    running(made, 0, (0, 1), None)
+    assert cycled(made, job(2, 2))["j2"] == Expected(reason="PowerBudget")
 
 
 def test_not_before_is_kept() -> None:

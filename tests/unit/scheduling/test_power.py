@@ -41,7 +41,8 @@ def test_the_sentence_names_the_least_that_so_many_nodes_draw() -> None:
     found = outcome_on([500, 100, 100, 500, 100, 500], 799, 4, 4)
     assert isinstance(found, Waiting)
     assert (found.reason, found.message) == (
-        "PowerBudget", "needs 4 nodes that draw 0.8 kW; 0.0 kW of the power budget of 0.799 kW are in use",
+        "PowerBudget",
+        "needs 4 nodes that draw 0.8 kW, more than the whole power budget of 0.799 kW: ask for fewer nodes, or wait until it is raised",
     )  # fmt: skip
 
 
