@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lattice.cli import exits
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import PHASES
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 INTERMIXED = True
 ENDED_SECONDS = 3600.0
 """How long ended allocations stay in the list when nothing is asked for."""
-WATCH_SECONDS = 5.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,22 +26,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="USER", help="of this user")
     parser.add_argument("--state", metavar="STATE,…", help=f"of {', '.join(PHASES).lower()}")
     parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
-    parser.add_argument("-w", "--watch", action="store_true", help=f"again every {WATCH_SECONDS:.0f} s")
+    parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
 
 
 def run(console: Console) -> int:
     """Show them once, or again and again."""
     show = _named if console.args.allocations else _listed
-    while console.args.watch:
-        try:
-            if console.outside.columns:
-                console.outside.stdout.write("\x1b[H\x1b[2J")
-            show(console)
-            console.outside.stdout.flush()
-            console.outside.sleep(WATCH_SECONDS)
-        except KeyboardInterrupt:
-            return exits.DONE
-    return show(console)
+    if not console.args.watch:
+        return show(console)
+    from lattice.cli.watch import clear, repeat
+
+    def again() -> None:
+        clear(console)
+        show(console)
+
+    return repeat(console, again)
 
 
 def _named(console: Console) -> int:

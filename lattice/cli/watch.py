@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lattice.cli import exits
+from lattice.cli.failures import explain
+from lattice.errors import Retry
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -15,13 +17,30 @@ WATCH_SECONDS: Final = 5.0
 
 def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
     """Print what `lines` gives every few seconds, on a terminal in the place of what was there; Ctrl-C ends it, done."""
+
+    def show() -> None:
+        shown = lines()
+        clear(console)
+        console.say(*shown)
+
+    return repeat(console, show)
+
+
+def repeat(console: Console, show: Callable[[], object]) -> int:
+    """Show it every few seconds until Ctrl-C; a server that is away for a while is said, and asked again."""
     try:
         while True:
-            shown = lines()
-            if console.outside.columns:
-                console.outside.stdout.write("\x1b[H\x1b[2J")
-            console.say(*shown)
+            try:
+                show()
+            except Retry as error:
+                console.complain(*explain(error))
             console.outside.stdout.flush()
             console.outside.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return exits.DONE
+
+
+def clear(console: Console) -> None:
+    """Empty the terminal, where there is one."""
+    if console.outside.columns:
+        console.outside.stdout.write("\x1b[H\x1b[2J")

@@ -106,3 +106,17 @@ def test_output_is_no_object(bench: Bench) -> None:
     bench.allocation("a", number=1, status=RUNNING)
     result = bench.run("logs", "1", "-o", "yaml")
     assert (result.code, "-o json as one object each" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("verb", ["status", "queue"])
+def test_a_watched_view_survives_a_server_that_is_away_and_ends_with_an_interrupt(bench: Bench, verb: str) -> None:
+    bench.environ["LATTICE_GATEWAY"] = "https://g"
+    bench.allocation("a", number=1, status=RUNNING)
+    fault = bench.cluster.fake.fail(Retry("away", reason="NoConnection"), times=999)
+    bench.gateway_fails = Retry("away", reason="GatewayUnreachable")
+    bench.at(7, lambda: setattr(fault, "times", 0))
+    bench.at(12, interrupt)
+    result = bench.run(verb, "--watch")
+    assert result.code == 0
+    assert result.err.count("Error: away") >= 2
+    assert ("Running" in result.out) == (verb == "status")
