@@ -7,6 +7,7 @@ out: each group is divided as it was declared, and its status says what is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from lattice.quota.amounts import quantity
 from lattice.quota.declared import Declared, precedence
@@ -22,9 +23,10 @@ def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
         children.setdefault(group.parent, []).append(group)
     found = dict(_claims(groups))
     for name, group in groups.items():
-        own = (*_limits(group), *_resources(group, groups.get(group.parent)), *_sums(group, children.get(name, ())))
-        if own:
-            found[name] = own[0]
+        own = chain(_limits(group), _resources(group, groups.get(group.parent)), _sums(group, children.get(name, ())))
+        breach = next(own, None)
+        if breach is not None:
+            found[name] = breach
     return found
 
 
@@ -39,16 +41,19 @@ def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
 def _limits(group: Declared) -> Iterator[Breach]:
     """R4: min is part of max and not above it."""
     for key, amount in group.min.items():
-        least, most = f"min.{key} is {quantity(key, amount)}", group.max.get(key)
+        most = group.max.get(key)
+        if most is not None and amount <= most:
+            continue
+        least = f"min.{key} is {quantity(key, amount)}"
         if most is None:
             yield "MinAboveMax", f"{least}, and max has no {key}: it guarantees nothing; add {key} to max, or take it out of min"
-        elif amount > most:
+        else:
             yield "MinAboveMax", f"{least}, above max.{key}, which is {quantity(key, most)}: max bounds it; lower min or raise max"
 
 
 def _resources(group: Declared, parent: Declared | None) -> Iterator[Breach]:
     """R10: a group manages what its parent manages; with a profile's root, which has what its nodes have, this is not judged."""
-    if parent is None or parent.forced:
+    if parent is None or parent.forced or parent.max.keys() == group.max.keys():
         return
     for key in sorted(group.max.keys() - parent.max.keys()):
         yield "ResourcesDiffer", f'max has {key}, and max of its parent "{parent.name}" has not: add {key} there, or take it out here'
@@ -76,9 +81,8 @@ def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
 def _claims(groups: Mapping[str, Declared]) -> Iterator[tuple[str, Breach]]:
     """R2: who claims a tenant, or a namespace, that a group made earlier has."""
     owners: dict[str, Declared] = {}
-    for group in sorted(groups.values(), key=precedence):
-        if group.is_parent:
-            continue  # it has no work of its own, whatever it claims
+    claiming = (group for group in groups.values() if (group.bindings or group.namespaces) and not group.is_parent)  # a parent has no work
+    for group in sorted(claiming, key=precedence):
         tenants = (f'tenant "{binding.tenant}"{_in(binding.vcluster)}' for binding in group.bindings)
         for claim in (*tenants, *(f'namespace "{name}"' for name in group.namespaces)):
             owner = owners.setdefault(claim, group)

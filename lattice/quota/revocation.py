@@ -19,6 +19,7 @@ from lattice.quota.groups import Resources
 
 DELAY_SECONDS: Final = 120.0
 MOST_A_ROUND: Final = 10
+_NOBODY: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Began:
 
     over: Overuse
     due: float
+    resumed: bool = False
+    """Whether its clock goes on from what others found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +78,24 @@ class OveruseClock:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
-    def sample(self, over: Iterable[Overuse], now: float, delay: Mapping[str, float] | float = DELAY_SECONDS) -> tuple[Sampled, ...]:
-        """What changed with this sample; `delay` in seconds, one for all or by tree (absent: the default)."""
+    def sample(
+        self, over: Iterable[Overuse], now: float, delay: Mapping[str, float] | float = DELAY_SECONDS, *,
+        earlier: Mapping[str, float] = _NOBODY,
+    ) -> tuple[Sampled, ...]:  # fmt: skip
+        """What changed with this sample; `delay` in seconds, one for all or by tree (absent: the default).
+
+        `earlier` says how many seconds ago others found a group over first. Within the delay its clock goes on from there; after it
+        a round may have been taken already, and the clock begins anew.
+        """
         found = {each.name: each for each in over}
         outcomes: list[Sampled] = [Ended(name) for name in self._since if name not in found]
         self._since = {name: since for name, since in self._since.items() if name in found}
         for name, each in found.items():
             wait = delay if isinstance(delay, (int, float)) else delay.get(each.tree, DELAY_SECONDS)
             if name not in self._since:
-                self._since[name] = now
-                outcomes.append(Began(each, now + wait))
+                before = earlier.get(name, 0.0)
+                self._since[name] = began = now - before if 0 < before < wait else now
+                outcomes.append(Began(each, began + wait, resumed=began < now))
             elif now - self._since[name] > wait:
                 self._since[name] = now
                 outcomes.append(Due(each, now))

@@ -230,6 +230,10 @@ class Quotas:
         informer = self._foreign.get(KOORDINATOR_QUOTAS.name)
         return informer.objects if informer is not None else {}
 
+    def over_since(self) -> dict[str, str]:
+        """Since when groups use more than they may, as it was published last: RFC 3339 by name."""
+        return {name: since for name, quota in self.ours.objects.items() if (since := quota.status.over_since) is not None}
+
     def seen(self, written: ElasticQuota) -> None:
         """An object as the server has it after a write: newer than what the informer has told."""
         known = self.ours.objects.get(written.metadata.name)

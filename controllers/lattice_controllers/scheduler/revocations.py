@@ -2,14 +2,14 @@
 
 What is decided here is put into the ledger as the cause of a releasing row, so that a scheduler that dies afterwards loses
 nothing: the next one finds the row, has it ended by TERM and grace, and lets the allocation wait again. The clock of the delay
-is not kept: after a change of leaders it begins anew.
+goes on from `status.overSince` after a change of leaders, as long as the delay is not over; then it begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from lattice.daemon.announcements import Announcer
@@ -27,7 +27,7 @@ from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, c
 from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.elastic import Elastic
 from lattice.scheduling.work import Candidate, Holder
-from lattice.units import format_duration, format_time
+from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -35,6 +35,8 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS: Final = 1.0
+RESUME_SECONDS: Final = 10.0
+"""So long after the start of a term a group that is found over may have been over before."""
 PENDING, RECLAIM = "QuotaReclaimPending", "QuotaReclaimed"
 """Reasons of Events: it will be stopped if nothing changes; it is stopped."""
 
@@ -54,7 +56,7 @@ class Revocations:
     def __init__(
         self, clock: Clock, loop: Loop, declared: Declared, stored: Stored, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
-        announcer: Announcer, stopped: Callable[[], bool],
+        announcer: Announcer, stopped: Callable[[], bool], published: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
         self.over: dict[str, Overuse] = {}
         self._clock = clock
@@ -66,6 +68,9 @@ class Revocations:
         self._allocation = allocation
         self._announcer = announcer
         self._stopped = stopped
+        self._published = published
+        self._earlier: dict[str, str] = {}
+        """Since when groups were over for the scheduler before this one: RFC 3339 by name."""
         self._overuse = OveruseClock()
         self._seen: tuple[Elastic | None, int] = (None, -1)
         """The trees and their version at the last sample."""
@@ -76,13 +81,19 @@ class Revocations:
         """By group: the uids whose owners were told, and what they were told."""
         self._blocked: dict[str, float] = {}
         """Since when pending work waits for its share, by uid; monotonic."""
+        self._resume_until = 0.0
 
     def over_since(self) -> dict[str, str]:
         """Since when groups use more than they may: RFC 3339 by name."""
-        return dict(self._since)
+        return {**self._earlier, **self._since}
+
+    def resume(self) -> None:
+        """Go on with the clocks of the scheduler before this one, as it published them last."""
+        self._earlier, self._resume_until = dict(self._published()), self._clock.monotonic() + RESUME_SECONDS
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
             elastic = self._loop.scene.elastic
@@ -96,6 +107,8 @@ class Revocations:
     async def sample(self, elastic: Elastic) -> None:
         """One look at who uses more than he may; tells and stops whatever is due."""
         now, seen = self._clock.monotonic(), (elastic, elastic.version)
+        if self._earlier and now > self._resume_until:
+            self._earlier = {}
         if self.over or self._seen != seen:
             self._seen = seen
             await self._judge(elastic, now)
@@ -110,10 +123,14 @@ class Revocations:
         self.over = {over.name: over for over in found}
         delays = {tree: each.delay_seconds for tree, each in rules.items()}
         due: list[Overuse] = []
-        for outcome in self._overuse.sample(found, now, delays):
+        at_once = self._clock.now()
+        earlier = {name: at_once - parse_time(since) for name, since in self._earlier.items()}
+        for outcome in self._overuse.sample(found, now, delays, earlier=earlier):
             match outcome:
-                case Began(over, at):
-                    self._since[over.name], self._due[over.name] = format_time(self._clock.now()), at
+                case Began(over, at, resumed):
+                    self._due[over.name] = at
+                    self._since[over.name] = self._earlier[over.name] if resumed else format_time(at_once)
+                    self._earlier.pop(over.name, None)
                 case Ended(name):
                     del self._since[name], self._due[name]
                     self._told.pop(name, None)

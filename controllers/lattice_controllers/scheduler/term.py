@@ -185,6 +185,7 @@ class Term:
         self.revocations = Revocations(
             clock, self.loop, self.quotas, self.committer.stored, measured, propose=self.committer.propose, stopped=stopped,
             allocation=self.allocations.get, announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
+            published=self.quotas.over_since,
         )  # fmt: skip
         self.quota_status = QuotaStatus(
             cluster, clock, self.scene, self.quotas, measured, over=lambda: self.revocations.over,

@@ -55,6 +55,17 @@ def test_one_sample_that_is_not_over_stops_the_clock() -> None:
     assert clock.sample([OVER], 249.0) == ()
 
 
+@pytest.mark.parametrize(
+    ("earlier", "due"),
+    [(0.0, 220.0), (50.0, 170.0), (119.0, 101.0), (120.0, 220.0), (5000.0, 220.0), (-30.0, 220.0)],
+)
+def test_a_clock_goes_on_from_what_others_found_within_the_delay_and_begins_anew_after_it(earlier: float, due: float) -> None:
+    clock = OveruseClock()
+    assert clock.sample([OVER], 100.0, earlier={"a": earlier}) == (Began(OVER, due, resumed=due < 220.0),)
+    assert clock.sample([OVER], due) == ()
+    assert clock.sample([OVER], due + 0.5) == (Due(OVER, due + 0.5),)
+
+
 def test_each_tree_has_its_own_delay() -> None:
     clock, other = OveruseClock(), replace(OVER, name="b", tree="gpus")
     assert clock.sample([OVER, other], 0.0, {"gpus": 5.0}) == (Began(OVER, 120.0), Began(other, 5.0))

@@ -22,6 +22,7 @@ from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
+from lattice.units import format_time
 from lattice.views import ElasticQuota, Metadata
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import QuotaTreeOptions
@@ -77,8 +78,10 @@ class Site:
         )  # fmt: skip
         self.revocations = Revocations(
             self.clock, self.loop, declared, self.stored, self.metrics, propose=self.propose, allocation=self.allocation,
-            announcer=Announcer(self.cluster, self.clock, "test"), stopped=lambda: False,
+            announcer=Announcer(self.cluster, self.clock, "test"), stopped=lambda: False, published=lambda: self.published,
         )  # fmt: skip
+        self.published: dict[str, str] = {}
+        """What the scheduler before this one wrote into status.overSince."""
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
         """Commit at once; what is stopped is releasing from then on."""
@@ -150,6 +153,32 @@ async def test_the_owner_gets_his_share_after_the_delay_and_the_least_work_is_lo
     assert set(await site.watch(3)) == {runs[2], runs[3]}
     assert {stop.cause for stop in site.stops} == {"q"}
     assert set(await site.watch(4 * DELAY)) == {runs[2], runs[3]}, "what ends already is enough"
+
+
+async def test_a_new_leader_goes_on_with_the_delay_that_another_began() -> None:
+    site = Site()
+    runs = four_runs(site)
+    site.published = {"a": format_time(NOW - 6), "b": format_time(NOW - 6)}
+    site.revocations.resume()
+    await site.watch(2)
+    assert site.revocations.over_since() == site.published, "nobody is over yet: what was published stays for a moment"
+    site.ask(pending(1, nodes=4, quota="b"))
+    assert await site.watch(2) == []
+    assert site.revocations.over_since()["a"] == format_time(NOW - 6)
+    assert set(await site.watch(1)) == {runs[2], runs[3]}
+    await site.watch(DELAY)
+    assert "b" not in site.revocations.over_since()
+
+
+async def test_a_new_leader_gives_the_whole_delay_again_where_it_was_over_already() -> None:
+    site = Site()
+    four_runs(site)
+    site.ask(pending(1, nodes=4, quota="b"))
+    site.published = {"a": format_time(NOW - DELAY - 1)}
+    site.revocations.resume()
+    assert await site.watch(DELAY) == []
+    assert site.revocations.over_since() == {"a": format_time(NOW + 1)}
+    assert len(await site.watch(3)) == 2
 
 
 async def test_the_owners_are_told_when_the_delay_begins_and_when_it_is_over() -> None:
