@@ -58,14 +58,14 @@ class Authority:
         """The authority's certificate."""
         return self.pair.certificate.read_bytes()
 
-    def issue(self, file: str, identity: Identity, *, force: bool = False) -> tuple[Pair, bool]:
-        """The pair named `file` for this identity, and whether it was issued just now."""
+    def issue(self, file: str, identity: Identity, *, force: bool = False, days: float = LEAF_DAYS) -> tuple[Pair, bool]:
+        """The pair named `file` for this identity, and whether it was issued just now; `days`: how long a new one is good."""
         pair = Pair(self._directory / self._name / f"{file}.crt", self._directory / self._name / f"{file}.key")
         if not force and self._still_good(pair, identity):
             return pair, False
         pair.certificate.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(identity, key)
+        certificate = self._sign(identity, key, days)
         _write(pair.key, _key_pem(key))
         _write(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
         return pair, True
@@ -86,8 +86,8 @@ class Authority:
         _write(self.pair.certificate, builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), mode=0o644)
         return True
 
-    def _sign(self, identity: Identity, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-        builder = _dated(x509.CertificateBuilder(), self._now, LEAF_DAYS).subject_name(_subject(identity))
+    def _sign(self, identity: Identity, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
+        builder = _dated(x509.CertificateBuilder(), self._now, days).subject_name(_subject(identity))
         builder = builder.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(authority=False), critical=True)
@@ -137,7 +137,7 @@ def _worn(certificate: x509.Certificate, now: float) -> bool:
     return not begin <= now <= begin + (end - begin) * 2 / 3
 
 
-def _dated(builder: x509.CertificateBuilder, now: float, days: int) -> x509.CertificateBuilder:
+def _dated(builder: x509.CertificateBuilder, now: float, days: float) -> x509.CertificateBuilder:
     begin = dt.datetime.fromtimestamp(now - 300, dt.UTC)
     end = dt.datetime.fromtimestamp(now + days * DAY, dt.UTC)
     return builder.not_valid_before(begin).not_valid_after(end).serial_number(x509.random_serial_number())

@@ -158,7 +158,7 @@ class AiohttpCluster:
                 return await self._once(request)
             except Denied as error:
                 if error.reason != "Unauthorized" or attempt > 1 or not self._credentials.refused():
-                    raise
+                    raise self._credentials.explained(error) from error
             except LatticeError as error:
                 seconds = attempts.pause(request, error, attempt, self._jitter)
                 if seconds is None:
@@ -206,8 +206,8 @@ class AiohttpCluster:
                 raise _translated(request, error, self._timeout_seconds) from error
             if response.status >= 300:
                 failure = answers.error_of(request, Failure.of(response.status, body, response.headers))
-                if response.status == 401:
-                    self._credentials.refused()
+                if isinstance(failure, Denied) and response.status == 401 and not self._credentials.refused():
+                    raise self._credentials.explained(failure)
                 raise failure
             stack.callback(_abort, response)
             yield response
