@@ -22,6 +22,16 @@ FOR_PRODUCTION: Final = ("weights", "profile", "depth", "baseline", "target_wait
 FOR_COUNTS: Final = ("policy", "estimates", "schedule")
 """Flags that only the counts-only engine has."""
 _ACTIONS: Final = ("capture", "generate", "suite")
+RUN_TIME: Final = "run-time"
+"""What stands in for a requested time that is missing."""
+ONLY_OF: Final = {
+    "swf": ("procs_per_node", "missing_estimates"),
+    "sacct": ("time_zone", "class_of"),
+    "capture": ("since",),
+    "generate and suite": ("seed", "hours"),
+    "suite": ("full",),
+}
+"""Flags that only one format of traces has, or only one action."""
 RECORDED: Final = "cycles"
 """The action that lists what the scheduler has recorded."""
 _USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
@@ -59,8 +69,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="TRACE", help="the same as the argument")
     parser.add_argument("--format", choices=("swf", "sacct", "jsonl"), help="of the trace; told by its first line without")
     parser.add_argument("--nodes", type=_nodes, metavar="N|INVENTORY", help="a number of equal nodes, or a YAML file of classes and nodes")
+    parser.add_argument("--procs-per-node", type=_count, metavar="K", help="SWF: processors of a node, default 1; jobs hold whole nodes")
     parser.add_argument(
-        "--procs-per-node", type=_count, default=1, metavar="K", help="SWF: processors of a node, default 1; jobs hold whole nodes"
+        "--missing-estimates",
+        choices=("drop", RUN_TIME),
+        help="SWF: leave jobs without a requested time out (default), or plan with their run",
     )
     parser.add_argument("--engine", choices=ENGINES, help="counts-only for plain logs, or the production cycle")
     recorded = parser.add_argument_group("recorded cycles (administrators)")
@@ -71,7 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _reading(parser.add_argument_group("reading sacct"))
     made = parser.add_argument_group("capture, generate, suite")
     made.add_argument("--since", metavar="TIME", help="capture: 7d (ago, the default) or 2026-12-01T08:00:00Z")
-    made.add_argument("--seed", type=int, default=1, metavar="S", help="generate, suite: default 1")
+    made.add_argument("--seed", type=int, metavar="S", help="generate, suite: default 1")
     made.add_argument("--hours", type=float, metavar="H", help="generate, suite: length of the trace")
     made.add_argument("--full", action="store_true", help="suite: the full size, minutes instead of seconds")
 

@@ -38,7 +38,7 @@ def run(console: Console, path: str | None) -> int:
     open_ends = len(log.open)
     ends = f", {open_ends} of them have not ended and are not replayed" if open_ends else ""
     console.note(f"Captured {plural(len(log.jobs), 'allocation')} submitted since {format_time(since)}{ends}")
-    unread = [f"{count} allocations {rule} are left out" for rule, count in log.left.items()]
+    unread = [f"{count} allocations {rule} are left out" for rule, count in log.left.counts.items()]
     console.warn([*unread, *([f"the trace is not whole: {log.missing}"] if log.missing else [])])
     return exits.DONE
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lattice.cli import exits
 from lattice.cli.render import fields, span
+from lattice.cli.replay import RUN_TIME
 from lattice.cli.whole_file import write_whole
 from lattice.errors import Rejected
 from lattice.replay.engine import Estimates, Policy, simulate
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
     """Read, replay, write the schedule, say the numbers; nothing is said before all of it is done."""
     args = console.args
-    if args.nodes is None:
-        raise Rejected("--nodes is missing: how many nodes the machine has", reason="BadInput")
-    machine = Machine(args.nodes, args.procs_per_node)
     policy, estimates = Policy(args.policy or Policy.EASY), Estimates(args.estimates or Estimates.USER)
     schedule = Path(args.schedule) if args.schedule else None
     if schedule is not None and schedule.resolve() == Path(args.trace).resolve():
         raise Rejected(f"--schedule={args.schedule} would overwrite the trace: name another file", reason="BadInput")
     trace = parse(lines)
-    workload, left = select(trace, machine)
+    if args.nodes is None:
+        raise nodes_missing(trace)
+    machine = Machine(args.nodes, args.procs_per_node or 1)
+    workload, left = select(trace, machine, run_stands_in=args.missing_estimates == RUN_TIME)
     start = simulate(workload, machine.nodes, policy, estimates, lambda done: progress.show("replaying", done / len(workload)))
     found = report(workload, start, machine.nodes)
     progress.close()
@@ -53,13 +54,25 @@ def _rows(workload: Workload, start: Sequence[int]) -> Iterator[bytes]:
 
 def say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left: Left) -> None:
     """The counts of the filter, and a header that speaks of another machine."""
-    if left.out:
-        console.warn([f"{left.out} of {len(trace.job)} jobs left out: {', '.join(left.why(machine))}"])
-    if left.changes():
-        console.note(f"Note: {'; '.join(left.changes())}")
+    if left.out.counts:
+        console.warn([f"{left.out.total} of {len(trace.job)} jobs left out: {', '.join(left.out.phrases())}"])
+    if left.changed.counts:
+        console.note(f"Note: {'; '.join(left.changed.phrases())}")
     named = trace.header.get("maxprocs", 0)
     if named and named != machine.procs:
-        console.note(f"Note: the log is of a machine with {named} processors, this replay is on {machine.procs}")
+        hint = f" (--procs-per-node={named // machine.nodes} makes them equal)" if named % machine.nodes == 0 else ""
+        console.note(f"Note: the log is of a machine with {named} processors, this replay is on {machine.procs}{hint}")
+
+
+def nodes_missing(trace: Trace) -> Rejected:
+    """The refusal of a plain log without `--nodes`, with what its header says of the machine."""
+    procs, nodes = trace.header.get("maxprocs", 0), trace.header.get("maxnodes", 0)
+    said = [f"MaxNodes: {nodes}"] * bool(nodes) + [f"MaxProcs: {procs}"] * bool(procs)
+    meant = [f"--nodes={procs or nodes}"]
+    if nodes and procs > nodes and procs % nodes == 0:
+        meant.append(f"--nodes={nodes} --procs-per-node={procs // nodes} where jobs hold whole nodes")
+    hint = f"; the log's header says {', '.join(said)}, which is {' or '.join(meant)}" if said else ""
+    return Rejected(f"--nodes is missing: how many nodes the machine has{hint}", reason="BadInput")
 
 
 def _lines(found: Report, machine: Machine, policy: Policy, estimates: Estimates) -> list[str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lattice.cli import exits
-from lattice.cli.replay_counts import say_what_was_left_out
+from lattice.cli.replay import RUN_TIME
+from lattice.cli.replay_counts import nodes_missing, say_what_was_left_out
 from lattice.cli.submission import read_file
 from lattice.cli.whole_file import write_whole
 from lattice.errors import Rejected
@@ -134,8 +135,11 @@ def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequenc
     if form == "sacct":
         return sacct.read(lines, sacct.Translation(_zone(args.time_zone), _classes(args.class_of or [])))
     trace = parse(lines)
-    machine = _counted(args.nodes, args.procs_per_node)
-    log, left = jobs_of(trace, machine, args.vcluster or _only_vcluster(profiles))
+    if args.nodes is None:
+        raise nodes_missing(trace)
+    machine = _counted(args.nodes, args.procs_per_node or 1)
+    vcluster, stands_in = args.vcluster or _only_vcluster(profiles), args.missing_estimates == RUN_TIME
+    log, left = jobs_of(trace, machine, vcluster, run_stands_in=stands_in)
     say_what_was_left_out(console, trace, machine, left)
     return log
 
@@ -148,9 +152,7 @@ def _only_vcluster(profiles: Sequence[Profile]) -> str:
     return named.pop() if named else "default"
 
 
-def _counted(nodes: int | str | None, procs_per_node: int) -> Machine:
-    if nodes is None:
-        raise Rejected("--nodes is missing: a number, or an inventory", reason="BadInput")
+def _counted(nodes: int | str, procs_per_node: int) -> Machine:
     count = nodes if isinstance(nodes, int) else len(_inventory(nodes).nodes)
     return Machine(count, procs_per_node)
 
@@ -168,7 +170,7 @@ def _classes(given: Sequence[str]) -> dict[str, int]:
     classes: dict[str, int] = {}
     for text in given:
         name, equals, number = text.rpartition("=")
-        if not equals or not name or not number.isdigit() or int(number[:3]) > 10:
+        if not equals or not name or not number.isascii() or not number.isdigit() or int(number[:3]) > 10:
             raise Rejected(f"--class-of={text}: write QOS=CLASS with a class from 0 to 10, such as urgent=8", reason="BadInput")
         classes[name] = int(number)
     return classes
@@ -212,11 +214,10 @@ def policies(log: Log, site: Site, profile: Profile, named: str, depth: int | No
 
 def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
     """What was left out or changed, what the trace lacks, and profiles of vclusters that no job is in."""
-    left = sum(log.left.values())
-    if left:
-        console.warn([f"{left} of {log.total} jobs left out: {', '.join(f'{count} {rule}' for rule, count in log.left.items())}"])
-    if log.changed:
-        console.note(f"Note: {'; '.join(f'{count} {rule}' for rule, count in log.changed.items())}")
+    if log.left.counts:
+        console.warn([f"{log.left.total} of {log.total} jobs left out: {', '.join(log.left.phrases())}"])
+    if log.changed.counts:
+        console.note(f"Note: {'; '.join(log.changed.phrases())}")
     if log.missing:
         console.warn([f"the trace is not whole: {log.missing}"])
     vclusters = {job.vcluster for job in log.jobs}

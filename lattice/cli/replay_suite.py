@@ -16,12 +16,18 @@ from lattice.replay import suite, synthetic
 from lattice.replay.events import lines_of
 
 if TYPE_CHECKING:
+    import argparse
+
     from lattice.cli.console import Console
 
 
 def run(console: Console, path: str | None) -> int:
     """The action that the first word names."""
     return (_generate if console.args.words[0] == "generate" else _suite)(console, path)
+
+
+def _seed(args: argparse.Namespace) -> int:
+    return 1 if args.seed is None else int(args.seed)
 
 
 def _generate(console: Console, path: str | None) -> int:
@@ -32,13 +38,13 @@ def _generate(console: Console, path: str | None) -> int:
     nodes = synthetic.NODES if args.nodes is None else args.nodes
     if not isinstance(nodes, int):
         raise Rejected("generate makes its own machine: --nodes is a number here", reason="BadInput")
-    log = synthetic.generate(args.words[1], args.seed, nodes=nodes, hours=args.hours or synthetic.HOURS)
+    log = synthetic.generate(args.words[1], _seed(args), nodes=nodes, hours=synthetic.HOURS if args.hours is None else args.hours)
     lines = [line + "\n" for line in lines_of(log)]
     if path is None or path == "-":
         console.outside.stdout.writelines(lines)
     else:
         write_whole(Path(path), (line.encode() for line in lines), "-o")
-    console.note(f"Generated {plural(len(log.jobs), 'job')} on {nodes} nodes, seed {args.seed}")
+    console.note(f"Generated {plural(len(log.jobs), 'job')} on {nodes} nodes, seed {_seed(args)}")
     return exits.DONE
 
 
@@ -51,12 +57,12 @@ def _suite(console: Console, path: str | None) -> int:
     size = suite.FULL if args.full else suite.REDUCED
     if isinstance(args.nodes, str):
         raise Rejected("the suite makes its own machine: --nodes is a number here", reason="BadInput")
-    size = suite.Size(args.nodes or size.nodes, args.hours or size.hours)
+    size = suite.Size(args.nodes or size.nodes, size.hours if args.hours is None else args.hours)
     progress = Progress(console.outside.stderr, console.outside.now, quiet=args.quiet)
     found: list[suite.Outcome] = []
     try:
         for kind in args.words[1:] or suite.TRACES:
-            found += [suite.outcome(kind, args.seed, size, time.process_time, partial(progress.show, kind[:12]))]
+            found += [suite.outcome(kind, _seed(args), size, time.process_time, partial(progress.show, kind[:12]))]
     finally:
         progress.close()
     verdicts = [verdict for outcome in found for verdict in outcome.verdicts]

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lattice.cli.progress import Progress
-from lattice.cli.replay import FOR_COUNTS, FOR_PRODUCTION
+from lattice.cli.replay import FOR_COUNTS, FOR_PRODUCTION, ONLY_OF
 from lattice.cli.trace_file import trace_lines
 from lattice.errors import Rejected
 
@@ -21,6 +21,7 @@ def run(console: Console, path: str | None) -> int:
     try:
         found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))
         form = console.args.format or found
+        refuse_flags_of_others(console, form)
         if engine(console, form, path) == "counts":
             from lattice.cli import replay_counts
 
@@ -40,9 +41,23 @@ def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
         seen.append(line)
         text = line.strip()
         if text:
-            found = "jsonl" if text.startswith(b"{") else "sacct" if b"|" in text and b"jobid" in text.lower() else "swf"
+            is_sacct = b"jobid" in text.lower() and not text.startswith(b";")
+            found = "jsonl" if text.startswith(b"{") else "sacct" if is_sacct else "swf"
             return found, chain(seen, lines)
     return "swf", iter(seen)
+
+
+def refuse_flags_of_others(console: Console, form: str) -> None:
+    """Rejected (`BadInput`) for a flag that means nothing with this trace: passed over in silence it would seem to have counted."""
+    for place, names in ONLY_OF.items():
+        for name in names:
+            if place != form and getattr(console.args, name) not in (None, False):
+                flag, meant = (
+                    name.replace("_", "-"),
+                    "traces of sacct" if place == "sacct" else "traces in SWF" if place == "swf" else place,
+                )
+                shown = {"swf": "in SWF", "sacct": "of sacct", "jsonl": "in JSON lines"}[form]
+                raise Rejected(f"--{flag} is for {meant}, this is a trace {shown}: leave it out", reason="BadInput")
 
 
 def engine(console: Console, form: str, path: str | None) -> str:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 GZIP: Final = b"\x1f\x8b"
 OTHERS: Final = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"\x1f\x9d": "compress (.Z)"}
-LONGEST_LINE: Final = 65536
-"""A line is cut here and refused by its reader: what has no line ends is no trace."""
+MARK: Final = b"\xef\xbb\xbf"
+"""Bytes that some editors put before the first line of a text in UTF-8."""
+LONGEST_LINE: Final = 16 * 1024 * 1024
+"""A line is cut here and refused by its reader: what has no line ends is no trace. The nodes of a great machine are one line."""
 _STEP: Final = 4096
 """Lines between two reports of progress."""
 
@@ -35,7 +37,7 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
         at = 0
         try:
             for at, line in enumerate(iter(lambda: text.readline(LONGEST_LINE), b""), start=1):
-                yield line
+                yield line.removeprefix(MARK) if at == 1 else line
                 if at % _STEP == 0 and size:
                     progress.show("reading", raw.tell() / size)
         except EOFError as error:

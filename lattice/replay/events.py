@@ -247,10 +247,10 @@ def _job(name: str, life: _Life, log: Log) -> Job | None:
         withdrawn=withdrawn, started=None if life.start is None else life.start[1], line=at,
     )  # fmt: skip
     if run is None and withdrawn is None:
-        log.leave("that did not end in the trace")
+        log.left.count("that did not end in the trace", at)
         return None
     if job.run <= 0:
-        log.leave("without a run time")
+        log.left.count("without a run time", at)
         return None
     return job
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lattice.errors import Rejected
+from lattice.replay.tally import Tally
 from lattice.scheduling.machine import Need
 from lattice.scheduling.work import ANY, PREFERRED
 
@@ -70,10 +71,10 @@ class Log:
     jobs: list[Job] = field(default_factory=list)
     total: int = 0
     """Jobs that the trace speaks of, also those left out."""
-    left: dict[str, int] = field(default_factory=dict)
-    """How many were left out by which rule: a phrase that follows the number."""
-    changed: dict[str, int] = field(default_factory=dict)
-    """How many were changed and how."""
+    left: Tally = field(default_factory=Tally)
+    """What was left out."""
+    changed: Tally = field(default_factory=Tally)
+    """What is replayed otherwise than it was recorded."""
     inventory: Mapping[str, Any] | None = None
     """The machine, where the trace says it: the document that `lattice.scheduling.inventory` reads."""
     tenants: dict[str, TenantTerms] = field(default_factory=dict)
@@ -84,21 +85,13 @@ class Log:
     missing: str = ""
     """What the trace itself says that it lacks."""
 
-    def leave(self, rule: str) -> None:
-        """Count a job that is left out."""
-        self.left[rule] = self.left.get(rule, 0) + 1
-
-    def change(self, rule: str) -> None:
-        """Count a job that is replayed otherwise than it was recorded."""
-        self.changed[rule] = self.changed.get(rule, 0) + 1
-
     def settle(self) -> Log:
         """Sort by submission and count what was out of order; Rejected (`BadTrace`) when no job is left."""
         if not self.jobs:
-            why = ": " + ", ".join(f"{count} {rule}" for rule, count in self.left.items()) if self.left else ""
+            why = ": " + ", ".join(self.left.phrases()) if self.left.counts else ""
             raise Rejected(f"no job to replay: 0 of {self.total} jobs are left{why}", reason="BadTrace")
         for before, after in zip(self.jobs, self.jobs[1:], strict=False):
             if after.submit < before.submit:
-                self.change("jobs out of order sorted by submit time")
+                self.changed.count("jobs out of order sorted by submit time", after.line)
         self.jobs.sort(key=lambda job: job.submit)
         return self

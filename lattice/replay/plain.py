@@ -13,12 +13,12 @@ GROUP: Final = 64
 """Nodes of a topology group, where a machine is given as a number."""
 
 
-def jobs_of(trace: Trace, machine: Machine, vcluster: str) -> tuple[Log, Left]:
+def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: bool = False) -> tuple[Log, Left]:
     """The jobs that the filter of the published studies keeps, and what it left out: a log's group is the tenant, user the user.
 
     Runs are not cut here: the production cycle ends a job at its walltime, which is its requested time. There is no grace.
     """
-    workload, left = select(trace, machine)
+    workload, left = select(trace, machine, run_stands_in=run_stands_in)
     place = {number: at for at, number in enumerate(trace.job)}
     jobs: list[Job] = []
     for number, submit, estimate, nodes in zip(workload.job, workload.submit, workload.estimate, workload.nodes, strict=True):

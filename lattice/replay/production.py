@@ -65,19 +65,22 @@ def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
     """The log less the jobs that the machine could never hold, which are counted; Rejected (`BadTrace`) when none is left."""
     machine = machine_of(nodes)
     kept = Log(
-        log.format, total=log.total, left=dict(log.left), changed=dict(log.changed), inventory=log.inventory, tenants=log.tenants,
+        log.format, total=log.total, left=log.left.copy(), changed=log.changed.copy(), inventory=log.inventory, tenants=log.tenants,
         vclusters=log.vclusters, missing=log.missing,
     )  # fmt: skip
     needs: dict[Need, int] = {}
     for job in log.jobs:
         need = need_of(job, machine)
         if need is None:
-            kept.leave("that name nodes which the machine does not have")
+            kept.left.count("that name nodes which the machine does not have", job.line)
             continue
         if need not in needs:
             needs[need] = machine.census(need).eligible
+        if not needs[need]:
+            kept.left.count("that ask for hardware which no node has: --nodes takes an inventory that says it", job.line)
+            continue
         if job.nodes > needs[need]:
-            kept.leave("of more nodes than the machine has for them")
+            kept.left.count("of more nodes than the machine has for them", job.line)
             continue
         kept.jobs.append(job)
     return kept.settle()

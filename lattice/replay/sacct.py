@@ -26,13 +26,23 @@ KNOWN: Final = (
 """The columns that are read, as sacct spells them; all others are passed over."""
 _ID: Final = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\])|\+\d+)?)(\.[A-Za-z0-9_+-]+)?", re.ASCII)
 _STATES: Final = frozenset({
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "CONFIGURING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING",
-    "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "RUNNING", "SUSPENDED", "TIMEOUT",
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "CONFIGURING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+    "OUT_OF_MEMORY", "PENDING", "PREEMPTED", "RECONFIG_FAIL", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD",
+    "REVOKED", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED", "TIMEOUT",
 })  # fmt: skip
-_OPEN: Final = frozenset({"COMPLETING", "CONFIGURING", "PENDING", "REQUEUED", "RESIZING", "RUNNING", "SUSPENDED"})
+_OPEN: Final = frozenset({
+    "COMPLETING", "CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "RUNNING",
+    "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED",
+})  # fmt: skip
+_COUNT: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?([KMG]?)", re.ASCII)
+_FACTORS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+"""sacct writes 1024 nodes as 1K, unless it is asked with --noconvert."""
 _UNKNOWN: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID"})
 _NO_LIMIT: Final = frozenset({"UNLIMITED", "Partition_Limit"})
 _MOST_NODES: Final = 10**6
+_LAST_YEAR: Final = 2999
+_LONGEST_NUMBER: Final = 11
+"""Digits of a time in seconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -48,15 +58,19 @@ class Translation:
 
 @dataclass
 class _Reader:
+    header: list[str]
     names: list[str]
     how: Translation
     log: Log
     lines: dict[str, int]
 
     def take(self, at: int, words: list[str]) -> None:
+        if words == self.header:
+            return  # of the next of several outputs in one file
         if len(words) != len(self.names):
             raise Rejected(
-                f"line {at} has {len(words)} fields, the header names {len(self.names)}: a field with | in it, or a cut line",
+                f"line {at} has {len(words)} fields, the header names {len(self.names)}: a field with | or a line end in it (leave free "
+                "text such as JobName and Comment out of sacct -o), or a cut line",
                 reason="BadTrace",
             )
         row = _Row(at, dict(zip(self.names, words, strict=True)))
@@ -67,7 +81,11 @@ class _Reader:
             return  # a step of a job that has a line of its own
         name = found[1]
         if name in self.lines:
-            raise row.bad("JobID", f"stands already in line {self.lines[name]}; sacct -D prints every attempt: leave -D out")
+            raise row.bad(
+                "JobID",
+                f"stands already in line {self.lines[name]}: leave -D out, which prints every attempt, and put no two outputs "
+                "of times that overlap into one file",
+            )
         self.lines[name] = at
         self.log.total += 1
         job = self._job(row, name)
@@ -80,14 +98,14 @@ class _Reader:
         if state and state not in _STATES:
             raise row.bad("State", "is no state of sacct")
         if "[" in name:
-            self.log.leave("that are arrays not yet split into tasks")
+            self.log.left.count("that are arrays not yet split into tasks", row.at, "JobID")
             return None
         submit = row.time("Submit", self.how.zone)
         if submit is None:
-            self.log.leave("without a submit time")
+            self.log.left.count("without a submit time", row.at, "Submit")
             return None
         if state in _OPEN:
-            self.log.leave("that had not ended")
+            self.log.left.count("that had not ended", row.at, "State")
             return None
         run, withdrawn = _run(row, self.how.zone, state, submit)
         nodes = row.number("NNodes", "AllocNodes", "ReqNodes")
@@ -95,13 +113,15 @@ class _Reader:
         if withdrawn is not None and walltime and nodes:
             run = walltime
         if run <= 0:
-            self.log.leave("without a run time")
+            self.log.left.count("without a run time", row.at, "Elapsed")
             return None
         if nodes <= 0:
-            self.log.leave("without nodes")
+            self.log.left.count("without nodes", row.at, "NNodes")
             return None
-        if walltime is not None and run > walltime:
-            self.log.change("runs cut at their time limit")
+        if walltime is None:
+            self.log.changed.count("jobs without a time limit, on whose end no reservation counts", row.at, "Timelimit")
+        elif run > walltime:
+            self.log.changed.count("runs cut at their time limit", row.at, "Elapsed")
         return Job(
             id=name, submit=submit, nodes=nodes, run=run, walltime=walltime, tenant=row.get("Account") or "default",
             user=row.get("User"), vcluster=(row.get("Partition").partition(",")[0]) or "default", name=row.get("JobName"),
@@ -134,27 +154,34 @@ class _Row:
             text = self.get(name)
             if not text:
                 continue
-            if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_NODES:
+            count = _count(text)
+            if count is None or count > _MOST_NODES:
                 raise self.bad(name, f"is no number from 0 to {_MOST_NODES}")
-            if int(text):
-                return int(text)
+            if count:
+                return count
         return 0
+
+    def digits(self, name: str, what: str) -> float:
+        """A number of seconds or minutes."""
+        text = self.get(name)
+        if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_NUMBER:
+            raise self.bad(name, f"is no number of {what}")
+        return float(text)
 
     def time(self, name: str, zone: tzinfo) -> float | None:
         """Seconds since the epoch, or None where it is not known."""
         text = self.get(name)
         if not text:
             return None
-        if text.isascii() and text.isdigit() and len(text) <= 12:
+        if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER:
             return float(text)  # SLURM_TIME_FORMAT=%s
         try:
             moment = datetime.fromisoformat(text)
         except ValueError as error:
             raise self.bad(name, "is no time such as 2026-03-01T08:00:00") from error
-        seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds()
-        if seconds < 0:
-            raise self.bad(name, "is before 1970")
-        return seconds
+        if not 1970 <= moment.year <= _LAST_YEAR:
+            raise self.bad(name, f"is before 1970 or after {_LAST_YEAR}")
+        return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds())
 
     def length(self, name: str) -> float | None:
         """Seconds of an elapsed time or limit; None where it is not known or unlimited."""
@@ -171,11 +198,11 @@ def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
     """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
     reader: _Reader | None = None
     for at, text in enumerate(lines, start=1):
-        words = _words(at, text)
+        words = _words(text)
         if not words:
             continue
         if reader is None:
-            reader = _Reader(_header(at, words), how or Translation(), Log("sacct"), {})
+            reader = _Reader(words, _header(at, words), how or Translation(), Log("sacct"), {})
         else:
             reader.take(at, words)
     if reader is None:
@@ -183,12 +210,20 @@ def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
     return reader.log.settle()
 
 
-def _words(at: int, text: bytes) -> list[str]:
-    try:
-        line = text.decode().rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise Rejected(f"line {at} is no text in UTF-8: byte {error.start + 1} is wrong", reason="BadTrace") from error
+def _words(text: bytes) -> list[str]:
+    """The fields of a line, none of a blank one; a byte that is no UTF-8, as in old names of jobs, is shown as `\\xe9`."""
+    line = text.decode(errors="backslashreplace").rstrip("\r\n")
     return line.split("|") if line.strip() else []
+
+
+def _count(text: str) -> int | None:
+    """A whole number as sacct writes it, `1K` is 1024; None for what is none."""
+    found = _COUNT.fullmatch(text)
+    if found is None:
+        return None
+    whole, part, unit = found.groups()
+    value = int(whole) * _FACTORS[unit]
+    return value + round(int(part) * _FACTORS[unit] / 10 ** len(part)) if part else value
 
 
 def _header(at: int, words: Sequence[str]) -> list[str]:
@@ -198,6 +233,8 @@ def _header(at: int, words: Sequence[str]) -> list[str]:
     double = {name for name in names if name in KNOWN and names.count(name) > 1}
     if double:
         raise Rejected(f"line {at}: the column {min(double)} stands there twice", reason="BadTrace", fields=(min(double),))
+    if len(words) == 1:
+        raise Rejected(f"line {at}: no | stands between the columns: print them with sacct -P, without --delimiter", reason="BadTrace")
     for wanted in (("JobID",), ("Submit",), ("NNodes", "AllocNodes", "ReqNodes"), ("Elapsed", "ElapsedRaw", "Start")):
         if not any(name in names for name in wanted):
             raise Rejected(
@@ -214,9 +251,7 @@ def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, flo
     start, end = row.time("Start", zone), row.time("End", zone)
     elapsed = row.length("Elapsed")
     if elapsed is None and row.get("ElapsedRaw"):
-        if not row.get("ElapsedRaw").isdigit():
-            raise row.bad("ElapsedRaw", "is no number of seconds")
-        elapsed = float(row.get("ElapsedRaw"))
+        elapsed = row.digits("ElapsedRaw", "seconds")
     if elapsed is None and start is not None and end is not None:
         if end < start:
             raise row.bad("End", "is before Start")
@@ -230,9 +265,7 @@ def _walltime(row: _Row) -> float | None:
     """The requested time in seconds; None: unlimited or not known."""
     raw = row.get("TimelimitRaw")
     if raw and raw not in _NO_LIMIT and not row.get("Timelimit"):
-        if not raw.isdigit():
-            raise row.bad("TimelimitRaw", "is no number of minutes")
-        return float(raw) * 60 or None
+        return row.digits("TimelimitRaw", "minutes") * 60 or None
     return row.length("Timelimit") or None
 
 
@@ -246,8 +279,9 @@ def _need(row: _Row, nodes: int) -> Need:
         for part in row.get(name).split(","):
             words = part.partition("(")[0].split(":")
             if words[0].removeprefix("gres/") == "gpu":
-                count = words[-1] if words[-1].isdigit() else "1"
-                return Need(gpus=int(count), gpu_type=words[1] if len(words) > 2 else "")
+                count = _count(words[-1])
+                kind = words[1] if len(words) > (1 if count is None else 2) else ""
+                return Need(gpus=1 if count is None else count, gpu_type=kind)
     return Need()
 
 
@@ -258,8 +292,9 @@ def _gpus_of(row: _Row, name: str) -> tuple[int, str]:
         if not equals and part:
             raise row.bad(name, f"has no '=' in {part!r}")
         if key == "gres/gpu" or key.startswith("gres/gpu:"):
-            if not value.isdigit():
+            count = _count(value)
+            if count is None:
                 raise row.bad(name, f"has no number of GPUs in {part!r}")
-            total = max(total, int(value))
+            total = max(total, count)
             kind = key.partition(":")[2] or kind
     return total, kind

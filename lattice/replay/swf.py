@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.errors import Rejected
+from lattice.replay.tally import Tally
 
 FIELDS: Final = (
     "job number",
@@ -39,10 +40,13 @@ LARGEST: Final = 10**12
 PARTIAL: Final = frozenset({2, 3, 4})
 """The status of a line that is one part of a job which stands above it as a whole."""
 _NUMBER: Final = re.compile(rb"-?\d+(?:\.\d*)?|-?\.\d+")
-_SECONDS: Final = frozenset({1, 2, 3, 8})
-_WHOLE: Final = frozenset({0, 4, 7, 10})
-"""Where a fraction is an error; of times it is cut off, elsewhere nobody reads it."""
-_HEADER: Final = re.compile(rb";\s*(MaxNodes|MaxProcs)\s*:\s*(\d{1,12})\s*$", re.IGNORECASE)
+_ROUNDED: Final = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
+"""As awk and spreadsheets write large numbers; digits are lost, so it is taken only where nobody reads them."""
+_WHOLE: Final = frozenset({0, 4, 7, 10, 11, 12})
+"""Where a fraction is an error; of times it is cut off."""
+_UNREAD: Final = frozenset({2, 5, 6, 9, 13, 14, 15, 16, 17})
+"""The fields that a replay does not look at."""
+_HEADER: Final = re.compile(rb";\s*(MaxNodes|MaxProcs)\s*:\s*(\d{1,12})(?:[\s(,;].*)?$", re.IGNORECASE)
 
 
 def _column() -> array[int]:
@@ -66,10 +70,8 @@ class Trace:
     line: array[int] = field(default_factory=_column)
     header: dict[str, int] = field(default_factory=dict)
     """`maxnodes` and `maxprocs`, where the header says them."""
-    parts: int = 0
-    """Lines left out because they are parts of a job that has a line of its own."""
-    cut: int = 0
-    """Lines with a time that is no whole number of seconds."""
+    changed: Tally = field(default_factory=Tally)
+    """Lines that were not taken as they stand."""
 
 
 def parse(lines: Iterable[bytes]) -> Trace:
@@ -88,7 +90,7 @@ def parse(lines: Iterable[bytes]) -> Trace:
             continue
         values = _values(trace, words, at) if b"_" not in text else _careful(trace, words, at)
         if numbers.is_part(values[0], values[10], at):
-            trace.parts += 1
+            trace.changed.count("lines left out that are parts of a job above them", at, "field 11")
             continue
         job(values[0])
         submit(values[1])
@@ -147,18 +149,18 @@ def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
 def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
     """The numbers of a line that has fractions, or the sentence that says what is wrong with it."""
     for place, word in enumerate(words[: len(FIELDS)]):
-        if not _NUMBER.fullmatch(word):
+        if not (_ROUNDED if place in _UNREAD else _NUMBER).fullmatch(word):
             raise _wrong(at, place, word, "is no number")
-        if abs(float(word)) > LARGEST:
+        if place not in _UNREAD and abs(float(word)) > LARGEST:
             raise _wrong(at, place, word, "is above 10^12, which no log means")
     if len(words) != len(FIELDS):
-        raise Rejected(f"line {at} has {len(words)} fields, a line of SWF has {len(FIELDS)}", reason="BadTrace")
-    broken = [place for place, word in enumerate(words) if b"." in word and float(word) != int(float(word))]
-    for place in broken:
-        if place in _WHOLE:
-            raise _wrong(at, place, words[place], "is no whole number")
-    if _SECONDS.intersection(broken):
-        trace.cut += 1
+        raise _wrong_count(at, words)
+    words = [b"-1" if place in _UNREAD else word for place, word in enumerate(words)]
+    broken = [place for place, word in enumerate(words) if b"." in word and not float(word).is_integer()]
+    for place in _WHOLE.intersection(broken):
+        raise _wrong(at, place, words[place], "is no whole number")
+    if broken:
+        trace.changed.count("lines with parts of seconds cut to whole ones", at, f"field {broken[0] + 1}")
     return [_whole(float(word)) if b"." in word else int(word) for word in words]
 
 
@@ -167,6 +169,17 @@ def _whole(value: float) -> int:
     return 1 if 0 < value < 1 else int(value)
 
 
+def _wrong_count(at: int, words: list[bytes]) -> Rejected:
+    """Too few fields, or too many: with the first that is missing or should not be there."""
+    wanted, count = len(FIELDS), len(words)
+    what = f"{FIELDS[count]} (field {count + 1}) is missing" if count < wanted else f"field {wanted + 1} is '{_shown(words[wanted])}'"
+    return Rejected(f"line {at} has {count} fields, a line of SWF has {wanted}: {what}", reason="BadTrace")
+
+
 def _wrong(at: int, place: int, word: bytes, what: str) -> Rejected:
-    shown = repr(word[:40])[2:-1] + ("…" if len(word) > 40 else "")
-    return Rejected(f"line {at}: {FIELDS[place]} (field {place + 1}): '{shown}' {what}", reason="BadTrace", fields=(FIELDS[place],))
+    name = FIELDS[place]
+    return Rejected(f"line {at}: {name} (field {place + 1}): '{_shown(word)}' {what}", reason="BadTrace", fields=(name,))
+
+
+def _shown(word: bytes) -> str:
+    return repr(word[:40])[2:-1] + ("…" if len(word) > 40 else "")

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from lattice.errors import Rejected
 from lattice.replay.swf import Trace
+from lattice.replay.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -47,61 +48,39 @@ class Workload:
         return len(self.job)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Left:
-    """How many jobs each rule of the filter left out, and how many it changed."""
+    """What the filter left out, parts of jobs excepted, and what it changed of the jobs that it kept."""
 
-    parts: int = 0
-    no_submit: int = 0
-    no_procs: int = 0
-    too_large: int = 0
-    no_run: int = 0
-    no_estimate: int = 0
-    capped: int = 0
-    cut: int = 0
-    unsorted: int = 0
-
-    @property
-    def out(self) -> int:
-        """Jobs left out; parts of jobs are not jobs."""
-        return self.no_submit + self.no_procs + self.too_large + self.no_run + self.no_estimate
-
-    def why(self, machine: Machine) -> list[str]:
-        """The rules that left jobs out, as phrases with their counts."""
-        rules = (
-            (self.too_large, f"of more than {machine.procs} processors"),
-            (self.no_procs, "without processors"),
-            (self.no_run, "without a run time"),
-            (self.no_estimate, "without a requested time"),
-            (self.no_submit, "without a submit time"),
-        )
-        return [f"{count} {phrase}" for count, phrase in rules if count]
-
-    def changes(self) -> list[str]:
-        """What was changed of the jobs that were kept, as phrases with their counts."""
-        rules = (
-            (self.capped, "runs cut at their requested time"),
-            (self.unsorted, "lines out of order sorted by submit time"),
-            (self.cut, "lines with parts of seconds cut to whole ones"),
-            (self.parts, "lines left out that are parts of a job above them"),
-        )
-        return [f"{count} {phrase}" for count, phrase in rules if count]
+    out: Tally
+    changed: Tally
 
 
-def select(trace: Trace, machine: Machine) -> tuple[Workload, Left]:
-    """The jobs that can be replayed, and the counts of the rest; Rejected (`BadTrace`) when none is left."""
-    left = Left(parts=trace.parts, cut=trace.cut)
-    estimates = trace.estimate
-    kept = [at for at in range(len(trace.job)) if _is_kept(trace, at, machine.procs, left)]
+def select(trace: Trace, machine: Machine, *, run_stands_in: bool = False) -> tuple[Workload, Left]:
+    """The jobs that can be replayed, and the counts of the rest; Rejected (`BadTrace`) when none is left.
+
+    Where `run_stands_in`, a job without a requested time is kept, as one that had requested its run time.
+    """
+    left = Left(Tally(), trace.changed.copy())
+    estimates = _with_runs(trace, left.changed) if run_stands_in else trace.estimate
+    kept = []
+    for at in range(len(trace.job)):
+        rule = _rule_against(trace, at, estimates[at], machine.procs)
+        if rule is None:
+            kept.append(at)
+        else:
+            left.out.count(rule[0], trace.line[at], rule[1])
     if not kept:
-        total = len(trace.job)
-        why = f": {', '.join(left.why(machine))}" if total else ""
-        raise Rejected(f"no job to replay: 0 of {total} jobs are left{why}", reason="BadTrace")
+        raise _nothing_left(trace, left)
     submit = trace.submit
-    left.unsorted = sum(1 for before, after in pairwise(kept) if submit[after] < submit[before])
-    if left.unsorted:
+    unsorted = [after for before, after in pairwise(kept) if submit[after] < submit[before]]
+    for at in unsorted:
+        left.changed.count("lines out of order sorted by submit time", trace.line[at], "field 2")
+    if unsorted:
         kept.sort(key=submit.__getitem__)
-    left.capped = sum(1 for at in kept if trace.run[at] > estimates[at])
+    for at in kept:
+        if trace.run[at] > estimates[at]:
+            left.changed.count("runs cut at their requested time", trace.line[at], "field 4")
     procs = array("q", (trace.requested[at] if trace.requested[at] > 0 else trace.allocated[at] for at in kept))
     workload = Workload(
         job=array("q", (trace.job[at] for at in kept)),
@@ -114,19 +93,37 @@ def select(trace: Trace, machine: Machine) -> tuple[Workload, Left]:
     return workload, left
 
 
-def _is_kept(trace: Trace, at: int, most: int, left: Left) -> bool:
-    """Whether the job can be replayed; counts the first rule that says no."""
+def _with_runs(trace: Trace, changed: Tally) -> array[int]:
+    """The requested times, with the run time where there is none."""
+    estimates = array("q", trace.estimate)
+    for at, estimate in enumerate(estimates):
+        if estimate <= 0 < trace.run[at]:
+            estimates[at] = trace.run[at]
+            changed.count("requested times that are missing taken from the run", trace.line[at], "field 9")
+    return estimates
+
+
+def _rule_against(trace: Trace, at: int, estimate: int, most: int) -> tuple[str, str] | None:
+    """The first rule that leaves the job out, and the field that it reads; None where the job can be replayed."""
     requested, allocated = trace.requested[at], trace.allocated[at]
     if requested > most or allocated > most:
-        left.too_large += 1
-    elif requested <= 0 and allocated <= 0:
-        left.no_procs += 1
-    elif trace.run[at] <= 0:
-        left.no_run += 1
-    elif trace.estimate[at] <= 0:
-        left.no_estimate += 1
-    elif trace.submit[at] < 0:
-        left.no_submit += 1
-    else:
-        return True
-    return False
+        return f"of more than {most} processors", "field 8" if requested > most else "field 5"
+    if requested <= 0 and allocated <= 0:
+        return "without processors", "fields 5 and 8"
+    if trace.run[at] <= 0:
+        return "without a run time", "field 4"
+    if estimate <= 0:
+        return "without a requested time", "field 9"
+    if trace.submit[at] < 0:
+        return "without a submit time", "field 2"
+    return None
+
+
+def _nothing_left(trace: Trace, left: Left) -> Rejected:
+    total = len(trace.job)
+    if not total:
+        return Rejected("no job to replay: the trace has no line of a job", reason="BadTrace")
+    hint = ""
+    if "without a requested time" in left.out.counts:
+        hint = "; --missing-estimates=run-time plans jobs that requested no time with their run time"
+    return Rejected(f"no job to replay: 0 of {total} jobs are left: {', '.join(left.out.phrases())}{hint}", reason="BadTrace")

@@ -83,10 +83,54 @@ def test_what_the_filter_left_out_or_changed_is_said_with_counts(bench: Bench, l
     result = bench.run("replay", str(log), "--nodes=6", "-o", "json")
     assert json.loads(result.out)["jobs"] == 3
     assert result.err.splitlines() == [
-        "Warning: 2 of 5 jobs left out: 1 of more than 6 processors, 1 without a run time",
-        "Note: 1 runs cut at their requested time",
+        "Warning: 2 of 5 jobs left out: 1 of more than 6 processors (field 8, first in line 3), 1 without a run time (field 4, first in line 6)",
+        "Note: 1 runs cut at their requested time (field 4, first in line 5)",
         "Note: the log is of a machine with 10 processors, this replay is on 6",
     ]
+
+
+def test_a_mark_before_the_first_line_and_members_of_gzip_one_after_another_are_read(bench: Bench, log: Path) -> None:
+    first, second, *rest = LOG.encode().splitlines(keepends=True)
+    members = [b"\xef\xbb\xbf" + first + second[:9], second[9:], b"".join(rest)]
+    log.write_bytes(b"".join(gzip.compress(member) for member in members))
+    result = bench.run("replay", str(log), "--nodes=10", "-o", "json")
+    assert (json.loads(result.out)["jobs"], result.err) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("; MaxProcs: 100", "; the log's header says MaxProcs: 100, which is --nodes=100\n"),
+        ("; MaxNodes: 1024 (of 32 processors)", "; the log's header says MaxNodes: 1024, which is --nodes=1024\n"),
+        (
+            "; MaxNodes: 1152\n; MaxProcs: 9216",
+            "MaxNodes: 1152, MaxProcs: 9216, which is --nodes=9216 or --nodes=1152 --procs-per-node=8 where jobs hold whole nodes\n",
+        ),
+        ("; Computer: Cray", "how many nodes the machine has\n"),
+    ],
+    ids=["processors", "nodes", "both", "neither"],
+)
+def test_without_nodes_the_header_says_what_could_be_meant(bench: Bench, log: Path, header: str, hint: str) -> None:
+    log.write_text(LOG.replace("; MaxProcs: 10", header))
+    result = bench.run("replay", str(log), "--policy=easy")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Error: --nodes is missing: how many nodes the machine has")
+    assert hint in result.err
+
+
+def test_a_log_of_another_machine_says_how_many_processors_a_node_would_have(bench: Bench, log: Path) -> None:
+    assert bench.run("replay", str(log), "--nodes=5", "--procs-per-node=2").err == ""
+    assert "(--procs-per-node=2 makes them equal)" in bench.run("replay", str(log), "--nodes=5").err
+
+
+def test_a_log_without_requested_times_is_planned_with_its_runs_when_that_is_asked(bench: Bench, log: Path) -> None:
+    log.write_text(LOG.replace(" 10 -1 1 1 1 ", " -1 -1 1 1 1 ").replace(" 8 -1 1 1 1 ", " -1 -1 1 1 1 "))
+    refused = bench.run("replay", str(log), "--nodes=10")
+    assert (refused.code, refused.out) == (2, "")
+    assert "3 without a requested time (field 9, first in line 2); --missing-estimates=run-time plans" in refused.err
+    done = bench.run("replay", str(log), "--nodes=10", "--missing-estimates=run-time", "-o", "json")
+    assert json.loads(done.out)["makespan"] == 20
+    assert done.err == "Note: 3 requested times that are missing taken from the run (field 9, first in line 2)\n"
 
 
 def truncated() -> bytes:
@@ -105,7 +149,7 @@ def flipped() -> bytes:
         (truncated(), "is truncated: its gzip data end in the middle, after line"),
         (flipped(), "is damaged after line"),
         (b"BZh91AY&SY", "is packed with bzip2; gzip and plain text are read"),
-        (b"", "no job to replay: 0 of 0 jobs are left"),
+        (b"", "no job to replay: the trace has no line of a job"),
         (LOG.encode() + b"4 9 0 10", "line 5 has 4 fields, a line of SWF has 18"),
         (LOG.encode() + b"\xff\xfe", r"line 5: job number (field 1): '\xff\xfe' is no number"),
         (LOG.encode() + b"9" * 200_000, "line 5: job number (field 1)"),
@@ -131,6 +175,10 @@ def test_a_bad_trace_says_where_and_prints_and_writes_nothing(bench: Bench, log:
         (["--nodes=10", "--policy=sjf"], "invalid choice: 'sjf'"),
         (["--nodes=10", "--procs-per-node=0"], "'0' is no whole number from 1"),
         (["--nodes=10", "-o", "name"], "a replay has no names to print"),
+        (["--nodes=10", "--time-zone=Europe/Zurich"], "--time-zone is for traces of sacct, this is a trace in SWF: leave it out"),
+        (["--nodes=10", "--class-of=urgent=8"], "--class-of is for traces of sacct, this is a trace in SWF"),
+        (["--nodes=10", "--since=7d"], "--since is for capture, this is a trace in SWF"),
+        (["--nodes=10", "--seed=4"], "--seed is for generate and suite, this is a trace in SWF"),
         (["--nodes=10", "--schedule=/nowhere/out.csv"], "--schedule: /nowhere/out.csv cannot be written: No such file or directory"),
         (["--nodes=10", "--schedule=."], "cannot be written: Is a directory"),
     ],

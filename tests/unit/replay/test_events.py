@@ -53,7 +53,7 @@ def test_lines_may_stand_in_any_order_and_jobs_are_sorted() -> None:
     later = {**SUBMIT, "alloc_id": "b", "ts": "2026-03-02T00:00:00Z"}
     log = read(text({**COMPLETE, "alloc_id": "b"}, COMPLETE, later, SUBMIT))
     assert [job.id for job in log.jobs] == ["abc-123", "b"]
-    assert log.changed == {"jobs out of order sorted by submit time": 1}
+    assert log.changed.counts == {"jobs out of order sorted by submit time": 1}
 
 
 def test_a_cancelled_job_that_never_started_leaves_the_queue_then() -> None:
@@ -75,7 +75,7 @@ def test_a_range_of_nodes_is_read_in_both_spellings(nodes: Any) -> None:
 def test_what_did_not_end_is_left_out_and_counted() -> None:
     open_end = {**SUBMIT, "alloc_id": "open"}
     log = read(text(SUBMIT, open_end, COMPLETE))
-    assert (len(log.jobs), log.total, log.left) == (1, 2, {"that did not end in the trace": 1})
+    assert (len(log.jobs), log.total, log.left.counts) == (1, 2, {"that did not end in the trace": 1})
 
 
 @pytest.mark.parametrize(
