@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +23,7 @@ from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ALLOCATIONS, TENANTS, USAGE_RECORDS
-from lattice.units import parse_duration, parse_time
+from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Tenant
 from lattice.views.usage import UsageRecord
 from lattice_gateway.identity import Identity
@@ -39,6 +40,7 @@ MOST_ROWS: Final = 10_000
 CATCH_UP_SECONDS: Final = 2.0
 """How long the cache of records may be behind what the scheduler has read."""
 _WHO: Final = ("tenant", "user", "project")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -206,20 +208,24 @@ def _among(query: Mapping[str, str], now: float) -> Among:
     unknown = sorted(states - set(STATES))
     if unknown:
         raise Rejected(f"the parameter state is {unknown[0]!r}: one or more of {', '.join(STATES)}", reason="ParameterInvalid")
-    if until < since:
-        raise Rejected("the parameter until lies before since", reason="ParameterInvalid", fields=("until",))
+    if since > until:
+        limit = f"after until ({format_time(until)})" if query.get("until") else "in the future"
+        sentence = f"the parameter since ({format_time(since)}) lies {limit}; without it: 7 days ago"
+        raise Rejected(sentence, reason="ParameterInvalid", fields=("since",))
     return Among(since, until, states, _whole("limit", query.get("limit", ""), DEFAULT_ROWS, MOST_ROWS))
 
 
 def _moment(name: str, text: str, now: float, absent: float) -> float:
-    """A time, or how long ago as a duration."""
+    """A time, a day (its beginning, UTC), or how long ago as a duration."""
     if not text:
         return absent
-    read: Callable[[str], float] = (lambda given: now - parse_duration(given)) if text[-1] in "smhd" else parse_time
     try:
-        return read(text)
+        if text[-1] in "smhd":
+            return now - parse_duration(text)
+        return parse_time(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except LatticeError as error:
-        raise Rejected(f"the parameter {name}: {error.message}", reason="ParameterInvalid", fields=(name,)) from error
+        sentence = f"the parameter {name}: {error.message}; or a day such as 2026-12-01 (UTC), or how long ago, such as 30d or 12h"
+        raise Rejected(sentence, reason="ParameterInvalid", fields=(name,)) from error
 
 
 def _whole(name: str, text: str, absent: int, most: int) -> int:

@@ -19,7 +19,7 @@ INTERMIXED = True
 _EXAMPLES = """\
 Examples:
   lattice history                               your work of the last 7 days
-  lattice history --since 2026-11-01T00:00:00Z --until 2026-12-01T00:00:00Z
+  lattice history --since 2026-11-01 --until 2026-12-01T08:00:00Z
   lattice history --since 90d --state Failed,Requeued
   lattice history --tenant physics --user alice -o json      for admins of the tenant"""
 
@@ -27,7 +27,7 @@ Examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `history`."""
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--since", metavar="TIME", default="", help="a time, or how long ago: 30d, 12h (default: 7d)")
+    parser.add_argument("--since", metavar="TIME", default="", help="a time, a day (UTC), or how long ago: 30d, 12h (default: 7d)")
     parser.add_argument("--until", metavar="TIME", default="", help="the same (default: now)")
     parser.add_argument("--state", metavar="STATE,…", default="", help="Completed, Failed, Cancelled, Requeued, Running")
     parser.add_argument("--user", metavar="USER", default="", help="only this user's; me: yours (default without --tenant)")

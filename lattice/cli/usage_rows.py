@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from lattice.accounting.answers import BudgetHours, BudgetReport, DayUse, HistoryReport, HistoryRow, PartUse, UsageReport
@@ -10,8 +11,10 @@ from lattice.cli.render import Column, plural, span, table
 from lattice.units import parse_time
 
 BAR: Final = 40
+LEAST_BAR: Final = 10
+"""Cells of the longest bar, and of the longest one in a narrow terminal."""
 MOST_BARS: Final = 45
-"""More days are shown by week."""
+"""More days are shown by week, more weeks by month."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _HOURS: Final = (Column("NODE-HOURS", right=True), Column("GPU-HOURS", right=True), Column("ATTEMPTS", right=True))
 _BUDGETS: Final = (
@@ -57,7 +60,7 @@ def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> 
         rows = [row for budget in report.budgets for row in _budget_rows(budget)]
         lines += ["", *table(_BUDGETS, rows, width=0 if wide else width)]
         lines.append("Forecast: at the rate of the last 7 days.")
-    lines += ["", *_bars(report.days, color)]
+    lines += ["", *_bars(report.days, color, width)]
     for title, parts in (("TENANT", report.tenants), ("PROJECT", report.projects), ("USER", report.users)):
         if len(parts) > 1 or (wide and parts):
             head = (Column(title, shrink_to=12), *_HOURS)
@@ -115,27 +118,35 @@ def _gauge(share: float) -> str:
     return "█" * full + "░" * (20 - full)
 
 
-def _bars(days: Sequence[DayUse], color: bool) -> list[str]:
-    """A bar of node-hours for each day from the first one with any, or for each week where they are many."""
+def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
+    """A bar of node-hours for each day from the first one with any, or for each week or month where they are many."""
     first = next((at for at, day in enumerate(days) if day.node_hours), len(days))
-    days = days[first:]
-    step = 1 if len(days) <= MOST_BARS else 7
-    grouped = [days[at : at + step] for at in range(0, len(days), step)]
-    rows = [(group[0].day, sum(day.node_hours for day in group), sum(day.gpu_hours for day in group)) for group in grouped]
-    most = max((hours for _, hours, _ in rows), default=0.0)
+    title, groups = _grouped(days[first:])
+    rows = [(name, sum(day.node_hours for day in group)) for name, group in groups]
+    most = max((hours for _, hours in rows), default=0.0)
     if not most:
         return ["nothing was used"]
-    margin = max(len(_number(hours)) for _, hours, _ in rows)
-    lines = [f"{'DAY' if step == 1 else 'WEEK FROM':<12}{'NODE-HOURS':>{max(margin, 10)}}"]
-    for day, hours, _ in rows:
-        bar = _bar(hours / most)
-        lines.append(f"{day:<12}{_number(hours):>{max(margin, 10)}}  {_painted(bar, _GREEN) if color and bar else bar}".rstrip())
+    margin = max(10, *(len(_number(hours)) for _, hours in rows))
+    longest = max(LEAST_BAR, min(BAR, width - 12 - margin - 2)) if width else BAR
+    lines = [f"{title:<12}{'NODE-HOURS':>{margin}}"]
+    for name, hours in rows:
+        bar = _bar(hours / most, longest)
+        lines.append(f"{name:<12}{_number(hours):>{margin}}  {_painted(bar, _GREEN) if color and bar else bar}".rstrip())
     return lines
 
 
-def _bar(share: float) -> str:
-    """A bar of at most 40 cells, in eighths of a cell; what is not nothing shows at least one eighth."""
-    eighths = max(1, round(share * BAR * 8)) if share > 0 else 0
+def _grouped(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]]]:
+    """What a bar stands for, as a title, and the days of each by its name."""
+    if len(days) <= MOST_BARS:
+        return "DAY", [(day.day, [day]) for day in days]
+    if len(days) <= 7 * MOST_BARS:
+        return "WEEK FROM", [(days[at].day, list(days[at : at + 7])) for at in range(0, len(days), 7)]
+    return "MONTH", [(month, list(group)) for month, group in groupby(days, key=lambda day: day.day[:7])]
+
+
+def _bar(share: float, longest: int) -> str:
+    """A bar of so many cells at most, in eighths of a cell; what is not nothing shows at least one eighth."""
+    eighths = max(1, round(share * longest * 8)) if share > 0 else 0
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 

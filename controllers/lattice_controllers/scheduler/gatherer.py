@@ -59,7 +59,7 @@ class Gatherer:
         self._restarts = records.restarts
         self._recount = asyncio.Event()
         """Other hours are to be kept than those that are, or records went away."""
-        self._budgets_at = float("-inf")
+        self._budgets_at = self._budgets_until = float("-inf")
         self._holders_changed = True
         scene.accounts = stored.accounts
 
@@ -102,7 +102,7 @@ class Gatherer:
         """Tenants changed."""
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
-        self._budgets_at = float("-inf")
+        self._budgets_until = float("-inf")
         self._woken()
 
     def recorded(self, rows: Iterable[Charge]) -> None:
@@ -131,9 +131,10 @@ class Gatherer:
         windows = self._reservations.windows(now)
         if windows != self.scene.windows:
             self.scene.set_windows(windows)
-        if not self._budgets_at <= now < self._budgets_at + BUDGET_SECONDS:
-            self._budgets_at = now
-            self.scene.exhausted = exhausted(self.scoring.shares.meter, now)
+        if not self._budgets_at <= now < self._budgets_until:
+            spent = self.scene.exhausted = exhausted(self.scoring.shares.meter, now)
+            ends = (one.until for one in spent.values() if one.until is not None)
+            self._budgets_at, self._budgets_until = now, min((now + BUDGET_SECONDS, *ends))
         self.scoring.energy_price = energy_price(self._config(), now)
         if self._holders_changed:
             self._holders_changed = False
@@ -185,7 +186,7 @@ class Gatherer:
         while True:
             await self._recount.wait()
             await self.count()
-            self._budgets_at = float("-inf")
+            self._budgets_until = float("-inf")
             self._woken()
 
     async def count(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 from lattice.accounting.answers import (
     HISTORY_SCHEMA,
     USAGE_SCHEMA,
@@ -65,6 +67,18 @@ def test_many_days_are_shown_by_week_and_an_empty_time_says_so() -> None:
     assert lines[2].startswith("WEEK FROM")
     empty = UsageReport(schema=USAGE_SCHEMA, at="", since="2026-01-01", node_hours=0.0, gpu_hours=0.0, attempts=0, user="bob")
     assert usage_lines(empty, width=0, wide=False, color=False)[-1] == "nothing was used"
+
+
+def test_years_are_shown_by_month_and_a_narrow_terminal_gets_shorter_bars() -> None:
+    first = date(2023, 1, 1)
+    days = [DayUse(day=str(first + timedelta(days=day)), node_hours=1.0, gpu_hours=0.0) for day in range(3 * 365)]
+    report = UsageReport(schema=USAGE_SCHEMA, at="", since="2023-01-01", node_hours=1095.0, gpu_hours=0.0, attempts=1, days=days)
+    lines = usage_lines(report, width=60, wide=False, color=False)
+    months = [line.split() for line in lines[3:]]
+    assert lines[2].startswith("MONTH")
+    assert [month[:2] for month in months[:2]] == [["2023-01", "31.0"], ["2023-02", "28.0"]]
+    assert len(months) == 36
+    assert max(map(len, lines[2:])) <= 60
 
 
 def test_history_is_a_row_for_each_attempt_and_what_they_sum_up_to() -> None:

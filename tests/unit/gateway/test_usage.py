@@ -84,6 +84,7 @@ async def test_a_member_reads_sums_an_admin_names_and_a_stranger_nothing(world: 
     [
         ("alice", "", {1, 3}), ("alice", "?tenant=physics", {1}), ("carol", "?tenant=physics", {1, 2}),
         ("carol", "?tenant=physics&user=bob", {2}), ("sam", "", {1, 2, 3}), ("bob", "?state=Failed", set()), ("sam", "?until=3h", set()),
+        ("sam", "?since=2020-02-29&until=2021-01-01", set()), ("sam", "?since=2020-02-29", {1, 2, 3}),
     ],
 )  # fmt: skip
 async def test_history_holds_the_rows_that_the_reader_may_see(world: World, user: str, query: str, numbers: set[int]) -> None:
@@ -96,7 +97,10 @@ async def test_history_holds_the_rows_that_the_reader_may_see(world: World, user
     [
         ("usage?month=1", "the parameter month is not known"), ("usage?days=0", "a whole number from 1 to 3650"),
         ("history?state=Exploded", "the parameter state is 'Exploded'"), ("history?since=yesterday", "the parameter since"),
-        ("history?since=1d&until=2d", "until lies before since"), ("history?limit=100000", "from 1 to 10000"),
+        ("history?since=1d&until=2d", "lies after until ("),
+        ("history?since=2w", "or how long ago, such as 30d or 12h"), ("history?since=2026-02-30", "a day such as 2026-12-01 (UTC)"),
+        ("history?since=2999-01-01", "the parameter since (2999-01-01T00:00:00Z) lies in the future"),
+        ("history?until=2020-02-29", "lies after until (2020-02-29T00:00:00Z); without it: 7 days ago"), ("history?limit=100000", "from 1 to 10000"),
     ],
 )  # fmt: skip
 async def test_what_is_asked_wrongly_is_named(world: World, query: str, says: str) -> None:
