@@ -222,6 +222,8 @@ def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterat
     if holds and not isinstance(nodes, Refused) and nodes[0] > holds:
         sentence = f'reservation "{name}" has fewer nodes than are asked for (requested: {nodes[0]}, limit: {holds})'
         yield Refused("ReservationTooSmall", sentence, "spec.resources.nodes", f"ask for at most {holds} nodes, or leave {field} out")
+    elif not isinstance(nodes, Refused):
+        yield from _among(asked, found, nodes[0])
     lifecycle = asked.spec.lifecycle
     if lifecycle.type == "Unbounded":
         sentence = f'work without an end does not fit a window of reservation "{name}", which lasts {found.spec.duration}'
@@ -239,6 +241,24 @@ def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterat
         )
         hint = f"ask for at most {format_duration(longest)}" if longest > 0 else f"leave {field} out"
         yield Refused("ReservationTooSmall", sentence, "spec.lifecycle.walltime", hint)
+
+
+def _among(asked: Submission, found: Reservation, least: int) -> Iterator[Finding]:
+    """The node sets of the work leave it enough nodes of the reservation; nothing is said where its nodes are not known yet."""
+    constraints, held = asked.spec.resources.constraints, held_nodes(found)
+    try:
+        only, without = frozenset(expand_nodes(constraints.node_list)), frozenset(expand_nodes(constraints.exclude_nodes))
+    except Rejected:
+        return  # said by its own check
+    left = (held & only if only else held) - without
+    if held and len(left) < least:
+        names = " and ".join(name for name, given in (("nodeList", only), ("excludeNodes", without)) if given)
+        sentence = (
+            f'reservation "{found.metadata.name}" holds {len(held)} nodes, of which {names} {"leave" if only and without else "leaves"} '
+            f"{len(left)} (requested: {least})"
+        )
+        hint = "name nodes of the reservation, which `lattice reservation show` lists, or leave spec.reservation out"
+        yield Refused("ConstraintsContradict", sentence, "spec.resources.constraints", hint)
 
 
 def _refusal(reservation: Reservation, name: str, asked: Submission) -> str:

@@ -216,6 +216,27 @@ def test_what_may_not_use_a_reservation_is_refused() -> None:
     assert refused(submit(allocation(reservation="past"), site)).reason == "ReservationEnded"
 
 
+@pytest.mark.parametrize(
+    ("constraints", "says"),
+    [
+        ({"nodeList": "nid[003-006]"}, "of which nodeList leaves 2 (requested: 3)"),
+        ({"excludeNodes": "nid[001-002]"}, "of which excludeNodes leaves 2 (requested: 3)"),
+        ({"nodeList": "nid[001-004]", "excludeNodes": "nid[002-003]"}, "leave"),
+        ({"nodeList": "nid[001-003]"}, ""),
+        ({"excludeNodes": "nid004,nid009"}, ""),
+    ],
+)
+def test_node_sets_that_leave_too_little_of_the_reservation_contradict_it(constraints: dict[str, str], says: str) -> None:
+    asked = allocation(reservation="course", resources={"nodes": 3, "constraints": constraints})
+    verdict = submit(asked, known(reservation("course", nodes="nid[001-004]")))
+    if says:
+        found = refused(verdict)
+        assert found.reason in ("ConstraintsContradict", "NodeListTooSmall")
+        assert says in found.sentence
+    else:
+        accepted(verdict)
+
+
 def test_work_that_has_no_room_in_a_window_is_refused_with_the_limit() -> None:
     site = known(reservation("course"), reservation("count", nodes=None, nodeCount=2, start=format_time(NOW + 86400)))
     for name, limit in (("course", 4), ("count", 2)):
