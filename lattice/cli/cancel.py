@@ -19,11 +19,17 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice cancel 12 13 --reason='wrong input'
+  lattice cancel --all-mine --state=pending
+  lattice cancel --name=train"""
 ASK_ABOVE = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `cancel`."""
+    parser.epilog = _EXAMPLES
     parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
     parser.add_argument("--all-mine", action="store_true", help="all that are mine and have not ended")
     parser.add_argument("--state", metavar="STATE,…", help="of these, only those in this state")

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice logs -f 12                   until the work ends
+  lattice logs 12 --node=nid001 --tail=50
+  lattice logs 12 --stderr --since=10m --timestamps"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `logs`."""
+    parser.epilog = _EXAMPLES
     parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the work ends; waits for a pending allocation")
     parser.add_argument("--node", metavar="NODE", default="", help="only what this node printed")

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice status                       mine: what waits, runs, or ended within the hour
+  lattice status 12                    everything about one
+  lattice status --all --state=pending
+  lattice status --since=24h -o json"""
 ENDED_SECONDS = 3600.0
 """How long ended allocations stay in the list when nothing is asked for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `status`."""
+    parser.epilog = _EXAMPLES
     parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
     parser.add_argument("--all", action="store_true", help="of everybody in the tenant")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every tenant (needs the right)")

@@ -68,6 +68,15 @@ _SWITCHES = {
     "no-requeue": "never requeue it",
     "sensitive": "regulated data",
 }
+_EXAMPLES = """\
+Scripts may have #LATTICE and #SBATCH lines. Strongest first: flags,
+environment, #LATTICE, #SBATCH, configuration.
+
+Examples:
+  lattice submit job.sh
+  lattice submit --nodes=4 --walltime=2h --name=ring -- ./ring --rounds 3
+  lattice submit --wait job.sh                      exits with the work's code
+  lattice submit --dry-run=client -o yaml job.sh    shows what it becomes, asks no cluster"""
 _GLOBAL = frozenset({"tenant", "vcluster", "output"})
 _OWN = frozenset({"wait", "parsable", "quiet", "verbose"})
 """Flags of `sbatch` that mean the like here, and are flags of this verb, or of every verb."""
@@ -86,7 +95,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def request_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that say what is asked for; `plan` takes them too."""
-    parser.epilog = "Scripts may have #LATTICE and #SBATCH lines. Strongest first: flags, environment, #LATTICE, #SBATCH, configuration."
+    parser.epilog = _EXAMPLES
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a script with a #! line; - is standard input")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest (YAML or JSON, ours or the book's); - is standard input")
     for name, (metavar, text) in _FLAGS.items():

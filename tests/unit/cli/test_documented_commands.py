@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lattice.cli.__main__ import parse
-from lattice.cli.verbs import VERBS, split_verb
+from lattice.cli.verbs import VERBS, split_verb, verb_module
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -53,6 +54,23 @@ def test_a_command_that_a_page_shows_is_understood(page: Path, words: list[str])
     if verb == "dev":
         return  # another program; it has its own parser and its own tests
     assert verb in VERBS, page
+    assert parse(verb, rest).verb == verb
+
+
+def examples() -> Iterator[list[str]]:
+    """The words of each example that a verb's help shows."""
+    for verb in VERBS:
+        parser = argparse.ArgumentParser()
+        verb_module(verb).arguments(parser)
+        for line in (parser.epilog or "").splitlines():
+            if line.startswith("  lattice "):
+                yield words_of(re.split(r"\s{2,}", line.strip())[0])
+
+
+@pytest.mark.parametrize("words", examples(), ids=shlex.join)
+def test_an_example_of_the_help_is_understood(words: list[str]) -> None:
+    verb, rest = split_verb(words)
+    assert verb is not None
     assert parse(verb, rest).verb == verb
 
 
