@@ -67,7 +67,7 @@ def examples() -> Iterator[list[str]]:
                 yield words_of(re.split(r"\s{2,}", line.strip())[0])
 
 
-@pytest.mark.parametrize("words", examples(), ids=shlex.join)
+@pytest.mark.parametrize("words", list(examples()), ids=shlex.join)
 def test_an_example_of_the_help_is_understood(words: list[str]) -> None:
     verb, rest = split_verb(words)
     assert verb is not None
