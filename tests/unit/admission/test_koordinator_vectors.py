@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,17 +13,17 @@ from lattice.admission import Accepted, Facts, Refused, Request, Requester, Verd
 from lattice.admission.facts import QuotaFacts
 from lattice.admission.quotas import KOORDINATORS, read_quota
 from lattice.quota.checks import Around, Odd, check_group
-from lattice.quota.declared import PREFIX, Declared
+from lattice.quota.declared import PREFIX, Declared, TreeSettings
 from lattice.quota.groups import ROOT
+from lattice.quota.selection import Selection
 
 VECTORS: Final = json.loads((Path(__file__).parent / "koordinator.json").read_text(encoding="utf-8"))
 NOT_SERVED: Final = {
-    "checkGuaranteeForMin/exceed": "a guarantee of what is used is an option of a whole tree here, and is not judged at submission",
     "AddPod_UpdatePod/parent-pods-gate": "parents have no work of their own here; the gate that allows it does not exist",
 }
 ABOUT: Final = {
     "selfItem": {"MinAboveMax", "NegativeAmount", "MaxBelowUsed"}, "checkKeys": {"ResourcesDiffer"}, "checkTree": {"TreeInvalid"},
-    "checkMin": {"MinSumAboveParent"},
+    "checkMin": {"MinSumAboveParent"}, "checkGuar": {"GuaranteeNotCovered"},
 }  # fmt: skip
 """The reasons that each partial check of Koordinator's is about."""
 LABELS: Final = {"parent": "parent", "treeID": "tree-id"}
@@ -52,6 +53,8 @@ class Site:
     def __init__(self) -> None:
         self.quotas: dict[str, dict[str, Any]] = {}
         self.work: dict[str, str] = {}
+        self.guaranteed: dict[str, dict[str, int]] = {}
+        """What is guaranteed to groups by name: here, what they hold."""
 
     def facts(self) -> Facts:
         read = [read_quota(KOORDINATORS, each) for each in self.quotas.values()]
@@ -65,6 +68,7 @@ class Site:
             self.work = self.work if verb == "pod" else {name: leaf for name, leaf in self.work.items() if name != given["name"]}
             return True
         obj = manifest(given)
+        self.guaranteed |= {given["name"]: given["guaranteed"]} if "guaranteed" in given else {}
         if verb in ABOUT:
             return not self._reasons(obj, given.get("used")) & ABOUT[verb]
         if verb == "delete" and given["name"] not in self.quotas and given["name"] not in (ROOT, *BUILT_IN):
@@ -87,7 +91,11 @@ class Site:
         if isinstance(read, Refused):
             return {read.reason}
         known = self.facts().quotas or QuotaFacts()
-        around = Around({each.name: each for each in known.declared if each.name != read.name}, used)
+        others = {each.name: each for each in known.declared if each.name != read.name}
+        if self.guaranteed:  # an option of a whole tree here: the first level carries it
+            option = TreeSettings(Selection(everything=True), guarantee_used=True)
+            others = {name: replace(each, tree=None if each.parent else option) for name, each in others.items()}
+        around = Around(others, used, held=self.guaranteed or None)
         return {finding.reason for finding in check_group(read, None, around) if not isinstance(finding, Odd)}
 
 
