@@ -31,6 +31,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.e2e.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("etcd", "kube-apiserver")
 ADMIN_TOKEN = "test-administrator"  # noqa: S105 - of a server that lives as long as the test
@@ -161,7 +163,8 @@ def _established(crd: Any) -> bool:
 
 
 def until(predicate: Any, what: str, *, within: float) -> None:
-    """Wait until the predicate holds; fail naming what was waited for."""
+    """Wait until the predicate holds; fail naming what was waited for. `within`: seconds on a quiet machine, as in tests/e2e."""
+    within *= PATIENCE
     end = time.monotonic() + within
     last: object = None
     while time.monotonic() < end:

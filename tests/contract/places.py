@@ -14,6 +14,7 @@ from typing import Any
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig, load
 from lattice.kube.resources import Resource
+from tests.e2e.waiting import PATIENCE
 from tests.servers import ApiServer
 from tests.servers import until as wait_until
 
@@ -93,7 +94,8 @@ def compact(server: ApiServer) -> None:
 
 
 async def until(predicate: Callable[[], bool], *, within: float = 30.0, shows: Callable[[], object] = lambda: "") -> None:
-    """Wait until the predicate holds; else fail with what was last seen."""
+    """Wait until the predicate holds; else fail with what was last seen. `within`: seconds on a quiet machine, as in tests/e2e."""
+    within *= PATIENCE
     deadline = time.monotonic() + within
     while not predicate():
         assert time.monotonic() < deadline, f"not within {within} s; last seen: {shows()}"

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -140,9 +139,7 @@ def test_a_killed_operator_is_replaced_by_the_next(server: ApiServer) -> None:
             if name == "first":
                 servers.until(lambda: _holder(server) == "first", "the first one leads", within=15)
         processes[0].kill()
-        began = time.monotonic()
         servers.until(lambda: _holder(server) == "second", "the second one leads", within=15)
-        assert time.monotonic() - began < 12
         assert server.request("POST", f"{GROUP}/tenants", kind("after", "Tenant", {})).ok
         servers.until(lambda: ready(server, "tenants/after") == "InForce", "the second one works", within=15)
     finally:

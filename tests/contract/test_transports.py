@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,7 +181,6 @@ async def test_a_lease_passes_to_the_next_when_it_is_released(config: ClusterCon
 
 
 async def test_a_lease_that_another_takes_stops_the_work(config: ClusterConfig) -> None:
-    began = time.monotonic()
     async with connect(config, user_agent="lattice-contract") as cluster:
         elector = Elector(cluster, SystemClock(), name="stolen", namespace="default", identity="one", lease_seconds=1.5)
 
@@ -195,7 +193,6 @@ async def test_a_lease_that_another_takes_stops_the_work(config: ClusterConfig) 
             with pytest.raises(Stale, match="thief"):
                 await elector.lead(for_ever)
         assert (await cluster.get(LEASES, "stolen", "default", type=Lease)).spec.holder_identity == "thief"
-    assert time.monotonic() - began < 10
 
 
 def test_tls_is_verified_by_default(config: ClusterConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEDGERS, NAMESPACES, NODE_INDEXES
 from lattice.ledger.verify import verify
-from lattice.units import expand_nodes
+from lattice.units import expand_nodes, parse_time
 from lattice.views.ledger import Ledger, NodeIndex
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
@@ -73,11 +72,10 @@ def test_a_signal_is_shown_as_128_and_its_number(me: Person) -> None:
 
 def test_at_its_walltime_it_gets_term_grace_and_kill(me: Person) -> None:
     me.apply("wall", walltime="1s", entrypoint="sh -c 'trap \"\" TERM; while :; do sleep 4242.2; done'", lifecycle={"gracePeriod": "1s"})
-    began = time.monotonic()
     status = me.ended("wall")
     assert (status["phase"], reason(status)) == ("Failed", "WalltimeExceeded")
     assert status["exit"]["signal"] == 9
-    assert time.monotonic() - began < 15
+    assert parse_time(status["endTime"]) - parse_time(status["startTime"]) >= 2
     assert processes_with("4242.2") == []
 
 
@@ -148,10 +146,11 @@ def test_what_never_fits_is_accepted_and_says_so_with_numbers(me: Person) -> Non
 
 
 def test_more_than_is_free_waits_and_starts_as_soon_as_it_fits(me: Person) -> None:
-    me.apply("first", nodes=3, entrypoint="sleep 2")
+    me.apply("first", nodes=3, entrypoint="sleep 4242.7")
     me.phase("first", "Running")
     me.apply("second", nodes=2, entrypoint="true")
     until(lambda: reason(me.get("second").get("status", {}), "Scheduled") == "WaitingForNodes", within=10)
+    me.lattice("cancel", "first")
     first, second = me.ended("first"), me.ended("second")
     assert second["startTime"] >= first["endTime"]
 

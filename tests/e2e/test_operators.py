@@ -225,10 +225,11 @@ def test_topology_is_applied_from_a_file_and_vclusters_have_their_groups(
         name = f"{tenant.name}-vc"
         sam.lattice("admin", "vcluster", "create", name, "--group=x1", f"--for-tenant={tenant.name}", "--default-walltime=2m")
         until(lambda: f"{name}  Open" in " ".join(sam.lattice("admin", "vcluster", "list").stdout.split(" ")), within=10)
-        me.apply("home", nodes=2, entrypoint="sleep 2", vcluster=name)
+        me.apply("home", nodes=2, entrypoint="sleep 4245.2", vcluster=name)
         me.phase("home", "Running")
         refused = sam.kubectl("delete", "vcluster", name, "--wait=false", ok=False)
         assert (refused.returncode, "in use" in refused.stderr or "have not ended" in refused.stderr) == (1, True), refused.stderr
+        me.lattice("cancel", "home")
         assert me.ended("home")["nodes"] == "nid[003-004]"
         me.kubectl("delete", "alloc", "home", "-n", me.namespace)
         until(lambda: sam.kubectl("delete", "vcluster", name, "--timeout=10s", ok=False).returncode == 0, within=20, every=1.0)

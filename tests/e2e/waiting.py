@@ -1,5 +1,10 @@
-"""The one way in which end-to-end tests wait: a predicate, a limit, and what was last seen when the limit is over."""
+"""The one way in which end-to-end tests wait: a predicate, a limit, and what was last seen when the limit is over.
 
+Limits are written for a quiet machine. A loaded one is slow and not wrong: `PATIENCE` times as long is waited before a
+test fails, which costs nothing where nothing is wrong.
+"""
+
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,13 +14,15 @@ import yaml
 from lattice import errors
 
 T = TypeVar("T")
+PATIENCE = float(os.environ.get("LATTICE_TEST_PATIENCE", "4"))
 
 
 def until(predicate: Callable[[], T], *, within: float, every: float = 0.05, what: str = "") -> T:
     """The predicate's first truthy value; what the cluster cannot answer just now counts as not yet.
 
-    Fails after `within` seconds with what was last seen: the predicate's value, or the error it met.
+    Fails after `within` seconds, times PATIENCE, with what was last seen: the predicate's value, or the error it met.
     """
+    within *= PATIENCE
     deadline = time.monotonic() + within
     seen: Any = "nothing"
     while True:

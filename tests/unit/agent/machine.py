@@ -71,12 +71,12 @@ class Ends:
         self._queue: asyncio.Queue[tuple[Key, ExitRecord | None]] = asyncio.Queue()
         host.on_exit(lambda key, record: self._queue.put_nowait((key, record)))
 
-    async def next(self, within: float = 20.0) -> tuple[Key, ExitRecord | None]:
+    async def next(self, within: float = 90.0) -> tuple[Key, ExitRecord | None]:
         """The next end."""
         async with asyncio.timeout(within):
             return await self._queue.get()
 
-    async def record(self, within: float = 20.0) -> ExitRecord:
+    async def record(self, within: float = 90.0) -> ExitRecord:
         """The next end, which has a record."""
         _, record = await self.next(within)
         assert record is not None
@@ -116,7 +116,7 @@ def has_cgroups() -> bool:
     return isinstance(scopes, CgroupScopes)
 
 
-async def until(true: Callable[[], object], within: float = 10.0) -> None:
+async def until(true: Callable[[], object], within: float = 60.0) -> None:
     """Waits for a predicate of files and processes, which tell nobody when they change."""
     async with asyncio.timeout(within):
         while not true():  # noqa: ASYNC110
