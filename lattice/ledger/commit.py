@@ -39,6 +39,9 @@ from lattice.views.ledger import LedgerStatus, SensitiveUse, TenantAccount
 Undo = Callable[[], None]
 NO_CLAIMS_FROM_BYTES = 1258291  # 1.2 MiB: above 1.5 MiB every write to etcd fails for ever
 
+MOST_TENANTS = 1024
+"""Accounts that the object keeps; its schema has the same number."""
+
 SAME = Accepted(changed=False)
 
 
@@ -378,6 +381,9 @@ def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
     )
     if before == after:
         return SAME, _nothing
+    if before is None and len(book.accounts) >= MOST_TENANTS:
+        sentence = f'the ledger keeps accounts of {MOST_TENANTS} tenants at most: tenant "{limits.tenant}" gets none until one is deleted'
+        return Refused("LedgerFull", sentence), _nothing
     return Accepted(), _set_account(book, limits.tenant, before, after)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS, NODE_INDEXES
-from lattice.ledger.proposals import Forget, Limits, Proposal, SensitivePool
+from lattice.ledger.proposals import Forget, Limits, Proposal, Refused, SensitivePool
 from lattice.ledger.verify import verify
 from lattice.views import Config, Ledger, NodeIndex, Tenant
 from lattice_controllers.scheduler.committer import Committer
@@ -76,10 +76,15 @@ class Keeper:
             pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
             wanted = [limits_of(tenant) for tenant in self._tenants.values()]
             gone = [Forget(name) for name in self._committer.book.accounts if name not in self._tenants]
-            proposals: list[Proposal] = [pool, *wanted, *gone]
-            for answer in [self._committer.propose(proposal) for proposal in proposals]:
-                await answer
+            await self._carry_in(gone)
+            await self._carry_in([pool, *wanted])
             self._woken()
+
+    async def _carry_in(self, proposals: Sequence[Proposal]) -> None:
+        for answer in [self._committer.propose(proposal) for proposal in proposals]:
+            verdict = await answer
+            if isinstance(verdict, Refused):
+                event(log, "The ledger refused a limit", logging.WARNING, reason=verdict.reason, message=verdict.message)
 
     async def verify(self) -> None:
         """Have the independent verifier look at what etcd really holds."""

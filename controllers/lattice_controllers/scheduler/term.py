@@ -38,7 +38,7 @@ from lattice.ledger.reports import ANNOTATION, parse_report
 from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
-from lattice.views.cluster import NodeOptions
+from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.allocations import Allocations
@@ -311,7 +311,9 @@ class Term:
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
-        del change
+        """A contract was made, changed or ended; what the operator mirrors into the status changes nothing."""
+        if change.old is not None and change.new is not None and contract(change.old) == contract(change.new):
+            return
         self.keeper.limits_changed()
         if self.working:
             self.gatherer.contracts_changed()
@@ -345,6 +347,11 @@ class Term:
         await hear(outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=options, namespace=outside.namespace)
         self.loop.hearing = False
         self.loop.wake()
+
+
+def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
+    """What was agreed with a tenant, and what an outside source told of its budget."""
+    return tenant.spec, tenant.status.external_budget
 
 
 async def _ensure_config(cluster: Cluster) -> None:

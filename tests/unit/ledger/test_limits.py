@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from annotated_types import MaxLen
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lattice.ledger.commit import Book, apply_all
+from lattice.ledger.commit import MOST_TENANTS, Book, apply_all
 from lattice.ledger.format import Row, decode_shard, encode_shard
-from lattice.ledger.proposals import Accepted, Claim, Limits, Pool, Proposal, Refused, Release, SensitivePool, Stop
+from lattice.ledger.proposals import Accepted, Claim, Forget, Limits, Pool, Proposal, Refused, Release, SensitivePool, Stop
 from lattice.ledger.verify import verify, verify_step
+from lattice.models.ledger import LedgerStatus as LedgerModel
 from lattice.views.ledger import LedgerStatus
 from tests.build import claim, uid
 
@@ -224,6 +226,20 @@ def test_two_versions_that_follow_each_other_tell_whether_a_limit_was_kept(case:
     before, after, faults = STEPS[case]
     free = Limits("physics", None, None)
     assert verify_step(stored(free, *before), stored(free, *after)) == faults
+
+
+def test_the_ledger_keeps_as_many_accounts_as_its_schema_and_changes_those_that_it_has() -> None:
+    fields = LedgerModel.model_fields["tenants"]
+    assert [rule.max_length for rule in fields.metadata if isinstance(rule, MaxLen)] == [MOST_TENANTS]
+    book = Book.empty("term", "commit")
+    verdicts, _ = apply_all(book, [Limits(f"t{number}", 1, None) for number in range(MOST_TENANTS + 1)])
+    assert verdicts[:-1] == [Accepted()] * MOST_TENANTS
+    assert isinstance(verdicts[-1], Refused)
+    assert (verdicts[-1].reason, f'tenant "t{MOST_TENANTS}" gets none' in verdicts[-1].message) == ("LedgerFull", True)
+    assert book.apply(Limits("t0", 2, None))[0] == Accepted()
+    book.apply(Forget("t0"))
+    assert book.apply(Limits("late", 1, None))[0] == Accepted()
+    book.validate()
 
 
 def test_a_recovery_enters_what_runs_whatever_the_limits() -> None:
