@@ -23,7 +23,7 @@ EXACT: Final = 2**53
 _SHOWN: Final = 20
 _TOP: Final = ("total", "options", "quotas")
 _OPTIONS: Final = ("scaleMin", "guarantee", "rawWeight", "sysUsed", "defUsed")
-_AMOUNTS: Final = ("min", "max", "sharedWeight", "request", "used", "npRequest", "npUsed", "allocatedFloor", "lendLimit")
+_AMOUNTS: Final = ("min", "max", "sharedWeight", "request", "used", "npRequest", "npUsed", "allocatedFloor", "lendLimit", "lendingLimit")
 _SWITCHES: Final = ("isParent", "allowLent", "scaleMin", "usedKeepKeys")
 _FIELDS: Final = ("name", "parent", *_AMOUNTS, *_SWITCHES)
 _REQUIRED: Final = ("min", "max")
@@ -129,6 +129,8 @@ class _Reader:
             if key not in given:
                 self._fault("MissingValue", f"{place}: {key} is missing (write {{}} for nothing)")
         amounts = {key: self._amounts(f"{place}: {key}", given.get(key, {})) for key in _AMOUNTS}
+        if "lendLimit" in given and "lendingLimit" in given:
+            self._fault("BadDocument", f"{place}: lendLimit and lendingLimit are one field: write one of them")
         switches = {key: self._switch(f"{place}: {key}", given[key]) for key in _SWITCHES if key in given}
         return Group(
             name=name,
@@ -138,7 +140,7 @@ class _Reader:
             max=amounts["max"],
             shared_weight=amounts["sharedWeight"],
             lends=switches.get("allowLent", True),
-            lend_limit=amounts["lendLimit"],
+            lend_limit=amounts["lendLimit"] or amounts["lendingLimit"],
             scales=switches.get("scaleMin"),
             request=amounts["request"],
             used=amounts["used"],

@@ -201,6 +201,14 @@ def test_a_weight_that_says_nothing_is_max(given: dict[str, int], literal: bool,
     assert group.weight(literal=literal) == weight
 
 
+def test_an_amount_that_is_lent_at_most_has_two_names_and_stands_once() -> None:
+    for word in ("lendLimit", "lendingLimit"):
+        tree = read_document(text(quota("A", min={"nodes": 6}, **{word: {"nodes": 2}}), quota("B", request={"nodes": 9}))).tree()
+        assert (tree.runtime("A"), tree.runtime("B")) == ({"nodes": 4}, {"nodes": 6})
+    with pytest.raises(Rejected, match="are one field"):
+        read_document(text(quota(lendLimit={}, lendingLimit={})))
+
+
 def test_demand_for_what_max_does_not_name_is_not_counted() -> None:
     tree = read_document(text(quota(request={"nodes": 3, "disk": 9}))).tree()
     assert tree.request(ROOT) == {"nodes": 3}
