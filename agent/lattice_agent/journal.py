@@ -79,7 +79,10 @@ class Journal:
 
     def seen_seq(self) -> int:
         """The highest plan seq kept; a file that is not a number is Corrupt."""
-        text = (self._read("seq") or b"0").strip()
+        text = self._read("seq")
+        if text is None:
+            return 0
+        text = text.strip()
         if not text.isdigit():
             raise Corrupt(f"{self.state_dir / 'seq'} holds {text[:40]!r}, not a number: remove it only if this node runs nothing")
         return int(text)

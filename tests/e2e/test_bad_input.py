@@ -11,7 +11,10 @@ import pytest
 
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
+from lattice_dev import pki
 from lattice_dev.instance import Instance
+from lattice_dev.site import wanted_certificates
+from lattice_dev.waiting import HostClock
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
@@ -392,6 +395,26 @@ def test_renewed_certificates_are_read_again_and_work_goes_on(tenant: Room, cont
     assert {name: control_plane.pid(name) for name in pids} == pids
     me.apply("anew", nodes=4, entrypoint="true")
     assert me.ended("anew")["phase"] == "Completed"
+
+
+def test_a_certificate_that_expires_is_named_and_costs_neither_work_nor_its_exit_code(tenant: Room, control_plane: Instance) -> None:
+    me, node = person(control_plane, "alice", tenant.namespace), "nid002"
+    me.apply("through", entrypoint="sh -c 'sleep 4; exit 9'", resources={"constraints": {"nodeList": node}})
+    me.phase("through", "Running")
+    (log,) = control_plane.log_files(f"agent-{node}")
+    said = log.stat().st_size
+    here, now = control_plane.site(), HostClock().now()
+    for authority, file, identity in wanted_certificates(here):
+        if file == f"agent-{node}":
+            pki.Authority(here.where.pki, authority, now).issue(file, identity, force=True, days=2 / 86400)
+    words = f"the client certificate {here.pair('ca', f'agent-{node}').certificate} expired at 20"
+    try:
+        until(lambda: words in log.read_text()[said:], within=30, every=0.3, what="the agent's complaint")
+    finally:
+        assert control_plane.renew_certificates()
+    status = me.ended("through", within=60)
+    assert (status["phase"], status["exit"]["code"], status["attempt"]) == ("Failed", 9, 1)
+    assert me.lattice("logs", "through").returncode == 0
 
 
 def test_bad_tenants_vclusters_nodes_and_options_are_refused(boss: Person, admin: BlockingCluster) -> None:

@@ -21,8 +21,8 @@ from tests.faults.load import Wish
 from tests.faults.site import TENANT, Site
 
 LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "10")) >= 100
-QUICK_HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "4s", "gracePeriod": "4s"}
-DOWN_SECONDS = 8.0
+QUICK_HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "6s", "gracePeriod": "6s"}
+DOWN_SECONDS = 12.0
 _numbers = itertools.count(1)
 
 

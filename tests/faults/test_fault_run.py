@@ -161,7 +161,9 @@ def _lost_lines(run: Run) -> list[str]:
 
 
 def _wrong_load(run: Run) -> list[str]:
-    """A run that was no burden, or killed at idle moments, proves nothing."""
+    """A long run that was no burden, or killed at idle moments, proves nothing; a short one shows its figures in the table."""
+    if not LONG:
+        return []
     found, sample = [], run.load.sample.in_flight
     average = sum(sample) / max(1, len(sample))
     if average < WANTED_IN_FLIGHT:
@@ -170,9 +172,8 @@ def _wrong_load(run: Run) -> list[str]:
     near = sum(kill.near for kill in judged)
     if near * 2 < len(judged):
         found.append(f"only {near} of {len(judged)} kills were within {kills.NEAR_SECONDS:.0f} s of a transition of their victim")
-    if LONG:
-        counted = Counter(kill.target for kill in judged)
-        found += [f"{target} was killed {counted[target]} times, 10 are wanted" for target in kills.TARGETS if counted[target] < 10]
+    counted = Counter(kill.target for kill in judged)
+    found += [f"{target} was killed {counted[target]} times, 10 are wanted" for target in kills.TARGETS if counted[target] < 10]
     return found
 
 

@@ -23,10 +23,11 @@ def test_a_node_cut_off_for_a_moment_goes_on_and_its_exit_code_arrives(scene: Sc
 
 
 def test_work_that_ends_while_its_node_is_cut_off_keeps_its_exit_code(scene: Scene) -> None:
-    name = scene.submit(seconds=1.5, code=7)
-    head = scene.running(name).status.head
+    name = scene.submit(seconds=3, code=7)
+    found = scene.running(name)
+    head = found.status.head
     scene.instance.cut(head)
-    time.sleep(3.0)
+    until(lambda: scene.alive(found, head) == [], within=20, what="the end of the work")
     scene.instance.mend(head)
     assert scene.ends([name]) == [("TaskFailed", 7, 1)]
 

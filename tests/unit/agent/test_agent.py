@@ -126,6 +126,24 @@ async def test_walltime_ends_the_work_and_says_so() -> None:
         assert (site.status().phase, site.reason()) == ("Failed", "WalltimeExceeded")
 
 
+async def test_a_clock_that_jumps_neither_shortens_nor_lengthens_a_walltime() -> None:
+    async with running("n1", "n2") as site:
+        for number, node in ((1, "n1"), (2, "n2")):
+            await site.submit(number, environment=wait(), lifecycle={"walltime": "60s", "gracePeriod": "5s"})
+            await site.place_work(number, [node])
+        await site.clock.run_for(30)
+        site.clock.jump(86_400.0)
+        await site.clock.run_for(20)
+        site.clock.jump(-2 * 86_400.0)
+        await site.clock.run_for(8)
+        assert [site.reported(node) for node in ("n1", "n2")] == [["r"], ["r"]]
+        await site.clock.run_for(8)
+        assert [site.reason(number) for number in (1, 2)] == ["WalltimeExceeded"] * 2
+        before = [site.report(node).hb for node in ("n1", "n2")]
+        await site.clock.run_for(3 * BEAT)
+        assert all(site.report(node).hb > count for node, count in zip(("n1", "n2"), before, strict=True))
+
+
 async def test_a_longer_walltime_arrives_with_the_generation() -> None:
     async with running("n1") as site:
         await site.submit(environment=wait(), lifecycle={"walltime": "60s"})

@@ -46,8 +46,9 @@ def test_a_state_directory_of_another_format_is_refused_and_both_numbers_named(j
         journal.open()
 
 
-def test_a_seq_that_is_no_number_is_refused(journal: Journal) -> None:
-    (journal.state_dir / "seq").write_text("x")
+@pytest.mark.parametrize("text", ["x", "", "\n", "-1"])
+def test_a_seq_that_is_no_number_is_refused(journal: Journal, text: str) -> None:
+    (journal.state_dir / "seq").write_text(text)
     with pytest.raises(Corrupt, match="not a number"):
         journal.seen_seq()
 

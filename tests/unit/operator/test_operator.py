@@ -196,6 +196,19 @@ async def test_silence_degrades_then_downs_and_names_the_heartbeat_it_was_judged
         assert b'lattice_nodes_total{state="Ready"} 2.0' in generate_latest(world.measured.registry)
 
 
+async def test_a_clock_that_jumps_makes_nobody_silent_and_hides_no_silence(world: World) -> None:
+    async with world.running():
+        await world.ready_nodes("n1", "n2")
+        for seconds in (86_400.0, -2 * 86_400.0):
+            world.clock.jump(seconds)
+            await world.live(20, "n1", "n2")
+            assert [world.state(name) for name in ("n1", "n2")] == ["Ready", "Ready"]
+        await world.live(15, "n1")
+        world.clock.jump(-86_400.0)
+        await world.live(20, "n1")
+        assert [world.state(name) for name in ("n1", "n2")] == ["Ready", "Degraded"]
+
+
 async def test_a_restarted_operator_counts_silence_from_its_own_start(world: World) -> None:
     async with world.running():
         await world.ready_nodes("n1")

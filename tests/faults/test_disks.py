@@ -1,0 +1,138 @@
+"""Disks of nodes that fill up, and state files that are cut off: nothing is lost that can be known, and the rest is said."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lattice.kube.resources import NODES
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import HEALTHY, READY
+from lattice.views import Allocation, Node
+from tests.e2e.waiting import Seen, until
+from tests.faults.scene import Scene
+
+pytestmark = [pytest.mark.faults, pytest.mark.root]
+
+
+@contextlib.contextmanager
+def small_disk(scene: Scene, node: str) -> Iterator[Path]:
+    """The node's state directory, with all that is in it, on a disk of 64 MiB."""
+    state, agent = scene.instance.where.node(node) / "state", f"agent-{node}"
+    aside = state.with_name("state-aside")
+    scene.instance.stop(agent)
+    shutil.copytree(state, aside)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "tmpfs", state], check=True)
+    try:
+        shutil.copytree(aside, state, dirs_exist_ok=True)
+        scene.instance.start(agent)
+        scene.becomes(node, "Ready")
+        yield state
+    finally:
+        scene.instance.stop(agent)
+        shutil.rmtree(aside)
+        shutil.copytree(state, aside)
+        subprocess.run(["umount", "--lazy", state], check=True)
+        shutil.rmtree(state)
+        aside.rename(state)
+        scene.instance.start(agent)
+
+
+@contextlib.contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """The disk without a free page, until the end."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def judged(scene: Scene, node: str) -> tuple[str, str, str]:
+    """State of a node, the reason of its condition Ready, and what it says of itself."""
+    with scene.here.admin() as cluster:
+        status = cluster.get(NODES, node, type=Node).status
+    ready, healthy = condition(status.conditions, READY), condition(status.conditions, HEALTHY)
+    return status.state, ready.reason if ready else "", healthy.message if healthy else ""
+
+
+def test_a_full_disk_takes_no_exit_code_and_its_node_no_work_until_there_is_room(scene: Scene) -> None:
+    node, other = scene.instance.site().nodes[:2]
+    with small_disk(scene, node) as disk:
+        runs = scene.submit(seconds=5, code=7, on=node)
+        scene.running(runs)
+        with full(disk):
+            until(Seen(lambda: judged(scene, node), lambda seen: seen[:2] == ("Degraded", "Unhealthy")), within=20, what="Degraded")
+            assert "MiB free, 16 MiB are needed" in judged(scene, node)[2]
+            assert scene.ends([runs]) == [("TaskFailed", 7, 1)]
+        scene.becomes(node, "Ready")
+        busy = scene.submit(seconds=6, code=0, on=other)
+        scene.running(busy)
+        with full(disk):
+            scene.instance.kill("operator", signal.SIGSTOP)  # nobody learns yet that the node is unfit
+            try:
+                moved = scene.submit(seconds=1, code=3, on=f"{node},{other}")
+                until(Seen(lambda: scene.get(moved), lambda found: bool(found.status.attempts)), within=20, what="the refusal")
+            finally:
+                scene.instance.kill("operator", signal.SIGCONT)
+            assert scene.ends([moved, busy]) == [("TaskFailed", 3, 2), ("Completed", 0, 1)]
+            assert scene.get(moved).status.attempts[0].reason == "NodeUnfit"
+            assert scene.get(moved).status.head == other
+
+
+def attempt_of(scene: Scene, found: Allocation) -> Path:
+    """Where the agent keeps the first attempt."""
+    return scene.instance.where.node(found.status.head) / "state" / "attempts" / f"{found.metadata.uid}-1"
+
+
+def cut_off(path: Path) -> None:
+    """Half of the file is gone."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_journal_that_is_cut_off_costs_nothing_while_the_work_runs(scene: Scene) -> None:
+    name = scene.submit(seconds=8, code=7)
+    found = scene.running(name)
+    scene.instance.kill(f"agent-{found.status.head}")
+    cut_off(attempt_of(scene, found) / "journal")
+    scene.instance.start(f"agent-{found.status.head}")
+    assert scene.ends([name]) == [("TaskFailed", 7, 1)]
+
+
+def test_an_exit_record_that_is_cut_off_is_an_unknown_exit_and_nothing_runs_again(scene: Scene) -> None:
+    name = scene.submit(seconds=2, code=7)
+    found = scene.running(name)
+    agent = f"agent-{found.status.head}"
+    scene.instance.kill(agent)
+    record = attempt_of(scene, found) / "exit"
+    until(lambda: record.exists() and scene.alive(found, found.status.head) == [], within=20, what="the exit record")
+    cut_off(record)
+    scene.instance.start(agent)
+    assert scene.ends([name]) == [("ExitUnknown", None, 1)]
+
+
+def test_an_agent_whose_memory_of_plans_is_cut_off_touches_nothing_and_says_what_to_do(scene: Scene) -> None:
+    name = scene.submit(seconds=6, code=3)
+    found = scene.running(name)
+    agent = f"agent-{found.status.head}"
+    seq = scene.instance.where.node(found.status.head) / "state" / "seq"
+    kept = seq.read_bytes()
+    scene.instance.kill(agent)
+    seq.write_bytes(b"")
+    scene.instance.start(agent, wait=False)
+    (log,) = scene.instance.log_files(agent)
+    until(lambda: "remove it only if this node runs nothing" in log.read_text(), within=20, what="the agent's refusal")
+    assert scene.alive(found, found.status.head) == [1]
+    seq.write_bytes(kept)
+    until(lambda: any(shown.missing for shown in scene.instance.status() if shown.name == agent), within=20, what="the agent's end")
+    scene.instance.start(agent)
+    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
