@@ -8,12 +8,13 @@ once. A question divides only what has changed on the way to what is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lattice.errors import NotFound, Rejected
 from lattice.quota.declared import DEFAULT, SYSTEM
-from lattice.quota.gates import MAX, MIN, RUNTIME, Blocked, Borrower, Gate, Limited
+from lattice.quota.gates import MAX, MIN, NOBODY, RUNTIME, Blocked, Gate, Level, Limited
 from lattice.quota.groups import ROOT, Group, Options, Resources
 from lattice.quota.tree import Figures, QuotaTree
 
@@ -156,6 +157,20 @@ class Forest:
         if more[1]:
             self._built_in_used()
 
+    @contextmanager
+    def supposed(self, leaf: str, request: Resources) -> Iterator[None]:
+        """Have work bound to a group ask for so much more, or less, for a while."""
+        tree = self._tree_of.get(leaf)
+        if tree is not None:
+            with self._trees[tree].supposed(leaf, request):
+                yield
+            return
+        self.demand(leaf, request)
+        try:
+            yield
+        finally:
+            self.demand(leaf, {key: -amount for key, amount in request.items()})
+
     def settled(self) -> None:
         """Where nobody uses more than he may, the capacity as it is becomes the one that overuse is judged by."""
         for tree in self._trees:
@@ -186,6 +201,13 @@ class Forest:
         """The tree that a group stands in; the default tree for the built-in ones and for names in none."""
         return self._tree_of.get(name, DEFAULT_TREE)
 
+    def managed(self, leaf: str) -> frozenset[str]:
+        """The resources that a group or any above it manages: no other is compared at its gates."""
+        tree = self._tree_of.get(leaf)
+        if tree is None:
+            return frozenset(self._default_max)
+        return frozenset(key for name in self._trees[tree].path(leaf) for key in self._trees[tree].limits(name).max)
+
     def path(self, leaf: str) -> tuple[str, ...]:
         """The group and all above it, itself first; the default group for a name in no tree."""
         tree = self._tree_of.get(leaf)
@@ -210,8 +232,12 @@ class Forest:
             return None
         for gate in self._gates(leaf, amounts, non_preemptible=non_preemptible):
             if not gate.passes:
-                return Blocked(gate, self._borrowers(gate))
+                return self.blocked(gate)
         return None
+
+    def blocked(self, gate: Gate) -> Blocked:
+        """What a gate that is not passed means, and who uses what is missing."""
+        return Blocked(gate, self._level(gate))
 
     def gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> tuple[Gate, ...]:
         """Every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
@@ -334,13 +360,12 @@ class Forest:
                 seen = Figures(used, fixed, demand.request.get(key, 0), most, 0, 0)
                 yield _gate(DEFAULT, key, amount, MAX, used, most, seen, most)
 
-    def _borrowers(self, gate: Gate) -> tuple[Borrower, ...]:
-        """The siblings of the level that blocks which use more than their guarantee of that resource."""
+    def _level(self, gate: Gate) -> Level:
+        """What is borrowed at the level that blocks, of that resource."""
         tree = self._tree_of.get(gate.quota)
         if tree is None or gate.by != RUNTIME:
-            return ()
-        found = self._trees[tree].borrowers(self._trees[tree].limits(gate.quota).parent, gate.resource)
-        return tuple(Borrower(name, more) for name, more in found if name != gate.quota)
+            return NOBODY
+        return self._trees[tree].borrowed(self._trees[tree].limits(gate.quota).parent, gate.resource)
 
     def _standing(self, tree: str, name: str) -> Standing:
         grown = self._trees[tree]

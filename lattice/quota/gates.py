@@ -7,6 +7,7 @@ where a level manages them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from lattice.quota.amounts import quantity
@@ -28,6 +29,19 @@ class Borrower:
     quota: str
     amount: int
     """How much more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What the groups right below one borrow of a resource."""
+
+    borrowers: tuple[Borrower, ...] = ()
+    """Most first."""
+    amount: int = 0
+    """All of them together."""
+
+
+NOBODY: Final = Level()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,13 @@ class Gate:
         """What would fit now; at least 0."""
         return max(0, self.limit - self.used)
 
+    def times(self, count: int) -> Gate:
+        """The same gate before so many times as much."""
+        return Gate(
+            self.quota, self.resource, self.by, self.asked * count, self.used, self.limit, self.request, self.runtime, self.min,
+            self.effective_min, self.max,
+        )  # fmt: skip
+
     @property
     def ceiling(self) -> int:
         """What no wait raises: the min of work that may not be preempted, else the max."""
@@ -85,23 +106,29 @@ class Gate:
         return f"{start} runtime, which is {limit} now (min {least}, max {ceiling}): wait for work of the tree to end"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Blocked:
     """The first gate that does not let an amount pass, and who uses what is missing."""
 
     gate: Gate
-    borrowers: tuple[Borrower, ...] = ()
-    """Siblings of that level that use more than their guarantee, most first; for readers who may know."""
+    beside: Level = NOBODY
+    """What the groups of that level borrow, its own group among them."""
 
     @property
     def reason(self) -> str:
         """The word for it."""
         return WAITING
 
-    @property
+    @cached_property
+    def borrowers(self) -> tuple[Borrower, ...]:
+        """Siblings of that level that use more than their guarantee, most first; for readers who may know."""
+        return tuple(one for one in self.beside.borrowers if one.quota != self.gate.quota)
+
+    @cached_property
     def message(self) -> str:
         """The sentence for everybody: the names of others are left out."""
-        borrowed = sum(borrower.amount for borrower in self.borrowers)
+        own = max(0, self.gate.used - self.gate.effective_min) if self.beside.amount else 0
+        borrowed = self.beside.amount - own
         if not borrowed:
             return self.gate.sentence()
         return f"{self.gate.sentence()}; other groups borrow {quantity(self.gate.resource, borrowed)}"

@@ -9,12 +9,15 @@ columns (`lattice.quota.columns`). The groups of a tree stay what they are: othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from operator import sub
 from typing import NamedTuple
 
 from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.quota.columns import Column, Columns
 from lattice.quota.descent import divide_all, divide_path
+from lattice.quota.gates import Borrower, Level
 from lattice.quota.groups import BUILT_IN, ROOT, Group, Options, Resources
 
 Own = tuple[dict[str, int], dict[str, int], dict[str, int]]
@@ -43,12 +46,15 @@ class QuotaTree:
         self._own: dict[str, Own] = {}
         """The demand of a group's own work, where it has had any."""
         self._columns: Columns | None = None
+        self._borrowed: dict[tuple[str, str], Level] = {}
+        """By parent and resource; as long as nothing changes."""
         self._plant(list(groups))
 
     # Events
 
     def total_changed(self, total: Resources) -> None:
         """The capacity of the tree's nodes is another."""
+        self._borrowed.clear()
         if total.keys() - self._total.keys() or any(amount >= 2**62 for amount in total.values()):
             self._columns = None
         self._total = dict(total)
@@ -56,11 +62,13 @@ class QuotaTree:
 
     def built_in_used_changed(self, system: Resources, default: Resources) -> None:
         """The built-in groups use another amount, which is not the tree's to divide."""
+        self._borrowed.clear()
         self.options = replace(self.options, system_used=dict(system), default_used=dict(default))
         self._fill_root()
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
         """The work bound to a group asks for and holds so much more, or less where an amount is negative; never below nothing."""
+        self._borrowed.clear()
         group = self._group(name)
         own = self._demand(group)
         changed: dict[str, list[int]] = {}
@@ -74,6 +82,17 @@ class QuotaTree:
                         changed[key] = [0, 0, 0]
                     changed[key][at] = new - before
         self._book(group, changed)
+
+    @contextmanager
+    def supposed(self, name: str, request: Resources) -> Iterator[None]:
+        """Have the work bound to a group ask for so much more, or less, for a while: what was found before holds again afterwards."""
+        found, self._borrowed = self._borrowed, {}
+        self.demand_added(name, request, {}, {})
+        try:
+            yield
+        finally:
+            self.demand_added(name, {key: -amount for key, amount in request.items()}, {}, {})
+            self._borrowed = found
 
     # Questions
 
@@ -136,15 +155,12 @@ class QuotaTree:
             slot = columns.parent[slot]
         return True
 
-    def borrowers(self, parent: str, key: str) -> list[tuple[str, int]]:
-        """The groups right below one that use more of a resource than their guarantee in effect, and how much more; most first."""
-        columns = self._divided(parent)
-        p, base = columns.slots[parent], columns.index[key] * columns.width
-        if columns.last[p] > columns.first[p]:
-            divide_path(columns, columns.first[p])
-        slots = range(columns.first[p], columns.last[p])
-        found = [(columns.used[base + i] - columns.effective[base + i], columns.names[i]) for i in slots]
-        return [(name, more) for more, name in sorted(found, key=lambda each: (-each[0], each[1])) if more > 0]
+    def borrowed(self, parent: str, key: str) -> Level:
+        """What the groups right below one use of a resource above their guarantee in effect: found once until something changes."""
+        found = self._borrowed.get((parent, key))
+        if found is None:
+            found = self._borrowed[parent, key] = self._level(parent, key)
+        return found
 
     def is_wanted(self, name: str, key: str) -> bool:
         """Whether somebody beside a group, or beside one above it, may use more of a resource than he does."""
@@ -320,6 +336,16 @@ class QuotaTree:
         slot = columns.slots[name]
         keys = self._total if name == ROOT else self._groups[name].max
         return {key: column[columns.index[key] * columns.width + slot] for key in keys}
+
+    def _level(self, parent: str, key: str) -> Level:
+        columns = self._divided(parent)
+        p, base = columns.slots[parent], columns.index[key] * columns.width
+        if columns.last[p] > columns.first[p]:
+            divide_path(columns, columns.first[p])
+        first, last = columns.first[p], columns.last[p]
+        more = map(sub, columns.used[base + first : base + last], columns.effective[base + first : base + last])
+        above = sorted((-each, name) for each, name in zip(more, columns.names[first:last], strict=True) if each > 0)
+        return Level(tuple(Borrower(name, -each) for each, name in above), -sum(each for each, _ in above))
 
     def _some(self, name: str, column: Column) -> dict[str, int]:
         self._known(name)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from lattice.errors import Corrupt
 from lattice.quota.amounts import CPU, GPU, MEMORY, NODES, gpu_of
 from lattice.quota.forest import Forest
-from lattice.quota.gates import Blocked
+from lattice.quota.gates import Blocked, Gate
 from lattice.quota.groups import Resources
 from lattice.scheduling.machine import Bucket, Hardware, Machine, Need, NodeFacts
 from lattice.scheduling.work import Candidate, Holder
@@ -91,10 +91,12 @@ class Elastic:
         self._held: dict[str, _Held] = {}
         self._declared = 0
         self._ceilings: dict[str, Resources] = {}
+        self._alike: dict[tuple[str, Hardware, Hardware], Hardware] = {}
         self._stamp = (-1, -1, -1)
         self._classes: dict[Need, _Classes] = {}
-        self._rooms: dict[tuple[str, Hardware, bool, tuple[int, int] | None], int] = {}
-        self._verdicts: dict[tuple[str, Hardware, bool, int], Share | Blocked] = {}
+        self._rooms: dict[tuple[str, Hardware, bool, tuple[int, int, bool] | None], int] = {}
+        self._verdicts: dict[tuple[str, Hardware, bool, int], Blocked | None] = {}
+        self._gates_of: dict[tuple[str, Hardware, bool], Sequence[Gate]] = {}
         self._rooms_version = -1
 
     # -- events ---------------------------------------------------------------------------------------------------------
@@ -145,6 +147,7 @@ class Elastic:
         self.version += 1
         self._declared += 1
         self._ceilings.clear()
+        self._alike.clear()
 
     def asking(self) -> Mapping[str, object]:
         """What waits, to be given to `restore`."""
@@ -179,16 +182,15 @@ class Elastic:
         if not kinds:
             return _WIDE
         if len(kinds) == 1 and candidate.maximum == candidate.minimum:
-            return self._verdict(candidate, kinds[0])
+            return self._blocked(candidate, kinds[0]) or Share(candidate.minimum)
         least = candidate.minimum
-        rooms = [self._room(candidate, kind, kinds[0]) for kind in kinds]
+        rooms = [self._room(candidate, self._counts_as(candidate.quota, kind, kinds[0]), kinds[0]) for kind in kinds]
         enough = [room for room in rooms if room >= least]
         if len(enough) == len(rooms):
             return Share(min(rooms))
         if enough:
             return Share(min(enough), frozenset(kind for kind, room in zip(kinds, rooms, strict=True) if room >= least))
-        blocked = self._admits(candidate, times(amounts_of(kinds[0]), least))
-        return blocked if blocked is not None else _WIDE
+        return self._blocked(candidate, kinds[0]) or _WIDE
 
     def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
         """Whether just these nodes are more than the tree leaves, and what blocks."""
@@ -298,34 +300,59 @@ class Elastic:
                 sizes[kind] = sizes.get(kind, 0) + 1
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
-    def _verdict(self, candidate: Candidate, kind: Hardware) -> Share | Blocked:
-        """What the tree says to the only amount that a candidate can mean."""
+    def _blocked(self, candidate: Candidate, plainest: Hardware) -> Blocked | None:
+        """What the tree says to the least that a candidate asks for: found once for all that are booked alike."""
         self._fresh()
-        key = (candidate.quota, kind, candidate.non_preemptible, candidate.minimum)
-        found = self._verdicts.get(key)
-        if found is None:
-            found = self._admits(candidate, times(amounts_of(kind), candidate.minimum)) or Share(candidate.minimum)
-            self._verdicts[key] = found
-        return found
+        least = candidate.minimum
+        if self._booked(candidate) is _NOTHING:
+            return self._admits(candidate, times(amounts_of(plainest), least))
+        key = (candidate.quota, plainest, candidate.non_preemptible, least)
+        if key not in self._verdicts:
+            one = next((gate for gate in self._gates(candidate, plainest) if gate.used + gate.asked * least > gate.limit), None)
+            self._verdicts[key] = None if one is None else self.forest.blocked(one.times(least))
+        return self._verdicts[key]
+
+    def _gates(self, candidate: Candidate, kind: Hardware) -> Sequence[Gate]:
+        """Every gate before one node of a class for work that asks for what it is booked with; each more node asks for as much more."""
+        key = (candidate.quota, kind, candidate.non_preemptible)
+        gates = self._gates_of.get(key)
+        if gates is None:
+            gates = self._gates_of[key] = self.forest.gates(candidate.quota, amounts_of(kind), non_preemptible=candidate.non_preemptible)
+        return gates
 
     def _fresh(self) -> None:
         """Forget what was found out before the last change."""
         if self._rooms_version != self.version:
             self._rooms.clear()
             self._verdicts.clear()
+            self._gates_of.clear()
             self._rooms_version = self.version
+
+    def _counts_as(self, leaf: str, kind: Hardware, plainest: Hardware) -> Hardware:
+        """The plainest class, where a node of this class is no other than one of that for a leaf and all above it."""
+        key = (leaf, kind, plainest)
+        found = self._alike.get(key)
+        if found is None:
+            managed, one, other = self.forest.managed(leaf), amounts_of(kind), amounts_of(plainest)
+            alike = all(one.get(resource) == other.get(resource) for resource in managed)
+            found = self._alike[key] = plainest if alike else kind
+        return found
 
     def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
         """How many nodes of a class the tree leaves, were that class and its largest number asked for."""
         self._fresh()
         as_booked = kind is plainest and candidate.maximum == candidate.minimum
-        sizes = None if as_booked else (candidate.minimum, candidate.maximum)
+        sizes = None if as_booked else (candidate.minimum, candidate.maximum, self._booked(candidate) is _NOTHING)
         key = (candidate.quota, kind, candidate.non_preemptible, sizes)
         room = self._rooms.get(key)
         if room is None:
             wish = None if as_booked else times(amounts_of(kind), candidate.maximum)
             with self._wishing(candidate, wish):
-                gates = self.forest.gates(candidate.quota, amounts_of(kind), non_preemptible=candidate.non_preemptible)
+                gates = (
+                    self._gates(candidate, kind)
+                    if as_booked
+                    else self.forest.gates(candidate.quota, amounts_of(kind), non_preemptible=candidate.non_preemptible)
+                )
                 room = self._rooms[key] = min((gate.room // gate.asked for gate in gates), default=NO_LIMIT)
         return room
 
@@ -337,18 +364,19 @@ class Elastic:
     @contextmanager
     def _wishing(self, candidate: Candidate, wish: Resources | None) -> Iterator[None]:
         """Have a candidate ask for another amount than it is booked with; None: for the same."""
-        asked = self._asked.get(candidate.uid)
-        booked = asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
+        booked = self._booked(candidate)
         if wish is None or wish == booked:
             yield
             return
         more = dict(wish)
         _add(more, _negative(booked))
-        self.forest.demand(candidate.quota, more)
-        try:
+        with self.forest.supposed(candidate.quota, more):
             yield
-        finally:
-            self.forest.demand(candidate.quota, _negative(more))
+
+    def _booked(self, candidate: Candidate) -> Resources:
+        """What a candidate is booked with as one that waits."""
+        asked = self._asked.get(candidate.uid)
+        return asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
 
     def _hold(self, uid: str, new: _Held) -> None:
         before = self._held.get(uid)
