@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 
 from lattice.errors import LatticeError
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import LEDGERS
+from lattice.kube.resources import ALLOCATIONS, LEDGERS
 from lattice.ledger.format import rows_of
 from lattice.units import parse_node_count
 from lattice.views import Allocation, Ledger, LedgerStatus
 from tests.faults.transitions import Onlooker
 
 LOOK_SECONDS = 0.1
+ASKED_SECONDS = 0.5
+"""Who seems to wait longer is asked for itself: what an onlooker sees is late where the machine is starved."""
 
 
 @dataclass
@@ -30,8 +32,13 @@ class Waits:
     """The longest that the API server took for one answer meanwhile, in seconds."""
     _since: dict[str, float] = field(default_factory=dict)
 
-    def look(self, now: float, status: LedgerStatus, pending: Iterable[Allocation]) -> None:
-        """What stands now; work that is not pending any more, or does not fit, begins anew when it does again."""
+    def look(
+        self, now: float, status: LedgerStatus, pending: Iterable[Allocation], waits: Callable[[Allocation], bool] = lambda _one: True
+    ) -> None:  # fmt: skip
+        """What stands now; work that is not pending any more, or does not fit, begins anew when it does again.
+
+        `waits` says of one that seems to have waited long whether it still does.
+        """
         rows = list(rows_of(status))
         nodes, running = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for row in rows:
@@ -43,7 +50,9 @@ class Waits:
         self._since = {one.metadata.uid: self._since.get(one.metadata.uid, now) for one in fitting}
         for one in fitting:
             waited = now - self._since[one.metadata.uid]
-            if waited > self.longest:
+            if waited > max(ASKED_SECONDS, self.longest) and not waits(one):
+                del self._since[one.metadata.uid]
+            elif waited > self.longest:
                 self.longest, self.who = waited, one.metadata.name
 
 
@@ -96,5 +105,14 @@ class Watch:
                     status = cluster.get(LEDGERS, "lattice", type=Ledger).status
                     waits.slowest = max(waits.slowest, time.monotonic() - began)
                     if status is not None:
-                        waiting = [one for one in list(self._onlooker.allocations.values()) if one.status.phase in ("", "Pending")]
-                        waits.look(time.monotonic(), status, waiting)
+                        waiting = [one for one in list(self._onlooker.allocations.values()) if _pending(one)]
+                        waits.look(time.monotonic(), status, waiting, lambda one: _still_waits(cluster, one))
+
+
+def _pending(one: Allocation) -> bool:
+    return one.status.phase in ("", "Pending")
+
+
+def _still_waits(cluster: BlockingCluster, one: Allocation) -> bool:
+    """Whether the object, read after the ledger, says that it had not started when the ledger was read."""
+    return _pending(cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Allocation))

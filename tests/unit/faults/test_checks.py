@@ -146,6 +146,16 @@ def test_the_wait_begins_anew_when_work_did_not_fit_in_between() -> None:
     assert seen_waits.longest == 1.0
 
 
+def test_who_seems_to_wait_long_is_asked_and_what_the_onlooker_has_not_seen_yet_is_no_wait() -> None:
+    seen_waits, status = Waits(), standing(None, None)
+    for moment in (0.0, 0.4, 1.5):
+        seen_waits.look(moment, status, [waiting(1)], lambda _one: False)
+    assert seen_waits.longest == 0.4
+    for moment in (2.0, 2.4, 3.5):
+        seen_waits.look(moment, status, [waiting(1)], lambda _one: True)
+    assert seen_waits.longest == 1.5
+
+
 # -- the ends ------------------------------------------------------------------------------------------------
 
 
