@@ -61,8 +61,8 @@ class UsageRecord(Kind):
         selectable=(".spec.tenant", ".spec.month"),
         rules=(
             Rule(
-                "self.metadata.name == self.spec.tenant + '-' + self.spec.month"
-                " + (self.spec.?part.orValue(0) == 0 ? '' : '-' + string(self.spec.?part.orValue(0)))",
+                "self.metadata.name.startsWith(self.spec.tenant + '-' + self.spec.month) && (self.spec.?part.orValue(0) == 0)"
+                " == (size(self.metadata.name) == size(self.spec.tenant) + 1 + size(self.spec.month))",
                 "the name of a UsageRecord is TENANT-MONTH, from the second part on with its number",
             ),
         ),
