@@ -289,10 +289,11 @@ def _scores(scores: Sequence[Score | None]) -> list[Any]:
     """[terms of each, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles; or a list where they differ."""
     if not scores:
         return [0, b""]
-    terms = {-1 if one is None else len(one.terms) for one in scores}
+    made_of = [None if one is None else (one.total, *one.made_of()) for one in scores]
+    terms = {-1 if one is None else len(one[1]) for one in made_of}
     if len(terms) > 1 or -1 in terms:
-        return [-1, [None if one is None else (float(one.total), float(one.multiplier), *map(float, one.terms)) for one in scores]]
-    totals, all_terms, multipliers = zip(*scores, strict=True)
+        return [-1, [None if one is None else (float(one[0]), float(one[2]), *map(float, one[1])) for one in made_of]]
+    totals, all_terms, multipliers = zip(*filter(None, made_of), strict=True)
     columns = chain(totals, multipliers, *zip(*all_terms, strict=True))
     width = terms.pop()
     return [width, struct.pack(f"<{len(scores) * (width + 2)}d", *columns)]

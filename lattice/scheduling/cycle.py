@@ -152,7 +152,10 @@ class _Cycle:
         if len(scores) > 1:
             order = self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
         columns = (map(column.__getitem__, order) for column in (roster.kinds, roster.people))
-        shown: Iterable[Score | None] = map(scores.__getitem__, order) if self._explain else repeat(None)
+        shown: Iterable[Score | None] = repeat(None)
+        if self._explain:
+            ordered = getattr(scores, "ordered", None)
+            shown = map(scores.__getitem__, order) if ordered is None else ordered(order)
         return zip(map(roster.candidates.__getitem__, order), *columns, map(roster.opens.__getitem__, order), shown, strict=False)
 
     def only_nodes(self) -> bool:

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Protocol
 
 import msgspec
 
 from lattice.scheduling.work import Candidate
 
 
-class Score(NamedTuple):
-    """The sum of the weighted terms, times the budget multiplier; `terms` are the values f1 to f9, each in [0, 1]."""
+class Makeup(Protocol):
+    """What a cost function found out once for many scores."""
+
+    def of(self, entry: Any) -> tuple[tuple[float, ...], float]:
+        """The terms and the budget multiplier of one of them."""
+        ...
+
+
+class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: structs are made in a quarter of a dataclass's time
+    """The sum of the weighted terms, times the budget multiplier.
+
+    A cost function gives `makeup` and `entry`: few ask what a score is made of, so that it is worked out for those who do.
+    """
 
     total: float
-    terms: tuple[float, ...] = ()
-    multiplier: float = 1.0
+    given: tuple[float, ...] = ()
+    factor: float = 1.0
+    makeup: Makeup | None = None
+    entry: Any = None
+
+    def made_of(self) -> tuple[tuple[float, ...], float]:
+        """Its terms and its multiplier."""
+        return (self.given, self.factor) if self.makeup is None else self.makeup.of(self.entry)
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """The values f1 to f9, each in [0, 1]; none where nothing was weighed."""
+        return self.made_of()[0]
+
+    @property
+    def multiplier(self) -> float:
+        """Of the budgets."""
+        return self.made_of()[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Score) and self.total == other.total and self.made_of() == other.made_of()
+
+    def __hash__(self) -> int:
+        return hash(self.total)
+
+    def __repr__(self) -> str:
+        terms, multiplier = self.made_of()
+        return f"Score({self.total!r}, {terms!r}, {multiplier!r})"
 
 
-class Placed(msgspec.Struct, gc=False):  # a cycle makes thousands: structs are made in a quarter of a dataclass's time
+class Placed(msgspec.Struct, gc=False):
     """It fits on these nodes (indices, ascending)."""
 
     candidate: Candidate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from math import log1p
 from typing import Any, Final, NamedTuple, overload
 
@@ -117,8 +118,8 @@ class _Terms:
     backlog: float
     energy: float
 
-    def score(self, entry: _Entry, total: float) -> Score:
-        """The total with its terms."""
+    def of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
+        """The terms and the budget multiplier of one candidate."""
         candidate, _, submitted, person, shape, _, priority, checkpoint = entry
         standing = self.standings[candidate.tenant]
         topology, conformance = self.shapes[shape]
@@ -127,7 +128,7 @@ class _Terms:
         if waiting > 1.0:
             waiting = 1.0
         terms = (priority, waiting, standing.deficit, topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
-        return Score(total, terms, self.multipliers[person])
+        return terms, self.multipliers[person]
 
 
 class Backlog(NamedTuple):
@@ -152,7 +153,7 @@ NOTHING_TOLD: Final = Told({}, (), (), {})
 
 
 class Scores(Sequence[Score]):
-    """The score of each candidate, in their order; `totals` to sort by, the terms are worked out for those that are asked for.
+    """The score of each candidate, in their order; `totals` to sort by, `ordered` to read them in another order.
 
     The first question finds out all that changes with time and use: it is to come before anything else happens.
     """
@@ -176,8 +177,13 @@ class Scores(Sequence[Score]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Score]:
+        return self.ordered(range(len(self._entries)))
+
+    def ordered(self, order: Sequence[int]) -> Iterator[Score]:
+        """The scores of the candidates at these places."""
         totals, terms = self._all()
-        return map(terms.score, self._entries, totals)
+        entries = map(self._entries.__getitem__, order)
+        return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), entries)
 
     @overload
     def __getitem__(self, at: int) -> Score: ...
@@ -187,7 +193,7 @@ class Scores(Sequence[Score]):
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
         totals, terms = self._all()
-        return terms.score(self._entries[at], totals[at])
+        return Score(totals[at], (), 1.0, terms, self._entries[at])
 
 
 @dataclass

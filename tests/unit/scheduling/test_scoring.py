@@ -109,6 +109,21 @@ def test_what_was_scored_before_changes_no_score(first: list[Candidate], second:
 
 
 @settings(deadline=None, max_examples=40)
+@given(candidates, candidates, weights)
+def test_what_a_score_is_made_of_stays_what_it_was_when_it_was_made(
+    first: list[Candidate], second: list[Candidate], given_weights: Weights
+) -> None:
+    shares, on = shares_of(alice=3), machine(("g0", 4, "a"), ("g1", 3, "b"))
+    made = scoring(given_weights, shares)
+    found = of(made, *first, on=on)
+    said = [(score.total, *score.made_of()) for score in found]
+    on.take((0, 5))
+    shares.see(Run("bob/2", "physics", "bob", 7, 0, NOW, NOW + HOUR))
+    of(made, *second, on=on, now=NOW + 9 * HOUR)
+    assert [(score.total, *score.made_of()) for score in found] == said
+
+
+@settings(deadline=None, max_examples=40)
 @given(candidates, weights, st.floats(0, 1e6))
 def test_longer_waiting_never_lowers_a_score(jobs: list[Candidate], given_weights: Weights, longer: float) -> None:
     made = scoring(given_weights)
