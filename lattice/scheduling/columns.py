@@ -16,7 +16,7 @@ from lattice.scheduling.policy import Policy
 from lattice.scheduling.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.scene import NOTHING, Scene, Uses, Window
 from lattice.scheduling.strategies import STRATEGIES
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.work import REQUIRED, Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
@@ -33,6 +33,8 @@ class NodeMasks:
 
     classes: dict[Kind, int] = field(default_factory=dict)
     homes: dict[str, int] = field(default_factory=dict)
+    fingerprints: dict[str, int] = field(default_factory=dict)
+    """Without the unknown one."""
     usable: int = 0
     _examples: dict[Kind, NodeFacts] = field(default_factory=dict)
     _seen: dict[int, NodeFacts] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class NodeMasks:
             self._examples.setdefault(kind, facts)
             self.classes[kind] = self.classes.get(kind, 0) | bit
             self.homes[facts.home] = self.homes.get(facts.home, 0) | bit
+            if facts.fingerprint:
+                self.fingerprints[facts.fingerprint] = self.fingerprints.get(facts.fingerprint, 0) | bit
             if facts.usable:
                 self.usable |= bit
 
@@ -72,6 +76,10 @@ class NodeMasks:
         self.classes[_kind(facts)] &= left
         self.homes[facts.home] &= left
         self.usable &= left
+        if facts.fingerprint:
+            self.fingerprints[facts.fingerprint] &= left
+            if not self.fingerprints[facts.fingerprint]:
+                del self.fingerprints[facts.fingerprint]
 
 
 def _kind(facts: NodeFacts) -> Kind:
@@ -143,7 +151,7 @@ class Columns:
         asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
         self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
         self._numbers: dict[Eligibility, int] = {}
-        fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
+        fitting = self._fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
         wanted = [mask & masks.usable for mask in fitting]
         self.exist = [mask.bit_count() for mask in fitting]
         """By set: how many nodes fit, usable or not."""
@@ -166,6 +174,14 @@ class Columns:
     def number(self, candidate: Candidate) -> int:
         """The set of a candidate."""
         return self._numbers[self._kept(self.eligibility(candidate))]
+
+    def lacks_equal(self, candidate: Candidate) -> bool:
+        """Whether it has to have nodes of one known fingerprint, and there are not so many usable ones that fit."""
+        required = candidate.conformance == REQUIRED or STRATEGIES[self._view.policy(candidate.vcluster).kind].conformant
+        if not required or candidate.minimum == 1:
+            return False
+        mask = self._fitting[self.number(candidate)] & self._masks.usable
+        return all((mask & alike).bit_count() < candidate.minimum for alike in self._masks.fingerprints.values())
 
     def eligibility(self, candidate: Candidate) -> Eligibility:
         """What decides where a candidate may run."""

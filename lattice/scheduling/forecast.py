@@ -249,7 +249,9 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
     number = columns.number(candidate)
     if candidate.minimum > columns.exist[number]:
         return "NeverFits"
-    return "NodesUnavailable" if candidate.minimum > columns.usable[number] else ""
+    if candidate.minimum > columns.usable[number]:
+        return "NodesUnavailable"
+    return "InsufficientConformance" if columns.lacks_equal(candidate) else ""
 
 
 def _room_at_last(stage: Stage) -> list[int]:

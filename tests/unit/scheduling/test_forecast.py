@@ -130,6 +130,21 @@ def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_
     assert found.p90 >= NOW + 500
 
 
+def test_no_start_is_foreseen_where_too_few_nodes_are_equal_until_some_more_are() -> None:
+    made = scene(0)
+    for index in range(6):
+        made.machine.put(replace(plain_node(index), fingerprint="ab"[index % 2]))
+    running(made, 0, (0,), 500.0)
+    forecaster = Forecaster()
+    assert ask(made, job(4, 4, conformance=REQUIRED), forecaster=forecaster)["j4"] == Expected(reason="InsufficientConformance")
+    assert ask(made, job(3, 3, conformance=REQUIRED), forecaster=forecaster)["j3"].p50 is not None
+    made.machine.put(replace(plain_node(0), fingerprint="b"))
+    asked = job(4, 4, conformance=REQUIRED)
+    assert ask(made, asked, forecaster=forecaster)["j4"].p50 is not None, "node 0 was brought up to date"
+    made.machine.put(replace(plain_node(0), fingerprint=""))
+    assert ask(made, asked, forecaster=forecaster)["j4"] == Expected(reason="InsufficientConformance")
+
+
 def test_without_any_end_the_reason_is_what_keeps_it() -> None:
     made = scene(4, watts=500)
     made.power = PowerBudget(1500)
