@@ -166,7 +166,8 @@ def _parent(group: Declared, before: Declared | None, around: Around) -> Iterato
         parents = sorted(other.name for other in around.others.values() if other.is_parent)[:10]
         there = f"parents are {', '.join(parents)}" if parents else "there is no parent yet"
         sentence = f'parent "{group.parent}" of "{group.name}" does not exist'
-        yield Wrong("ParentUnknown", sentence, _field(group, "parent"), f"{there}; leave it out for the first level")
+        hint = f"make it first and apply this again, or name another ({there}); leave it out for the first level"
+        yield Wrong("ParentUnknown", sentence, _field(group, "parent"), hint)
     elif not parent.is_parent:
         sentence = f'parent "{group.parent}" of "{group.name}" is no parent: its isParent is false'
         yield Wrong("ParentIsLeaf", sentence, _field(group, "parent"), "set isParent of that group to true; its work must go first")

@@ -220,6 +220,14 @@ class Forest:
         self._known(tree)
         return self._trees[tree].runtime(ROOT)
 
+    def scarce(self, tree: str = DEFAULT_TREE) -> frozenset[str]:
+        """The resources of which the mins of the first level are more than the tree divides."""
+        total, sums = self.total(tree), dict[str, int]()
+        for name in self.children("", tree):
+            for key, amount in self._trees[tree].limits(name).min.items():
+                sums[key] = sums.get(key, 0) + amount
+        return frozenset(key for key, amount in sums.items() if amount > total.get(key, 0))
+
     def booked(self, leaf: str) -> Demand:
         """What the work bound to a group asks for and holds."""
         tree = self._tree_of.get(leaf)

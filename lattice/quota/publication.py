@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ class News:
     """By resource of which it uses more than it may: used and allowed."""
     over_since: str | None = None
     """RFC 3339."""
+    scarce: Container[str] = frozenset()
+    """Resources of which the mins around it are more than there is: not all of them can be met at once."""
 
 
 def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
@@ -134,8 +136,11 @@ def _in_force(news: News) -> str:
     short = {key: amount for key, amount in standing.effective_min.items() if amount < standing.min.get(key, 0)}
     if not short:
         return "its min is guaranteed in full"
-    least = shown({key: standing.min[key] for key in short})
-    return f"of its min of {least}, {shown(short)} is in effect now: the mins of its level are more than the level may use"
+    scarce = {key: amount for key, amount in short.items() if key in news.scarce}
+    if not scarce:
+        return "its min is guaranteed in full; while nothing asks for it, less is in effect"
+    least = shown({key: standing.min[key] for key in scarce})
+    return f"of its min of {least}, {shown(scarce)} is in effect now: the mins of its level are more than the level may use"
 
 
 def _summary(view: ElasticQuota, news: News) -> dict[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from lattice.daemon.clock import Clock
@@ -13,7 +13,7 @@ from lattice.errors import LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_QUOTAS
 from lattice.quota.declared import KOORDINATOR, OURS, Declared
-from lattice.quota.forest import Overuse
+from lattice.quota.forest import Forest, Overuse
 from lattice.quota.layout import Origin, objects
 from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
 from lattice.scheduling.elastic import Elastic
@@ -33,6 +33,7 @@ LOOKING: Final = 10
 A_SLICE: Final = 64
 """So many groups are looked at before the loop goes on."""
 MANAGER: Final = "lattice-scheduler"
+_SOUND: Final = ("", "")
 
 
 class QuotaStatus:
@@ -71,8 +72,9 @@ class QuotaStatus:
         news: dict[Origin, News] = {}
         if elastic is not None:
             self._forget_gone()
+            scarce = {tree: elastic.forest.scarce(tree) for tree in elastic.forest.trees()}
             for place, (origin, declared) in enumerate(objects(self._quotas.layout.groups)):
-                news[origin] = self._news(elastic, declared, faults.get(origin))
+                news[origin] = self._news(elastic, declared, faults.get(origin), scarce)
                 if place % A_SLICE == A_SLICE - 1:
                     await asyncio.sleep(0)
         for origin, fault in faults.items():
@@ -81,7 +83,7 @@ class QuotaStatus:
         for begin in range(0, len(writes), AT_ONCE):
             await asyncio.gather(*(self._write(*each) for each in writes[begin : begin + AT_ONCE]))
 
-    def _news(self, elastic: Elastic, declared: Declared, fault: tuple[str, str] | None) -> News:
+    def _news(self, elastic: Elastic, declared: Declared, fault: tuple[str, str] | None, scarce: Mapping[str, frozenset[str]]) -> News:
         name, forest = declared.name, elastic.forest
         standing, over = forest.standing(name), self._over().get(name)
         self._measure(declared, standing.tree, {"request": standing.request, "used": standing.used, "runtime": standing.runtime})
@@ -91,7 +93,15 @@ class QuotaStatus:
             total=forest.total(standing.tree) if not standing.parent else None,
             over={} if over is None else {key: (over.used.get(key, 0), allowed) for key, allowed in over.allowed.items()},
             over_since=self._over_since().get(name),
+            scarce=self._scarce(forest, name, scarce.get(standing.tree, frozenset())),
         )
+
+    def _scarce(self, forest: Forest, name: str, level: frozenset[str]) -> Container[str]:
+        """Of what the mins on the way to a group cannot all be met: on the first level, or below a group that promises too much."""
+        breaches = self._quotas.layout.breaches
+        if breaches and any(breaches.get(above, _SOUND)[0] == "MinSumAboveParent" for above in forest.path(name)[1:]):
+            return forest.standing(name).min
+        return level
 
     def _writes(self, news: Mapping[Origin, News]) -> Iterator[tuple[Origin, Patch]]:
         """The patches that are needed."""

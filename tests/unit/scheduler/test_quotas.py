@@ -231,6 +231,30 @@ async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -
     assert "borrowed" not in await site.shown("a")
 
 
+async def message(site: Site, name: str) -> str:
+    """What its condition Ready says."""
+    site.quotas.ready(NOW)
+    await site.status.publish()
+    return next(str(entry["message"]) for entry in (await site.shown(name))["conditions"] if entry["type"] == "Ready")
+
+
+async def test_a_min_that_nobody_asks_for_is_no_alarm_and_one_that_cannot_be_met_is() -> None:
+    site = Site()
+    await two_teams(site)
+    assert await message(site, "dept") == "its min is guaranteed in full"
+    assert await message(site, "a") == "its min is guaranteed in full; while nothing asks for it, less is in effect"
+    await site.declare("c", 3, parent="dept")
+    assert "the mins of its level are more than the level may use" in await message(site, "a")
+    await site.cluster.patch(ELASTIC_QUOTAS, "c", {"spec": {"min": {"nodes": 0}}})
+    await site.seen("c")
+    assert "guaranteed in full" in await message(site, "a")
+    await site.declare("other", 8)
+    assert await message(site, "dept") == (
+        "of its min of 8 nodes, 4 nodes is in effect now: the mins of its level are more than the level may use"
+    )
+    assert "the mins of its level are more than the level may use" in await message(site, "a")
+
+
 async def test_a_write_of_its_status_declares_nothing_anew() -> None:
     site = Site()
     await two_teams(site)
