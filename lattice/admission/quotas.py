@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -17,6 +18,7 @@ from lattice.admission.facts import Facts, QuotaFacts
 from lattice.admission.submission import malformed, part
 from lattice.admission.verdicts import Caution, Finding, Object, Refused
 from lattice.errors import Rejected
+from lattice.quota.amounts import is_whole, resource_of
 from lattice.quota.checks import Around, Odd, check_group, check_removal
 from lattice.quota.declared import KOORDINATOR, PREFIX, Declared, declared_of, declared_of_koordinator, path_of, precedence, tree_of
 from lattice.quota.declared import PROFILE as PROFILE_GROUP
@@ -30,11 +32,15 @@ KOORDINATORS: Final = "KoordinatorQuota"
 """The request's kind for an ElasticQuota of scheduling.sigs.k8s.io, so that the two are told apart."""
 PROFILE: Final = "KoordinatorProfile"
 QUOTA_KINDS: Final = frozenset({OURS, KOORDINATORS})
+QUANTITIES: Final = "amounts are quantities such as 24, 1500m or 64Gi"
 View = TypeVar("View")
 
 
 def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = ()) -> Declared | Refused:
     """The group that an object of either kind declares; the refusal names the first field that does not read."""
+    strange = next(_strange_amounts(obj), None)
+    if strange is not None:
+        return strange
     try:
         if kind == KOORDINATORS:
             return declared_of_koordinator(msgspec.convert(_named(obj), KoordinatorQuota), profiles)
@@ -45,7 +51,26 @@ def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = 
     except msgspec.ValidationError as error:
         return malformed(error, "")
     except Rejected as error:
-        return Refused(error.reason, error.message, (*error.fields, "spec")[0], "amounts are quantities such as 24, 1500m or 64Gi")
+        return Refused(error.reason, error.message, (*error.fields, "spec")[0], QUANTITIES)
+
+
+def _strange_amounts(obj: Object) -> Iterator[Refused]:
+    """Amounts that are neither whole numbers nor texts: a number with a point is one of neither, for the API server as well."""
+    lists = {name: part(obj, "spec").get(name) for name in ("min", "max", "sharedWeight", "admission")}
+    for name, amounts in (*lists.items(), ("lending.limit", part(obj, "spec", "lending").get("limit"))):
+        for key, value in amounts.items() if isinstance(amounts, Mapping) else ():
+            if isinstance(value, str) or type(value) is int:
+                continue
+            field = f"spec.{name}.{key}"
+            if not isinstance(value, float):
+                yield Refused("QuantityInvalid", f"{field} is {json.dumps(value)[:40]}, which is no quantity", field, QUANTITIES)
+            elif is_whole(resource_of(key)):
+                sentence = f"{field} is {value:g}, and there are only whole {resource_of(key)}"
+                yield Refused("NotAWholeNumber", sentence, field, f"write {math.ceil(value)}")
+            else:
+                yield Refused(
+                    "QuantityInvalid", f"{field} is the number {value:g}, with a point", field, f'write it as a text: "{value:g}"'
+                )
 
 
 def means_the_same(kind: str, old: Object, new: Object) -> bool:

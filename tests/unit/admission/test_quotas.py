@@ -104,6 +104,14 @@ THEORY = quota("theory", "physics", min=5)
         pytest.param(quota("a", min=-1), "NegativeAmount", ("spec.min.nodes is -1", "least is 0"), id="negative"),
         pytest.param(quota("a", min="-2"), "NegativeAmount", ("spec.min.nodes is -2",), id="negative text"),
         pytest.param(quota("a", min="1.5"), "NotAWholeNumber", ("spec.min.nodes is 1.5", "only whole nodes", "write 2"), id="1.5 nodes"),
+        pytest.param(quota("a", min={"nodes": 1.5}), "NotAWholeNumber", ("spec.min.nodes is 1.5", "only whole nodes", "write 2"), id="a number 1.5"),
+        pytest.param(
+            quota("a", max={"cpu": 1.5}), "QuantityInvalid", ("spec.max.cpu is the number 1.5", 'write it as a text: "1.5"'), id="cpu 1.5"
+        ),
+        pytest.param(quota("a", max={"nodes": True}), "QuantityInvalid", ("spec.max.nodes is true", "64Gi"), id="a truth"),
+        pytest.param(
+            quota("a", lending={"limit": {"nodes": [1]}}), "QuantityInvalid", ("spec.lending.limit.nodes is [1]",), id="a list"
+        ),
         pytest.param(quota("a", max={"gpu/GH200": "500m"}), "NotAWholeNumber", ("only whole gpu/GH200",), id="half a gpu"),
         pytest.param(quota("a", max="many"), "QuantityInvalid", ("spec.max.nodes is 'many'", "64Gi"), id="no quantity"),
         pytest.param(quota("a", sharedWeight=-3), "NegativeAmount", ("spec.sharedWeight.nodes is -3",), id="negative weight"),
