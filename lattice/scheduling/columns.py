@@ -15,7 +15,7 @@ from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.scene import NOTHING, Scene, Uses, Window
-from lattice.scheduling.strategies import STRATEGIES
+from lattice.scheduling.strategies import STRATEGIES, lenders_for
 from lattice.scheduling.work import REQUIRED, Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -193,20 +193,8 @@ class Columns:
             return frozenset()
         key = (candidate.vcluster, candidate.walltime)
         if key not in self._lenders:
-            self._lenders[key] = frozenset(self._lending(*key))
+            self._lenders[key] = frozenset(lenders_for(self._view.policies, *key))
         return self._lenders[key]
-
-    def _lending(self, vcluster: str, walltime: float | None) -> Iterator[str]:
-        policy = self._view.policy(vcluster)
-        rules = policy.borrowing
-        if not rules.borrow or rules.max_borrowed == 0 or not STRATEGIES[policy.kind].lends:
-            return
-        for name, other in self._view.policies.items():
-            if name == vcluster or not (other.home and other.borrowing.lend and STRATEGIES[other.kind].lends):
-                continue
-            limits = [limit for limit in (rules.max_duration, other.borrowing.max_duration) if limit is not None]
-            if not limits or (walltime is not None and walltime <= min(limits)):
-                yield name
 
     def window_of(self, candidate: Candidate) -> int:
         """The number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""

@@ -76,7 +76,7 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
         return _holders(situation, _sharing(situation, candidate), reader)
     if reason not in ABOUT_NODES:
         return []
-    fitting = eligible_nodes(situation, candidate.need)
+    fitting = eligible_nodes(situation, candidate)
     held = ((holder, len(fitting.intersection(holder.nodes))) for holder in situation.holders.values())
     return [
         *_ahead(situation, candidate, queue, reader),

@@ -143,7 +143,9 @@ def admission(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
     windows = [window for window in scene.windows if window.name == name and window.end > now]
     if not windows:
         return Waiting(
-            candidate, "ReservedNodes", f'reservation "{name}" does not exist, or is over; submit without it, or use another one'
+            candidate,
+            "ReservedNodes",
+            f'reservation "{name}" holds no nodes: it is impossible, over, or gone; `lattice reservation show {name}` says which',
         )
     if any(window.admits(candidate) for window in windows):
         return None

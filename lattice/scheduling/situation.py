@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lattice.scheduling.answers import Census, ExpectedStart, Position, Ranking, Whose, Work
-from lattice.scheduling.machine import Need, NodeFacts
+from lattice.scheduling.machine import NodeFacts
 from lattice.scheduling.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.scene import Scene
+from lattice.scheduling.strategies import lenders_for
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 
@@ -141,13 +142,19 @@ def expected_start(situation: Situation, uid: str, latest: float | None = None) 
 
 def census(situation: Situation, candidate: Candidate) -> Census:
     """The nodes that fit, in numbers."""
-    found = situation.scene.machine.census(candidate.need)
-    return Census(needed=candidate.minimum, eligible=found.eligible, usable=found.usable, free=found.free)
+    machine, fitting = situation.scene.machine, eligible_nodes(situation, candidate)
+    usable = [index for index in fitting if machine.nodes[index].usable]
+    free = sum(index not in machine.taken for index in usable)
+    return Census(needed=candidate.minimum, eligible=len(fitting), usable=len(usable), free=free)
 
 
-def eligible_nodes(situation: Situation, need: Need) -> frozenset[int]:
-    """The nodes that fit, usable or not."""
-    return frozenset(situation.scene.machine.eligible(need))
+def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
+    """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
+    policy, nodes = situation.policy(candidate.vcluster), situation.nodes
+    homes = {candidate.vcluster if policy.home else ""}
+    if not candidate.non_preemptible:
+        homes.update(lenders_for(situation.scene.policies, candidate.vcluster, candidate.walltime))
+    return frozenset(index for index in situation.scene.machine.eligible(candidate.need) if nodes[index].home in homes)
 
 
 def time_text(moment: float | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,3 +43,16 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     SENSITIVE_RESERVATION: Strategy(reserves=False, conformant=True, lends=False),
     INTERACTIVE_FIFO: Strategy(strict=True),
 }
+
+
+def lenders_for(policies: Mapping[str, Policy], vcluster: str, walltime: float | None) -> Iterator[str]:
+    """The vclusters whose idle nodes preemptible work of another one may get; its walltime in seconds, None: unbounded."""
+    mine = policies.get(vcluster) or Policy(vcluster)
+    if not mine.borrowing.borrow or mine.borrowing.max_borrowed == 0 or not STRATEGIES[mine.kind].lends:
+        return
+    for name, other in policies.items():
+        if name == vcluster or not (other.home and other.borrowing.lend and STRATEGIES[other.kind].lends):
+            continue
+        limits = [limit for limit in (mine.borrowing.max_duration, other.borrowing.max_duration) if limit is not None]
+        if not limits or (walltime is not None and walltime <= min(limits)):
+            yield name

@@ -15,6 +15,8 @@ STEPS: Final = 96
 SHORTEST: Final = 600.0
 LONGEST: Final = 7 * 86400.0
 """Bounds of the time that is shown, in seconds."""
+SOON: Final = 86400.0
+"""Windows that begin later than this, and after all work is over, are not waited for."""
 _NICE: Final = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
 
 Span = tuple[float, float, int]
@@ -33,7 +35,7 @@ def timeline(situation: Situation, vcluster: str = "") -> Timeline:
     ]
     planned = list(_planned(situation, vcluster if home else ""))
     kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.scene.windows]
-    step = _step(situation.now, (*running, *planned, *kept))
+    step = _step(situation.now, (*running, *planned), kept)
     at = [situation.now + number * step for number in range(STEPS)]
     columns = [_in_use(spans, at, step) for spans in (running, planned, kept)]
     points = [_point(moment, usable, *counts) for moment, *counts in zip(at, *columns, strict=True)]
@@ -55,11 +57,17 @@ def _planned(situation: Situation, vcluster: str) -> Iterable[Span]:
         yield expected.p50, expected.p50 + length, candidate.minimum
 
 
-def _step(now: float, spans: Iterable[Span]) -> float:
-    """A round step by which the steps cover every start and end that is known."""
-    moments = [moment - now for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")]
-    wanted = min(LONGEST, max(SHORTEST, max(moments, default=0.0))) / STEPS
+def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
+    """A round step by which the steps cover every start and end of work, and windows that begin before that, or within a day."""
+    last = _last(now, work)
+    windows = [window for window in kept if window[0] <= max(last, now + SOON)]
+    wanted = min(LONGEST, max(SHORTEST, max(last, _last(now, windows)) - now)) / STEPS
     return next((step for step in _NICE if step >= wanted), ceil(wanted / 3600) * 3600.0)
+
+
+def _last(now: float, spans: Iterable[Span]) -> float:
+    """The last start or end that is known."""
+    return max((moment for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")), default=now)
 
 
 def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:

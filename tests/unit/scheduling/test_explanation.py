@@ -21,10 +21,11 @@ from lattice.cli.queue_rows import queue_lines
 from lattice.errors import NotFound
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
-from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Part, Plan, Preemption
+from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan, Preemption
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
 from lattice.scheduling.outcomes import Outcome
+from lattice.scheduling.policy import Borrowing, Policy
 from lattice.scheduling.preemption import preemption
 from lattice.scheduling.prospect import prospects, rehearsed
 from lattice.scheduling.queueing import queues
@@ -34,7 +35,7 @@ from lattice.scheduling.situation import Situation
 from lattice.scheduling.work import Candidate
 from lattice.units import format_time
 from tests.build import uid
-from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
+from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, node, pending
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "schemas"
 
@@ -204,6 +205,24 @@ def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit
     ]  # fmt: skip
 
 
+def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_lent() -> None:
+    windows = (Window("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
+    situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
+    for index in (2, 3):
+        situation.scene.machine.put(node(index, home="ml"))
+    lends = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=7200.0))
+    situation.scene.policies["ml"] = lends
+    answer = why(situation, uid(9), ALICE)
+    assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1)]
+    assert answer.nodes == Census(needed=4, eligible=2, usable=2, free=1)
+    situation.scene.policies["hpc"] = Policy("hpc", borrowing=Borrowing(borrow=True))
+    answer = why(situation, uid(9), ALICE)
+    assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1), ("Holder", 1), ("Reservation", 2)]
+    assert answer.nodes == Census(needed=4, eligible=4, usable=4, free=2)
+    situation.scene.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
+    assert why(situation, uid(9), ALICE).nodes == Census(needed=4, eligible=2, usable=2, free=1), "its hour is longer than what is lent"
+
+
 def test_what_is_not_pending_is_not_found() -> None:
     with pytest.raises(NotFound, match="does not have it in a queue"):
         why(moment(1), uid(1), ALICE)
@@ -242,6 +261,17 @@ def test_what_the_limit_leaves_out_is_counted(pending_count: int, limit: int) ->
 def test_an_unknown_vcluster_is_not_found_with_those_that_are() -> None:
     with pytest.raises(NotFound, match=r'no vcluster "gpu". Known: hpc, ml'):
         queues(moment(1), VCLUSTERS, ALICE, 10, only="gpu")
+
+
+def test_a_window_in_months_does_not_make_the_hours_to_come_too_small_to_read() -> None:
+    def length(*windows: Window) -> float:
+        found = queues(moment(4, (holding(1, (0, 1), end=NOW + 7200),), windows=windows), ["hpc"], ALICE, 10).timeline
+        assert found is not None
+        return found.step_seconds * len(found.points)
+
+    tonight, in_months = Window("tonight", NOW + 36000, NOW + 43200, 0b1), Window("later", NOW + 1e7, NOW + 1e7 + 3600, 0b1)
+    assert length() == length(in_months) < 14400
+    assert 43200 <= length(tonight, in_months) < 86400
 
 
 def test_the_timeline_ends_work_at_its_end_and_starts_what_is_pending_when_expected() -> None:
