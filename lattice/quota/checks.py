@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lattice.quota.amounts import KNOWN, quantity
-from lattice.quota.declared import DEFAULT, KOORDINATOR, KOORDINATOR_BUILT_IN, PROFILE, SYSTEM, Declared
+from lattice.quota.declared import DEFAULT, DEFAULT_OBJECT, KOORDINATOR, KOORDINATOR_BUILT_IN, PROFILE, SYSTEM, Declared
 from lattice.quota.groups import Resources
 
 
@@ -80,11 +80,13 @@ def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
 
 
 def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """R1 and R6: one object for a name, none for the built-in groups."""
-    del before
+    """R1 and R6: one object for a name, none of ours for the built-in groups; root and system stay as they are."""
     ours = group.source.group != KOORDINATOR
     if group.name in (DEFAULT, SYSTEM) or (ours and group.name in KOORDINATOR_BUILT_IN):
         yield Wrong("BuiltInGroup", f'the quota "{group.name}" exists without an object', "metadata.name", "choose another name")
+    if before is not None and group.name in KOORDINATOR_BUILT_IN and group.name != DEFAULT_OBJECT:
+        hint = f'change the groups below it; the max of "{DEFAULT_OBJECT}" may be changed'
+        yield Wrong("BuiltInGroup", f'the quota "{group.name}" is built in and cannot be changed', "spec", hint)
     other = around.others.get(group.name)
     if other is not None:
         sentence = f'the name "{group.name}" of {group.source.text} is taken by {other.source.text}: a name stands once in all quota trees'
@@ -137,7 +139,7 @@ def _claims(group: Declared, before: Declared | None, around: Around) -> Iterato
     for name in group.namespaces:
         if name in namespaces:
             sentence = f'namespace "{name}" belongs to {namespaces[name].source.text} already'
-            yield Wrong("BindingTaken", sentence, "spec.namespaces", "take it out there first")
+            yield Wrong("BindingTaken", sentence, _field(group, "namespaces"), "take it out there first")
     bindings = {binding: other for other in around.others.values() for binding in other.bindings}
     for binding in group.bindings:
         if binding in bindings:
@@ -360,8 +362,10 @@ _CHECKS: Final[tuple[Check, ...]] = (_name, _amounts, _strict, _claims, _parent,
 
 
 def _field(group: Declared, name: str) -> str:
-    """Where a property stands: in the spec of our kind, in a label of Koordinator's."""
+    """Where a property stands: in the spec of our kind, in a label or an annotation of Koordinator's."""
     if group.source.group != KOORDINATOR:
         return f"spec.{name}"
+    if name == "namespaces":
+        return "metadata.annotations[quota.scheduling.koordinator.sh/namespaces]"
     label = {"isParent": "is-parent"}.get(name, name)
     return f"metadata.labels[quota.scheduling.koordinator.sh/{label}]"

@@ -33,7 +33,9 @@ NAME_LABEL: Final = PREFIX + "name"
 """On work: the leaf that it belongs to."""
 PREEMPTIBLE_LABEL: Final = PREFIX + "preemptible"
 """On work: "false" means that it is never revoked nor preempted, and counts against min."""
-KOORDINATOR_BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-default-quota"})
+DEFAULT_OBJECT: Final = "koordinator-default-quota"
+"""Koordinator's object for the group `default`."""
+KOORDINATOR_BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", DEFAULT_OBJECT})
 
 
 @dataclass(frozen=True, slots=True)

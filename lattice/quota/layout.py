@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from lattice.errors import Rejected
 from lattice.quota.breaches import Breach, breaches, unmanaged_below
 from lattice.quota.declared import (
+    DEFAULT_OBJECT,
     PROFILE,
     Bindings,
     Declared,
@@ -54,6 +55,8 @@ class Layout:
     """Why an object takes no part: a reason and a sentence."""
     breaches: Mapping[str, Breach] = field(default_factory=dict)
     """What a group that takes part breaks of the rules, by its name."""
+    default: Declared | None = None
+    """Koordinator's object for the default group: its max bounds the work that is in no other group."""
 
 
 def origin_of(source: Source) -> Origin:
@@ -85,7 +88,8 @@ def layout(
 
 
 def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Origin, tuple[str, str]]) -> Layout:
-    members: dict[str, list[Group]] = {DEFAULT_TREE: [default_group(config)]}
+    default = next((one for one in gathered.built_in if one.name == DEFAULT_OBJECT), None)
+    members: dict[str, list[Group]] = {DEFAULT_TREE: [_bounded(default_group(config), default)]}
     unmanaged = unmanaged_below(gathered.groups)
     for name, declared in gathered.groups.items():
         members.setdefault(gathered.tree_of(name), []).append(replace(declared.group(), keeps_unmanaged=name in unmanaged))
@@ -102,7 +106,15 @@ def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Orig
         shares={name: (tree.ratio.numerator, tree.ratio.denominator, tree.resources) for name, tree in settings.items()},
         faults=faults,
         breaches=breaches(gathered.groups),
+        default=default,
     )
+
+
+def _bounded(group: Group, default: Declared | None) -> Group:
+    """The default group within the max of Koordinator's own object for it, where there is one."""
+    if default is None:
+        return group
+    return replace(group, max={key: min(most, group.max.get(key, most)) for key, most in {**group.max, **default.max}.items()})
 
 
 def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, dict[str, int]]:

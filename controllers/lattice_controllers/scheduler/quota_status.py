@@ -12,9 +12,9 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_QUOTAS
-from lattice.quota.declared import KOORDINATOR, OURS, Declared
+from lattice.quota.declared import DEFAULT, KOORDINATOR, OURS, Declared
 from lattice.quota.forest import Forest, Overuse
-from lattice.quota.layout import Origin, objects
+from lattice.quota.layout import Origin, objects, origin_of
 from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
 from lattice.scheduling.elastic import Elastic
 from lattice.scheduling.scene import Scene
@@ -77,6 +77,9 @@ class QuotaStatus:
                 news[origin] = self._news(elastic, declared, faults.get(origin), scarce)
                 if place % A_SLICE == A_SLICE - 1:
                     await asyncio.sleep(0)
+            default = self._quotas.layout.default
+            if default is not None:
+                news[origin_of(default.source)] = News(standing=elastic.forest.standing(DEFAULT))
         for origin, fault in faults.items():
             news.setdefault(origin, News(fault=fault))
         writes = list(self._writes(news))

@@ -327,6 +327,18 @@ def test_the_rules_of_koordinator_hold_for_its_kind(obj: Object, reason: str | N
         assert refusal(verdict).reason == reason
 
 
+def test_root_and_system_of_koordinator_stay_as_they_are_and_the_max_of_its_default_may_change() -> None:
+    for name, reason in ((ROOT, "BuiltInGroup"), ("koordinator-system-quota", "BuiltInGroup"), ("koordinator-default-quota", None)):
+        before, after = theirs(name, max={"cpu": 9}), theirs(name, max={"cpu": 8})
+        verdict = changed(before, after, around(koordinators=(before,)), KOORDINATORS)
+        if reason is None:
+            warnings(verdict)
+        else:
+            assert (refusal(verdict).reason, "cannot be changed" in refusal(verdict).sentence) == (reason, True)
+        noted = {**before, "metadata": {**before["metadata"], "annotations": {PREFIX + "runtime": "{}"}}}
+        assert warnings(changed(before, noted, around(koordinators=(before,)), KOORDINATORS)) == ""
+
+
 def test_a_name_used_by_both_kinds_is_refused_with_both_objects_named() -> None:
     sentence = refusal(made(quota("leaf"), around(koordinators=(theirs("leaf"),)))).sentence
     assert "ElasticQuota leaf (lattice.dev)" in sentence

@@ -295,6 +295,26 @@ async def test_koordinators_objects_make_a_tree_and_are_told_where_they_stand() 
     assert told["status"]["used"] == {"cpu": "8"}
 
 
+async def test_koordinators_object_for_the_default_group_bounds_it_and_is_told_what_it_uses() -> None:
+    site = Site(QuotaTreeOptions(default_max={"nodes": 3}))
+    await two_teams(site)
+    meta, most = {"name": "koordinator-default-quota", "namespace": "physics"}, {"cpu": 40, "memory": "1844674407370955161"}
+    await site.cluster.create(KOORDINATOR_QUOTAS, {"metadata": meta, "spec": {"max": most}}, "physics")
+    quotas, *_ = await site.quotas.load()
+    quotas.objects[f"physics/{meta['name']}"] = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics", type=KoordinatorQuota)
+    site.quotas.changed()
+    site.quotas.ready(NOW)
+    assert site.scene.elastic is not None
+    site.scene.put_holder(holding(90, (0,), quota=""))
+    blocked = site.scene.elastic.forest.admits("default", {"cpu": 33_000, "nodes": 1})
+    assert blocked is not None
+    assert (blocked.gate.quota, blocked.gate.resource, blocked.gate.limit) == ("default", "cpu", 40_000)
+    assert site.scene.elastic.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
+    await site.status.publish()
+    told = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics")
+    assert told["status"]["used"] == {"cpu": "8", "memory": "1Gi"}
+
+
 async def test_two_objects_of_one_name_leave_the_later_one_out_and_name_both() -> None:
     site = Site()
     await site.declare("team")
