@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -159,17 +160,12 @@ class Committer:
         """PUT until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
         before = self.book.head
         self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())
-        status = self.book.render()
+        body = _body(self.book, self._version)
         size = self.book.bytes()
         self._metrics.bytes.set(size)
         self._budget -= size
         while True:
-            body = {
-                "apiVersion": "lattice.dev/v1alpha1",
-                "kind": "Ledger",
-                "metadata": {"name": NAME, "resourceVersion": self._version},
-                "status": msgspec.to_builtins(status),
-            }
+            body["metadata"]["resourceVersion"] = self._version
             try:
                 stored = await self._cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
             except (Stale, UnknownOutcome):
@@ -224,28 +220,54 @@ def _answer(entry: _Entry, verdict: Verdict) -> None:
 async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], Awaitable[str]]) -> tuple[Book, str]:
     """Fence older leaders: raise the epoch with a new term; gives the book and its resourceVersion.
 
-    `evidence` names work that a plan or a report knows of, or is empty: a ledger that is missing beside such
-    work has gone back, and none is created. Raises Stale when another one took it meanwhile.
+    A leader that was robbed commits until it notices: its commits are read again, however many come between. `evidence` names work
+    that a plan or a report knows of, or is empty: a ledger that is missing beside such work has gone back, and none is created.
+    Raises Stale when another one took it meanwhile.
     """
+    taken_from, term = None, ""
+    while True:
+        ledger = await _ledger_to_take(cluster, evidence)
+        status = ledger.status
+        if status is not None and term and status.term == term:
+            return Book.load(status), ledger.metadata.resource_version  # the write whose answer was lost stands
+        epoch = status.epoch if status is not None else 0
+        if taken_from is not None and epoch != taken_from:
+            raise Stale("another scheduler has taken the ledger meanwhile", reason="Deposed")
+        taken_from, term = epoch, new_id()
+        if status is None:
+            book = Book.empty(term, new_id())
+        else:
+            book = Book.load(status)
+            book.head = replace(book.head, epoch=epoch + 1, term=term, seq=book.head.seq + 1, commit=new_id())
+        try:
+            stored = await cluster.replace(LEDGERS, NAME, _body(book, ledger.metadata.resource_version), subresource="status", type=Ledger)
+        except (Stale, UnknownOutcome) as error:
+            event(log, "The ledger is read again", reason=error.reason, epoch=epoch)
+        else:
+            return book, stored.metadata.resource_version
+
+
+async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str]]) -> Ledger:
+    """The ledger as it stands; an empty one is made where nothing knows of work."""
     try:
         ledger = await cluster.get(LEDGERS, NAME, type=Ledger)
     except NotFound:
         ledger = None
-    if ledger is None or ledger.status is None:
-        if known := await evidence():
-            raise Stale(f"there is no ledger, and {known}: restore etcd, then `lattice admin ledger recover`", reason="LedgerWentBack")
-        if ledger is None:
-            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Ledger", "metadata": {"name": NAME}}
-            ledger = await cluster.create(LEDGERS, body, type=Ledger)
-        book = Book.empty(new_id(), new_id())
-    else:
-        book = Book.load(ledger.status)
-        book.head = replace(book.head, epoch=book.head.epoch + 1, term=new_id(), seq=book.head.seq + 1, commit=new_id())
-    body = {
+    if ledger is not None and ledger.status is not None:
+        return ledger
+    if known := await evidence():
+        raise Stale(f"there is no ledger, and {known}: restore etcd, then `lattice admin ledger recover`", reason="LedgerWentBack")
+    if ledger is None:
+        body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Ledger", "metadata": {"name": NAME}}
+        ledger = await cluster.create(LEDGERS, body, type=Ledger)
+    return ledger
+
+
+def _body(book: Book, version: str) -> dict[str, Any]:
+    """The object to write over the version that was read."""
+    return {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "Ledger",
-        "metadata": {"name": NAME, "resourceVersion": ledger.metadata.resource_version},
+        "metadata": {"name": NAME, "resourceVersion": version},
         "status": msgspec.to_builtins(book.render()),
     }
-    stored = await cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
-    return book, stored.metadata.resource_version

@@ -66,8 +66,7 @@ class Quotas:
 
     async def load(self) -> list[Informer[Any]]:
         """Find out which of Koordinator's kinds the cluster has; their informers."""
-        for resource, kind in FOREIGN:
-            await self._find(resource, kind)
+        await asyncio.gather(*(self._find(resource, kind) for resource, kind in FOREIGN))
         return list(self._foreign.values())
 
     async def run(self) -> None:

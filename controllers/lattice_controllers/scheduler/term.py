@@ -101,10 +101,12 @@ class Term:
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
         self._build(version, book)
-        await self.nodes.load()
-        await _ensure_config(cluster)
-        self.informers += await self.quotas.load()
         try:
+            async with asyncio.TaskGroup() as reading:
+                reading.create_task(self.nodes.load())
+                reading.create_task(_ensure_config(cluster))
+                foreign = reading.create_task(self.quotas.load())
+            self.informers += foreign.result()
             async with asyncio.TaskGroup() as group:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
                     group.create_task(work())

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Denied, Rejected, Retry, Stale, UnknownOutcome
+from lattice.kube.cluster import Cluster
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book
@@ -197,6 +199,66 @@ async def test_without_a_ledger_beside_known_work_none_is_made() -> None:
         await take_over(cluster, lambda: "x", evidence=a_plan)
     assert raised.value.reason == "LedgerWentBack"
     assert cluster.writes(LEDGERS) == []
+
+
+class Meanwhile:
+    """The cluster as somebody sees it whose readings are always old: after each of them others do something."""
+
+    def __init__(self, cluster: FakeCluster, happens: Callable[[], Awaitable[object]]) -> None:
+        self._cluster, self._happens = cluster, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def get(self, *args: Any, **options: Any) -> Any:
+        found = await self._cluster.get(*args, **options)
+        await self._happens()
+        return found
+
+
+async def take(cluster: object) -> tuple[Book, str]:
+    return await take_over(cast("Cluster", cluster), lambda: f"id-{next(_ids)}", evidence=no_evidence)
+
+
+async def test_a_robbed_leader_that_goes_on_committing_does_not_keep_the_next_one_from_taking_over() -> None:
+    cluster, limits = FakeCluster(QuickClock()), iter((3, 2, 1))
+    async with leading(cluster) as leader:
+        before = (await stored(cluster)).epoch
+
+        async def commit() -> None:
+            if (limit := next(limits, None)) is not None:
+                assert await leader.committer.propose(Limits("physics", limit, None)) == Accepted()
+
+        book, _ = await take(Meanwhile(cluster, commit))
+        assert (book.head.epoch, book.accounts["physics"].max_nodes) == (before + 1, 1)
+        assert (await stored(cluster)).term == book.head.term
+        leader.committer.propose(Limits("physics", 9, None))
+        with pytest.raises(Deposed):
+            await leader.task
+
+
+async def test_a_takeover_whose_answer_was_lost_is_found_to_stand() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster):
+        before = (await stored(cluster)).epoch
+        cluster.lose_answer("replace", LEDGERS)
+        book, version = await take(cluster)
+    status = await stored(cluster)
+    assert (book.head.epoch, status.epoch, status.term) == (before + 1, before + 1, book.head.term)
+    assert version == (await cluster.get(LEDGERS, "lattice"))["metadata"]["resourceVersion"]
+
+
+async def test_who_finds_that_another_one_took_the_ledger_meanwhile_leaves_it_alone() -> None:
+    cluster, others = FakeCluster(QuickClock()), list[Book]()
+    async with leading(cluster):
+
+        async def take_it() -> None:
+            if not others:
+                others.append((await take(cluster))[0])
+
+        with pytest.raises(Stale, match="another scheduler has taken the ledger meanwhile"):
+            await take(Meanwhile(cluster, take_it))
+        assert (await stored(cluster)).term == others[0].head.term
 
 
 async def test_in_one_commit_limits_come_before_claims_so_that_every_version_is_within_the_limits_it_shows() -> None:
