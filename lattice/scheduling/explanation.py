@@ -10,6 +10,8 @@ from lattice.errors import NotFound
 from lattice.quota.gates import RUNTIME
 from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
+from lattice.scheduling.forecast import POWER_BUDGET
+from lattice.scheduling.gates import counted
 from lattice.scheduling.machine import indices_of
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.preemption import NoVictims, Victims
@@ -70,8 +72,10 @@ def not_pending() -> NotFound:
 def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
     """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
     if reason == QUOTA:
-        used = ((holder, len(holder.nodes)) for holder in situation.holders.values() if holder.tenant == candidate.tenant)
-        return _holders(situation, used, reader)
+        counts = counted(situation.scene, candidate)
+        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values() if counts(holder)), reader)
+    if reason == POWER_BUDGET:
+        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values()), reader)
     if reason == QUOTA_SHARE:
         return _holders(situation, _sharing(situation, candidate), reader)
     if reason not in ABOUT_NODES:

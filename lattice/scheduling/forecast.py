@@ -12,7 +12,7 @@ what was read, in another thread if wished, `Forecaster.conclude` makes the answ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.calibration import Calibration, Kept
 from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.exhaustion import BUDGET_EXHAUSTED
+from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.predictor import RunTimes, Work
 from lattice.scheduling.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
@@ -85,6 +86,7 @@ class Forecaster:
         said = list(waiting)
         latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
         unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
+        unforeseen |= dict.fromkeys(_beyond_power(scene, [one for one in said if one.reason in TRIED]), POWER_BUDGET)
         tried = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in TRIED}
         return view_of(scene, queues, self._masks, now, latest, unforeseen, tried)
 
@@ -262,6 +264,23 @@ def _room_at_last(stage: Stage) -> list[int]:
             for cap, amount in held.caps:
                 room[cap] += amount
     return room
+
+
+def _beyond_power(scene: Scene, waiting: Iterable[Waiting]) -> Iterator[str]:
+    """Those of them that would draw more than the whole power budget on the thriftiest nodes, by uid."""
+    if scene.power.limit is None:
+        return
+    least: dict[tuple[Need, int], int] = {}
+    for candidate in (one.candidate for one in waiting):
+        need, left = candidate.need, candidate.minimum
+        if (need, left) not in least:
+            watts = 0
+            for bucket in sorted(scene.machine.admitted(need), key=lambda one: one.key.hardware.watts):
+                watts += min(left, bucket.usable) * bucket.key.hardware.watts
+                left -= min(left, bucket.usable)
+            least[need, candidate.minimum] = watts
+        if least[need, candidate.minimum] > scene.power.limit:
+            yield candidate.uid
 
 
 def _first_end(stage: Stage) -> float:

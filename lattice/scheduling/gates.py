@@ -7,6 +7,7 @@ the reason; `blocking` gives them all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from lattice.quota.gates import Blocked
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.work import Candidate, Holder
 
 NO_LIMIT = 1 << 60
 
@@ -87,18 +88,39 @@ def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None
 
 def hard_quota(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
     """The hard limits of the tenant and of its user: nodes, and allocations that hold nodes; as the ledger checks them at commit."""
+    if candidate.tenant not in scene.accounts:
+        return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
+    excess = _excess(scene, candidate)
+    if excess is None:
+        return None
+    return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
+
+
+def counted(scene: Scene, candidate: Candidate) -> Callable[[Holder], bool]:
+    """Which work on nodes counts against the hard limit, or the limit of the vcluster, that blocks it: the first that does."""
+    tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
+    excess, row = _excess(scene, candidate), _exceeding(scene, candidate)
+    if excess is not None or row is None:
+        alone = excess is not None and excess.who.startswith("user")
+        return lambda holder: holder.tenant == tenant and (not alone or holder.user == user)
+    whose = row[0]
+    return lambda holder: (
+        holder.vcluster == vcluster
+        and (not whose or (whose == "tenant" and holder.tenant == tenant) or (whose == "user" and holder.user == user))
+    )
+
+
+def _excess(scene: Scene, candidate: Candidate) -> Excess | None:
+    """The first hard limit of tenant or user that it would exceed."""
     tenant, user = candidate.tenant, candidate.user
     account = scene.accounts.get(tenant)
     if account is None:
-        return Waiting(candidate, "NotYetEvaluated", f'tenant "{tenant}" has no account in the ledger yet')
+        return None
     claimed, alone = scene.uses.claimed.get(tenant, NOTHING), scene.uses.people.get((tenant, user), NOTHING)
     so_far = msgspec.structs.replace(
         account, used_nodes=account.used_nodes + claimed.nodes, used_allocations=account.used_allocations + claimed.running
     )
-    excess = beyond(so_far, (alone.nodes, alone.running), tenant, user, candidate.minimum)
-    if excess is None:
-        return None
-    return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
+    return beyond(so_far, (alone.nodes, alone.running), tenant, user, candidate.minimum)
 
 
 def quota_tree(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
@@ -116,6 +138,13 @@ def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
 
 def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
     """What one vcluster lets its user, his tenant, and all together hold."""
+    row = _exceeding(scene, candidate)
+    return None if row is None else _over(candidate, *row[1:])
+
+
+def _exceeding(scene: Scene, candidate: Candidate) -> tuple[str, str, str, str, int, int, int] | None:
+    """The first limit of its vcluster that it would exceed: of whom (user, tenant, or empty: of all) and for the sentence who, the
+    field, what is counted, held, asked for, the limit."""
     policy, uses, vcluster = scene.policy(candidate.vcluster), scene.uses, candidate.vcluster
     limits = policy.limits
     own = uses.users.get((vcluster, candidate.user), NOTHING)
@@ -126,12 +155,12 @@ def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting |
         ("tenant", f'tenant "{candidate.tenant}"', shared, limits.max_nodes_per_tenant, limits.max_running_per_tenant),
         ("", "all its work", whole, limits.max_nodes, limits.max_running),
     )
-    for suffix, who, use, most_nodes, most_running in rows:
-        field = f"Per{suffix.capitalize()}" if suffix else ""
+    for whose, who, use, most_nodes, most_running in rows:
+        field = f"Per{whose.capitalize()}" if whose else ""
         if most_nodes is not None and use.nodes + candidate.minimum > most_nodes:
-            return _over(candidate, who, f"limits.maxNodes{field}", "nodes", use.nodes, candidate.minimum, most_nodes)
+            return whose, who, f"limits.maxNodes{field}", "nodes", use.nodes, candidate.minimum, most_nodes
         if most_running is not None and use.running + 1 > most_running:
-            return _over(candidate, who, f"limits.maxRunning{field}", "allocations", use.running, 1, most_running)
+            return whose, who, f"limits.maxRunning{field}", "allocations", use.running, 1, most_running
     return None
 
 

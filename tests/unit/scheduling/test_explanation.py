@@ -25,7 +25,7 @@ from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan,
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
 from lattice.scheduling.outcomes import Outcome
-from lattice.scheduling.policy import Borrowing, Policy
+from lattice.scheduling.policy import Borrowing, Limits, Policy
 from lattice.scheduling.preemption import preemption
 from lattice.scheduling.prospect import prospects, rehearsed
 from lattice.scheduling.queueing import queues
@@ -192,6 +192,26 @@ def test_work_that_waits_for_its_share_of_the_quota_tree_is_told_what_runs_in_th
         elastic.ask(situation.candidates.values(), NOW)
         assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == whose
         situation.scene.validate()
+
+
+def test_the_work_that_fills_a_limit_of_the_vcluster_stands_before_what_it_blocks() -> None:
+    holders = (holding(1, (0,)), holding(2, (1,), 1), holding(3, (2,), 2), holding(4, (3,), vcluster="ml"))
+    for limits, blocked_by in (
+        (Limits(max_running_per_user=1), ["run-1"]),
+        (Limits(max_nodes_per_tenant=2), ["run-1", "run-2"]),
+        (Limits(max_nodes=3), ["run-1", "run-2", "1 of other tenants"]),
+    ):
+        situation = moment(8, holders, (pending(9),), said={uid(9): ("WaitingForQuotaHeadroom", "no room")})
+        situation.scene.policies["hpc"] = Policy("hpc", limits=limits)
+        found = why(situation, uid(9), ALICE).blockers
+        assert [one.work.name if one.work else f"{one.allocations} of {one.whose}" for one in found] == blocked_by, limits
+
+
+def test_all_work_on_nodes_stands_before_what_waits_for_power() -> None:
+    situation = moment(8, (holding(1, (0,)), holding(2, (1, 2), 2, vcluster="ml")), (pending(9),), said={uid(9): ("PowerBudget", "short")})
+    assert [(one.kind, one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == [
+        ("Holder", "you", 1), ("Holder", "other tenants", 2),
+    ]  # fmt: skip
 
 
 def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit() -> None:

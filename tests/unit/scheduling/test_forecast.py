@@ -124,6 +124,7 @@ def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_
     assert cycled(made, job(1, 4, topology=TIGHT))["j1"].p50 == NOW + 500
     assert cycled(made, job(2, 4, conformance=REQUIRED, need=Need(only=0b11110111)))["j2"].p50 == NOW + 500
     made.power = PowerBudget(3000)
+    assert cycled(made, job(4, 7))["j4"] == Expected(reason="PowerBudget"), "more than the whole budget"
     found = cycled(made, job(3, 5))["j3"]
     assert found.p50 == NOW + 500
     assert found.p90 is not None
