@@ -17,6 +17,10 @@ from lattice.units import format_bytes
 
 LARGEST: Final = 2**63 - 1
 """No amount is larger, so that every program that reads one can hold it."""
+WIDEST: Final = LARGEST // 2000
+"""The max of a root that a profile makes, as Koordinator sets it."""
+_NO_BOUND: Final = LARGEST // 5
+"""The max of Koordinator's built-in groups, and all above it."""
 NODES: Final = "nodes"
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -50,6 +54,11 @@ def gpu_of(model: str) -> str:
 def is_whole(resource: str) -> bool:
     """Whether only whole units of a resource exist."""
     return resource in (NODES, GPU) or resource.startswith("gpu/")
+
+
+def is_boundless(amount: int) -> bool:
+    """Whether a max is one of Koordinator's ways of writing that there is none."""
+    return amount == WIDEST or amount >= _NO_BOUND
 
 
 def amount_of(resource: str, value: int | str, *, field: str) -> int:

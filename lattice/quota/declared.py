@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from lattice.errors import Rejected
-from lattice.quota.amounts import CPU, MEMORY, amounts_of, resource_of
+from lattice.quota.amounts import CPU, MEMORY, WIDEST, amounts_of, resource_of
 from lattice.quota.groups import ROOT, Group, Resources
 from lattice.quota.selection import LabelTest, Selection
 from lattice.units import parse_duration
@@ -23,8 +23,6 @@ from lattice.views.elastic_quota import TreeSettings as TreeView
 OURS: Final = "lattice.dev"
 KOORDINATOR: Final = "scheduling.sigs.k8s.io"
 PROFILE: Final = "quota.koordinator.sh"
-WIDEST: Final = (2**63 - 1) // 2000
-"""The max of a root that a profile makes, as Koordinator sets it."""
 PREFIX: Final = "quota.scheduling.koordinator.sh/"
 DEFAULT: Final = "default"
 """The group of work that has no leaf of its own; it takes no part in the division."""

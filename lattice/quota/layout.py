@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from lattice.errors import Rejected
+from lattice.quota.amounts import is_boundless
 from lattice.quota.breaches import Breach, breaches, unmanaged_below
 from lattice.quota.declared import (
     DEFAULT_OBJECT,
@@ -114,7 +115,8 @@ def _bounded(group: Group, default: Declared | None) -> Group:
     """The default group within the max of Koordinator's own object for it, where there is one."""
     if default is None:
         return group
-    return replace(group, max={key: min(most, group.max.get(key, most)) for key, most in {**group.max, **default.max}.items()})
+    bounds = {key: most for key, most in default.max.items() if not is_boundless(most)}
+    return replace(group, max={key: min(most, group.max.get(key, most)) for key, most in {**group.max, **bounds}.items()})
 
 
 def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, dict[str, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lattice.quota.amounts import is_boundless
 from lattice.quota.declared import DEFAULT
 from lattice.quota.forest import DEFAULT_TREE, Forest, Standing
 from lattice.scheduling.quota_answers import (
@@ -221,7 +222,7 @@ def _share(one: Standing, key: str) -> Share:
         runtime=one.runtime.get(key, 0),
         min=one.min.get(key, 0),
         effective_min=one.effective_min.get(key, 0),
-        max=one.max[key],
+        max=None if is_boundless(one.max[key]) else one.max[key],
         borrowed=one.borrowed.get(key, 0),
     )
 

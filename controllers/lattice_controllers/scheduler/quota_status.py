@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from lattice.daemon.clock import Clock
@@ -79,7 +80,7 @@ class QuotaStatus:
                     await asyncio.sleep(0)
             default = self._quotas.layout.default
             if default is not None:
-                news[origin_of(default.source)] = News(standing=elastic.forest.standing(DEFAULT))
+                news[origin_of(default.source)] = News(standing=replace(elastic.forest.standing(DEFAULT), runtime=default.max))
         for origin, fault in faults.items():
             news.setdefault(origin, News(fault=fault))
         writes = list(self._writes(news))

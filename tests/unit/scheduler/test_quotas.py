@@ -310,9 +310,11 @@ async def test_koordinators_object_for_the_default_group_bounds_it_and_is_told_w
     assert blocked is not None
     assert (blocked.gate.quota, blocked.gate.resource, blocked.gate.limit) == ("default", "cpu", 40_000)
     assert site.scene.elastic.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
+    assert set(site.scene.elastic.forest.standing("default").max) == {"nodes", "cpu"}, "what is written for no bound is none"
     await site.status.publish()
     told = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics")
     assert told["status"]["used"] == {"cpu": "8", "memory": "1Gi"}
+    assert told["metadata"]["annotations"][PREFIX + "runtime"] == '{"cpu":"40","memory":"1844674407370955161"}'
 
 
 async def test_two_objects_of_one_name_leave_the_later_one_out_and_name_both() -> None:

@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.quota.amounts import WIDEST
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import ROOT, Group
 from lattice.scheduling.quota_answers import LeftOut, QuotaGroup, Quotas, Startable
@@ -85,6 +86,12 @@ def test_what_is_wrong_with_a_group_is_a_word_for_its_owner_and_a_sentence_for_w
     assert (shown(every)["theory"].message, every.left_out) == (f"tenant belongs to {MARK}", [lost])
     none = quotas(Forest(), set(), ALICE, AT, remarks=remarks)
     assert (none.message, none.left_out) == (NONE_IN_FORCE, [])
+
+
+def test_a_max_that_is_written_for_no_bound_is_shown_as_none() -> None:
+    made = Forest([TreeSpec(groups=(group("root", most=WIDEST), group("own", most=2**63 - 1), group("real", most=10**9)))])
+    made.capacity("", {"nodes": 4})
+    assert [one.shares[0].max for one in shown(quotas(made, set(), ADMIN, AT)).values()] == [None, None, 10**9]
 
 
 def test_a_tree_in_which_the_reader_has_nothing_is_not_shown_to_him() -> None:
