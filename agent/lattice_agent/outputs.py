@@ -29,11 +29,12 @@ class Entry:
 class LogReader:
     """Reads one stream of one attempt, oldest first, while it grows; each call takes what is there."""
 
-    def __init__(self, directory: Path, stream: str) -> None:
-        """`stream` is stdout or stderr; the directory need not exist yet."""
+    def __init__(self, directory: Path, stream: str, *, first: int = 0) -> None:
+        """`stream` is stdout or stderr; the directory need not exist yet. `first`: what is before this segment is not wanted."""
         self._directory, self._stream = directory, stream
         self._file: BinaryIO | None = None
-        self._number, self._position, self._gap = 0, 0, 0
+        self._number, self._position, self._gap = max(0, first - 1), 0, 0
+        self._first = first
 
     def read(self, max_bytes: int = 1 << 20) -> list[Entry]:
         """The next entries, about `max_bytes` of them; empty when nothing is there now."""
@@ -84,7 +85,8 @@ class LogReader:
             except Corrupt:
                 file.close()
                 raise
-            self._gap += max(0, start - self._position)
+            if self._position or not self._first:
+                self._gap += max(0, start - self._position)
             self._file, self._number, self._position = file, number, start
             return True
         return False
@@ -104,8 +106,20 @@ class LogReader:
 
 
 def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogReader]:
-    """The last lines that are there now, and a reader that goes on behind them."""
-    reader = LogReader(directory, stream)
+    """The last lines that are there now, and a reader that goes on behind them; only as many segments are read as hold them."""
+    numbers = segments(directory, stream)
+    for first in reversed(numbers[1:]):
+        entries, reader = _tail_from(directory, stream, lines, first)
+        if sum(entry.data.count(b"\n") for entry in entries) > lines:
+            return _cut(entries, lines), reader
+        reader.close()
+    entries, reader = _tail_from(directory, stream, lines, 0)
+    return _cut(entries, lines), reader
+
+
+def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[Entry], LogReader]:
+    """What these segments have of the last lines, and a little more."""
+    reader = LogReader(directory, stream, first=first)
     kept: deque[Entry] = deque()
     count = 0
     while entries := reader.read():
@@ -114,7 +128,7 @@ def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogRead
             count += entry.data.count(b"\n")
             while kept and count - kept[0].data.count(b"\n") > lines:
                 count -= kept.popleft().data.count(b"\n")
-    return _cut(list(kept), lines), reader
+    return list(kept), reader
 
 
 def _cut(entries: list[Entry], lines: int) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ async def read(directory: Path, attempt: int, want: Wanted, ended: Callable[[], 
     try:
         for stream in want.streams:
             if want.tail_lines >= 0:
-                entries, readers[stream] = tail(directory, stream, want.tail_lines)
+                entries, readers[stream] = await asyncio.to_thread(tail, directory, stream, want.tail_lines)
             else:
                 readers[stream] = LogReader(directory, stream)
                 entries = []
@@ -53,6 +54,7 @@ async def read(directory: Path, attempt: int, want: Wanted, ended: Callable[[], 
                 for chunk in _chunks(stream, attempt, entries, want.since):
                     yield chunk
             if found:
+                await clock.sleep(0.0)  # others' turn, also while all that is read is older than wanted
                 continue
             if over or not want.follow:
                 yield pb.LogChunk(attempt=attempt, end=over)

@@ -89,6 +89,31 @@ def test_a_tail_is_the_last_lines(chunks: list[str], lines: int) -> None:
         assert b"".join(entry.data for entry in found).decode() == "".join(text[len(text) - min(lines, len(text)) :])
 
 
+@given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=40), st.integers(0, 60))
+def test_a_tail_over_many_segments_is_the_last_lines_that_are_kept(chunks: list[tuple[int, bool]], lines: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        log = LogStream(name, "stdout", 8 * 4096)
+        for number, (size, ends) in enumerate(chunks):
+            log.write(1000.0, b"%03d" % number + b"x" * size + b"\n" * ends)
+        kept = b"".join(entry.data for entry in everything(directory)).splitlines(keepends=True)
+        found, reader = tail(directory, "stdout", lines)
+        assert b"".join(entry.data for entry in found) == b"".join(kept[len(kept) - min(lines, len(kept)) :])
+        log.write(1001.0, b"more\n")
+        log.close()
+        assert [(entry.data, entry.dropped) for entry in reader.read()] == [(b"more\n", 0)]
+        reader.close()
+
+
+def test_a_tail_reads_no_segment_that_holds_none_of_its_lines(tmp_path: Path) -> None:
+    fill(tmp_path, [b"x" * 1999 + b"\n" for _ in range(40)], keep_bytes=8 * 4096)
+    oldest = segments(tmp_path, "stdout")[0]
+    (tmp_path / f"stdout.{oldest}").write_bytes(b"9 0\n")
+    found, reader = tail(tmp_path, "stdout", 2)
+    reader.close()
+    assert sum(entry.data.count(b"\n") for entry in found) == 2
+
+
 @needs_root()
 def test_a_full_disk_loses_lines_counts_them_and_goes_on(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=True)
