@@ -6,7 +6,11 @@ Equal replays give equal bytes: no date, no version and no random identifier is 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import fsum, log2
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from lattice.errors import Rejected
@@ -21,6 +25,10 @@ MOST_BARS: Final = 6000
 """With more bars than this the picture of groups shows shares instead of jobs."""
 _SLOTS: Final = 400
 _HOUR: Final = 3600.0
+_LONG_HOURS: Final = 96
+"""A longer time is shown in days."""
+_OTHERS: Final = "all other tenants"
+_GREY: Final = "#d0d0d0"
 _INK: Final = "#1f4e79"
 _WAITS: Final = (
     (1, "≤ 1 s"),
@@ -37,7 +45,7 @@ _MARKS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948
 
 def pictures(done: Replayed, suffix: str) -> dict[str, bytes]:
     """File names and contents; Rejected (`NotInstalled`) without matplotlib."""
-    draws: dict[str, Callable[[Axes, Replayed], None]] = {
+    draws: dict[str, Callable[[Figure, Replayed], None]] = {
         "utilisation": _utilisation,
         "waiting-by-size": _waiting,
         "groups": _groups,
@@ -45,7 +53,7 @@ def pictures(done: Replayed, suffix: str) -> dict[str, bytes]:
     return {f"{name}.{suffix}": _bytes(draw, done, suffix) for name, draw in draws.items()}
 
 
-def _bytes(draw: Callable[[Axes, Replayed], None], done: Replayed, suffix: str) -> bytes:
+def _bytes(draw: Callable[[Figure, Replayed], None], done: Replayed, suffix: str) -> bytes:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -53,22 +61,59 @@ def _bytes(draw: Callable[[Axes, Replayed], None], done: Replayed, suffix: str) 
         raise Rejected("plots need matplotlib: pip install 'lattice-hpc[plots]'", reason="NotInstalled") from error
     with mpl.rc_context({"svg.hashsalt": "lattice", "svg.fonttype": "none", "font.family": "DejaVu Sans", "path.simplify": True}):
         figure: Figure = Figure(figsize=(11, 6), layout="constrained")
-        draw(figure.subplots(), done)
+        draw(figure, done)
         out = io.BytesIO()
         metadata: dict[str, Any] = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
         figure.savefig(out, format=suffix, dpi=110, metadata=metadata)
     return out.getvalue()
 
 
-def _bounds(ran: Sequence[Ran]) -> tuple[float, float]:
-    return min(each.job.submit for each in ran), max(each.end for each in ran)
+@dataclass(frozen=True)
+class _Time:
+    """The axis of time: from the first submission to the last end, in hours or days."""
+
+    first: float
+    last: float
+
+    @classmethod
+    def of(cls, ran: Sequence[Ran]) -> _Time:
+        """The axis of these jobs."""
+        return cls(min(each.job.submit for each in ran), max(each.end for each in ran))
+
+    @property
+    def step(self) -> float:
+        """Seconds of a slot."""
+        return max(self.last - self.first, 1.0) / _SLOTS
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Seconds of the unit, and its name."""
+        return (_HOUR, "hours") if self.last - self.first <= _LONG_HOURS * _HOUR else (24 * _HOUR, "days")
+
+    @property
+    def label(self) -> str:
+        """What the axis shows."""
+        return f"{self.unit[1]} since the first submission"
+
+    @property
+    def end(self) -> float:
+        """The last end."""
+        return self.at(max(self.last, self.first + 1))
+
+    def at(self, moment: float) -> float:
+        """Where a moment stands."""
+        return (moment - self.first) / self.unit[0]
+
+    def slots(self) -> list[float]:
+        """The middle of each slot."""
+        return [self.at(self.first + (slot + 0.5) * self.step) for slot in range(_SLOTS)]
 
 
-def _spread(rows: Sequence[tuple[float, float, float]], first: float, step: float) -> list[float]:
+def _spread(rows: Iterable[tuple[float, float, float]], time: _Time) -> list[float]:
     """The mean level of each slot, of rows (begin, end, height)."""
     levels = [0.0] * _SLOTS
     for begin, end, height in rows:
-        low, high = (begin - first) / step, (end - first) / step
+        low, high = (begin - time.first) / time.step, (end - time.first) / time.step
         at, last = int(low), min(int(high), _SLOTS - 1)
         if at >= last:
             levels[min(at, _SLOTS - 1)] += height * (high - low)
@@ -80,24 +125,23 @@ def _spread(rows: Sequence[tuple[float, float, float]], first: float, step: floa
     return levels
 
 
-def _utilisation(axes: Axes, done: Replayed) -> None:
-    """Nodes held, and nodes asked for by what waits."""
-    first, last = _bounds(done.ran)
-    step = max(last - first, 1.0) / _SLOTS
-    hours = [(slot + 0.5) * step / _HOUR for slot in range(_SLOTS)]
-    held = _spread([(each.start, each.end, len(each.nodes)) for each in done.ran], first, step)
-    waiting = _spread([(each.job.submit, each.start, each.job.nodes) for each in done.ran], first, step)
-    axes.fill_between(hours, held, step="mid", color=_INK, alpha=0.75, label="held")
-    axes.plot(hours, waiting, color=_MARKS[1], linewidth=1, label="asked for by what waits")
-    axes.axhline(len(done.nodes), color="black", linewidth=0.8, linestyle="--", label=f"{len(done.nodes)} nodes")
-    axes.set(xlabel="hours since the first submission", ylabel="nodes", title="Utilisation over time", xlim=(0, hours[-1]))
-    if max(waiting) > 20 * len(done.nodes):
-        axes.set_yscale("symlog", linthresh=len(done.nodes))
-    axes.legend(loc="upper right")
+def _utilisation(figure: Figure, done: Replayed) -> None:
+    """The part of the nodes that is held, and below it the nodes asked for by what waits."""
+    time, nodes = _Time.of(done.ran), len(done.nodes)
+    held = _spread(((each.start, each.end, len(each.nodes)) for each in done.ran), time)
+    waiting = _spread(((each.job.submit, each.start, each.job.nodes) for each in done.ran), time)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    above.fill_between(time.slots(), [100 * level / nodes for level in held], step="mid", color=_INK, alpha=0.75, linewidth=0)
+    above.set(title="Utilisation over time", ylabel=f"% of {nodes} nodes held", xlim=(0, time.end), ylim=(0, 105))
+    below.fill_between(time.slots(), waiting, step="mid", color=_MARKS[1], alpha=0.75, linewidth=0)
+    below.axhline(nodes, color="black", linewidth=0.8, linestyle="--", label=f"all {nodes} nodes")
+    below.set(xlabel=time.label, ylabel="nodes asked for\nby what waits", ylim=(0, 1.05 * max(nodes, *waiting)))
+    below.legend(loc="upper right")
 
 
-def _waiting(axes: Axes, done: Replayed) -> None:
-    """One point a job: nodes against wait, coloured by preemption class; waits below a second stand at one."""
+def _waiting(figure: Figure, done: Replayed) -> None:
+    """One point a job: nodes against wait, coloured by preemption class; waits below a second stand at one; the median by size."""
+    axes = figure.subplots()
     classes = sorted({each.job.preemption_class for each in done.ran})
     for place, number in enumerate(classes):
         mine = [each for each in done.ran if each.job.preemption_class == number]
@@ -111,36 +155,55 @@ def _waiting(axes: Axes, done: Replayed) -> None:
             label=f"class {number}",
             rasterized=len(done.ran) > MOST_BARS,
         )
-    axes.set(xlabel="nodes", ylabel="wait", title="Waiting by size", xscale="log", yscale="log")
+    sizes, medians = _medians(done.ran)
+    axes.plot(sizes, medians, color="black", marker="D", markersize=5, linewidth=1, label="median, by powers of 2")
     most = max(len(each.nodes) for each in done.ran)
-    sizes = [1 << power for power in range(most.bit_length() + 1) if (1 << power) <= 2 * most]
-    axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+    axes.set(xlabel="nodes", ylabel="wait", title="Waiting by size", xscale="log", yscale="log", xlim=(0.85, max(most, 2) * 1.18))
+    ticks = [1 << power for power in range(most.bit_length())]
+    axes.set_xticks(ticks, [str(size) for size in ticks], minor=False)
     axes.set_xticks([], minor=True)
     longest = max(each.wait for each in done.ran)
     waits = [at for at in range(len(_WAITS)) if at == 0 or _WAITS[at - 1][0] < longest]
     axes.set_yticks([_WAITS[at][0] for at in waits], [_WAITS[at][1] for at in waits], minor=False)
     axes.set_yticks([], minor=True)
-    axes.legend(loc="upper left", markerscale=2)
+    _legend(figure, axes)
 
 
-def _groups(axes: Axes, done: Replayed) -> None:
+def _medians(ran: Sequence[Ran]) -> tuple[list[float], list[float]]:
+    """The median wait of the jobs of 1, 2-3, 4-7, … nodes, at the mean of their sizes on the axis."""
+    waits: dict[int, list[Ran]] = {}
+    for each in ran:
+        waits.setdefault(len(each.nodes).bit_length(), []).append(each)
+    bins = [waits[power] for power in sorted(waits)]
+    sizes = [2 ** (fsum(log2(len(each.nodes)) for each in mine) / len(mine)) for mine in bins]
+    return sizes, [max(median(each.wait for each in mine), 1.0) for mine in bins]
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Beside the picture, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", markerscale=2)
+
+
+def _groups(figure: Figure, done: Replayed) -> None:
     """Who ran where: a bar for each run of neighbouring nodes; with very many, the share of each group that is held."""
+    axes, time = figure.subplots(), _Time.of(done.ran)
     order = sorted(range(len(done.nodes)), key=lambda at: (done.nodes[at].group, at))
     row = {done.nodes[at].index: place for place, at in enumerate(order)}
     bars = [(each, run) for each in done.ran for run in _runs(sorted(row[node] for node in each.nodes))]
     edges = [place for place in range(1, len(order)) if done.nodes[order[place]].group != done.nodes[order[place - 1]].group]
     names = list(dict.fromkeys(done.nodes[at].group for at in order))
     if len(bars) <= MOST_BARS:
-        _draw_bars(axes, done, bars, len(order))
+        _draw_bars(figure, axes, done, bars, time)
         for edge in edges:
             axes.axhline(edge, color="black", linewidth=0.6)
     else:
-        _draw_shares(axes, done, names)
+        _draw_shares(figure, axes, done, names, time)
     starts = [0, *edges] if len(bars) <= MOST_BARS else list(range(len(names)))
     ends = [*edges, len(order)] if len(bars) <= MOST_BARS else [place + 1 for place in starts]
     if len(names) <= 60:
         axes.set_yticks([(low + high) / 2 for low, high in zip(starts, ends, strict=True)], names)
-    axes.set(xlabel="hours since the first submission", ylabel="topology group", title="Who ran where")
+    axes.set(xlabel=time.label, ylabel="topology group", title="Who ran where")
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
@@ -154,45 +217,39 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _draw_bars(axes: Axes, done: Replayed, bars: Sequence[tuple[Ran, tuple[int, int]]], rows: int) -> None:
+def _coloured(ran: Sequence[Ran]) -> dict[str, str]:
+    """The colour of each tenant that has one of its own: those that used the most, as many as there are colours."""
+    used: dict[str, float] = {}
+    for each in ran:
+        used[each.job.tenant] = used.get(each.job.tenant, 0.0) + len(each.nodes) * (each.end - each.start)
+    most = sorted(used, key=lambda tenant: (-used[tenant], tenant))[: len(_MARKS)]
+    return dict(zip(sorted(most), _MARKS, strict=False))
+
+
+def _draw_bars(figure: Figure, axes: Axes, done: Replayed, bars: Sequence[tuple[Ran, tuple[int, int]]], time: _Time) -> None:
     from matplotlib.collections import PolyCollection
 
-    first, last = _bounds(done.ran)
-    tenants = sorted({each.job.tenant for each in done.ran})
-    for at, tenant in enumerate(tenants):
-        corners = [
-            [
-                ((each.start - first) / _HOUR, low),
-                ((each.end - first) / _HOUR, low),
-                ((each.end - first) / _HOUR, low + count),
-                ((each.start - first) / _HOUR, low + count),
-            ]
-            for each, (low, count) in bars
-            if each.job.tenant == tenant
-        ]
-        color = _MARKS[at % len(_MARKS)]
-        axes.add_collection(PolyCollection(corners, facecolors=color, edgecolors="white", linewidths=0.3, label=tenant))
-    axes.set(xlim=(0, (last - first) / _HOUR), ylim=(0, rows))
-    if len(tenants) <= 12:
-        axes.legend(loc="upper right")
+    colours = _coloured(done.ran)
+    corners: dict[str, list[list[tuple[float, float]]]] = {tenant: [] for tenant in [*colours, _OTHERS]}
+    for each, (low, count) in bars:
+        left, right = time.at(each.start), time.at(each.end)
+        tenant = each.job.tenant if each.job.tenant in colours else _OTHERS
+        corners[tenant].append([(left, low), (right, low), (right, low + count), (left, low + count)])
+    for tenant, mine in corners.items():
+        if mine:
+            colour = colours.get(tenant, _GREY)
+            axes.add_collection(PolyCollection(mine, facecolors=colour, edgecolors="white", linewidths=0.3, label=tenant))
+    axes.set(xlim=(0, time.end), ylim=(0, len(done.nodes)))
+    _legend(figure, axes)
 
 
-def _draw_shares(axes: Axes, done: Replayed, names: Sequence[str]) -> None:
-    first, last = _bounds(done.ran)
-    step = max(last - first, 1.0) / _SLOTS
+def _draw_shares(figure: Figure, axes: Axes, done: Replayed, names: Sequence[str], time: _Time) -> None:
     group_of = {facts.index: facts.group for facts in done.nodes}
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for each in done.ran:
-        counts: dict[str, int] = {}
-        for node in each.nodes:
-            counts[group_of[node]] = counts.get(group_of[node], 0) + 1
-        for name, count in counts.items():
+        for name, count in Counter(map(group_of.__getitem__, each.nodes)).items():
             rows[name].append((each.start, each.end, count))
-    sizes = {name: sum(facts.group == name for facts in done.nodes) for name in names}
-    shares = [[level / sizes[name] for level in _spread(rows[name], first, step)] for name in names]
-    image = axes.imshow(
-        shares, aspect="auto", origin="lower", extent=(0, (last - first) / _HOUR, 0, len(names)), vmin=0, vmax=1, cmap="viridis"
-    )
-    figure = axes.get_figure()
-    if figure is not None:
-        figure.colorbar(image, ax=axes, label="share of the group's nodes held")
+    sizes = Counter(group_of.values())
+    shares = [[level / sizes[name] for level in _spread(rows[name], time)] for name in names]
+    image = axes.imshow(shares, aspect="auto", origin="lower", extent=(0, time.end, 0, len(names)), vmin=0, vmax=1, cmap="viridis")
+    figure.colorbar(image, ax=axes, label="share of the group's nodes held")

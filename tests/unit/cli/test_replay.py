@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lattice.cli.progress import Progress
+from lattice.cli.trace_file import trace_lines
 
 from .conftest import Bench
 
@@ -131,6 +132,12 @@ def test_a_log_without_requested_times_is_planned_with_its_runs_when_that_is_ask
     done = bench.run("replay", str(log), "--nodes=10", "--missing-estimates=run-time", "-o", "json")
     assert json.loads(done.out)["makespan"] == 20
     assert done.err == "Note: 3 requested times that are missing taken from the run (field 9, first in line 2)\n"
+
+
+def test_a_line_as_long_as_a_great_machine_needs_is_read_whole() -> None:
+    long = b'{"type":"nodes",' + b"x" * 1_000_000 + b"}\n"
+    progress = Progress(io.StringIO(), lambda: 0.0, quiet=True)
+    assert list(trace_lines("-", io.BytesIO(long + b"{}"), progress)) == [long, b"{}"]
 
 
 def truncated() -> bytes:
