@@ -101,6 +101,28 @@ def test_a_user_holds_and_waits_no_more_than_the_vcluster_allows(me: Person, bos
     assert me.ended("second")["phase"] == "Completed"
 
 
+def test_all_work_of_a_vcluster_holds_and_waits_no_more_than_it_allows(me: Person, boss: Person, vcluster: str) -> None:
+    flags = ("--max-total-nodes=1", "--max-pending=1", "--max-pending-per-tenant=9", "--max-class=6")
+    boss.lattice("admin", "vcluster", "set-config", vcluster, *flags)
+    assert "nodes 1, waiting 1, waiting of a tenant 9, class 6" in boss.lattice("admin", "vcluster", "get", vcluster).stdout
+    me.apply("first", vcluster=vcluster, entrypoint="sleep 4247.3")
+    me.phase("first", "Running")
+    me.apply("second", vcluster=vcluster, entrypoint="true")
+    numbers = f'all its work would exceed limits.maxNodes of vCluster "{vcluster}" (nodes held: 1, requested: 1, limit: 1)'
+    until(
+        Seen(lambda: me.lattice("why", "second").stdout, lambda text: numbers in text), within=15, every=0.2, what="the limit in the reason"
+    )
+
+    def refused(**spec: Any) -> str:
+        return me.apply("third", vcluster=vcluster, entrypoint="true", ok=False, **spec).stderr
+
+    said = until(Seen(refused, lambda text: "maxPending of" in text), within=15, every=0.5, what="the refusal")
+    assert f'all its work would exceed maxPending of vCluster "{vcluster}" (current: 1, requested: 1, limit: 1)' in said
+    assert f'above the highest of vCluster "{vcluster}" (requested: 7, limit: 6)' in refused(lifecycle={"preemptionClass": 7})
+    boss.lattice("admin", "vcluster", "set-config", vcluster, "--max-total-nodes=none")
+    assert me.ended("second")["phase"] == "Completed"
+
+
 def test_two_vclusters_with_different_policies_schedule_at_once(me: Person, boss: Person, vcluster: str) -> None:
     boss.lattice("admin", "vcluster", "set-config", vcluster, "--policy=bin-pack", "--cycle-interval=2s", "--backfill-depth=0")
     boss.lattice("admin", "vcluster", "set-weights", vcluster, "--profile=service")
