@@ -23,8 +23,6 @@ from lattice_agent.host.interface import ExitRecord, Key, Running, Work
 FORMAT = 1
 KEEP_SECONDS = 7 * 86400.0
 RESERVE_BYTES = 64 << 10
-FREE_BYTES, FREE_FILES = 16 << 20, 256
-"""A node with less room for its state is given no more work, until there is twice as much."""
 _T = TypeVar("_T")
 _NOBODY = Running(0, 0, 0.0, 0.0)
 
@@ -60,22 +58,6 @@ class Journal:
     def instance(self) -> str:
         """The directory's random id."""
         return (self._read("instance") or b"").decode().strip()
-
-    def flaw(self, *, wanting: bool = False) -> str:
-        """What is wrong with the disk below, as a clause; `wanting`: it was wrong when looked at last, so more has to be free."""
-        try:
-            disk = os.statvfs(self.state_dir)
-        except OSError as error:
-            return f"its state directory {self.state_dir} cannot be looked at: {error.strerror}"
-        if disk.f_flag & os.ST_RDONLY:
-            return f"its state directory {self.state_dir} is mounted read-only"
-        free, files = disk.f_bavail * disk.f_frsize, disk.f_favail
-        least, fewest = (2 * FREE_BYTES, 2 * FREE_FILES) if wanting else (FREE_BYTES, FREE_FILES)
-        if free < least:
-            return f"its state directory {self.state_dir} has {free >> 20} MiB free, {least >> 20} MiB are needed"
-        if disk.f_files and files < fewest:
-            return f"its state directory {self.state_dir} has room for {files} more files, {fewest} are needed"
-        return ""
 
     def seen_seq(self) -> int:
         """The highest plan seq kept; a file that is not a number is Corrupt."""
@@ -176,6 +158,10 @@ class Journal:
         shim.write_durably(str(directory), "settled", f"{now!r}\n".encode())
         for name in ("script", "reserve"):
             (directory / name).unlink(missing_ok=True)
+
+    def settled(self) -> list[Key]:
+        """Attempts that are settled and still kept, the longest settled first."""
+        return [key for at, key in sorted((self._settled_at(key), key) for key in self.known()) if at > 0.0]
 
     def prune(self, now: float) -> int:
         """Removes what was settled more than 7 days ago; how many."""

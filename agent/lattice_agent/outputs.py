@@ -15,6 +15,8 @@ from lattice.errors import Corrupt
 from lattice_agent import shim
 
 FORMAT = 1
+_SHED_BYTES = 64
+"""No segment of output that was given up is larger."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class LogReader:
             found.append(entry)
             size += len(entry.data)
         return found
+
+    @property
+    def position(self) -> int:
+        """Bytes of the stream before what is read next."""
+        return self._position
 
     def close(self) -> None:
         """Closes the segment that is open."""
@@ -145,6 +152,29 @@ def _cut(entries: list[Entry], lines: int) -> list[Entry]:
         if not surplus and pieces[-1]:
             result.append(Entry(entry.time, pieces[-1]))
     return result
+
+
+def shed(directory: Path, stream: str, now: float) -> int:
+    """Gives up what an attempt that has ended printed, and leaves a segment that says how much; the bytes that this frees."""
+    numbers = segments(directory, stream)
+    paths = [directory / f"{stream}.{number}" for number in numbers]
+    freed = sum(path.stat().st_size for path in paths)
+    if freed <= _SHED_BYTES:
+        return 0  # it has been given up before
+    reader = LogReader(directory, stream, first=numbers[-1])
+    try:
+        while reader.read():
+            pass  # only where it ends is of interest
+    except Corrupt:
+        return 0  # of another format: not ours to touch
+    finally:
+        reader.close()
+    for path in paths[:-1]:
+        path.unlink(missing_ok=True)
+    text = f"{FORMAT} {reader.position}\n".encode() + shim.RECORD.pack(now, 0, 0)
+    (directory / f"{stream}.{numbers[-1] + 1}").write_bytes(text)
+    paths[-1].unlink(missing_ok=True)
+    return freed
 
 
 def segments(directory: Path, stream: str) -> list[int]:

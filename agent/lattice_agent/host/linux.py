@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import time
 from collections import deque
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
-from lattice_agent import launch
+from lattice_agent import launch, room
 from lattice_agent.host import facts, processes, scopes, users
 from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, Work
 from lattice_agent.host.starter import Starter
 from lattice_agent.journal import Journal
 from lattice_agent.launch import Place, refuse, unfit
 from lattice_agent.shim import start_ticks
+
+log = logging.getLogger(__name__)
 
 _LAUNCHES = 5
 _ANSWER_SECONDS = 60.0
@@ -61,8 +65,10 @@ class LinuxHost:
         return self._facts
 
     async def flaw(self) -> str:
-        """Why this node should be given no work now: its state directory is full, or cannot be written."""
-        self._flaw = await _aside(self.journal.flaw, wanting=bool(self._flaw))
+        """Why this node should be given no work now: its state directory is full, or cannot be written. Old output goes first."""
+        for name in await _aside(room.make_room, self.journal, self._clock.now()):
+            event(log, "OutputGivenUp", logging.WARNING, attempt=name, message="the disk of the state directory is short of room")
+        self._flaw = await _aside(room.flaw, self.journal.state_dir, wanting=bool(self._flaw))
         return self._flaw
 
     def instance(self) -> str:

@@ -559,6 +559,32 @@ async def test_a_disk_that_was_short_of_room_needs_twice_as_much_before_it_is_we
         subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
+async def test_a_disk_that_runs_short_loses_old_output_first_and_no_exit_record(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
+    try:
+        async with machine(disk, place.name) as (host, ends):
+            for uid in ("a", "b", "c"):
+                await run(host, ends, uid=uid, key=Key(uid, 1), entrypoint="sh -c 'yes | head -c 9000000'")
+            for uid in ("a", "b"):
+                await host.forget(Key(uid, 1))
+            assert await host.flaw() == ""
+            assert [len(printed(host, key=Key(uid, 1))) for uid in ("a", "b", "c")] == [9_000_000] * 3
+            (disk / "filler").write_bytes(b"x" * (12 << 20))
+            assert await host.flaw() == ""
+            assert [len(printed(host, key=Key(uid, 1))) for uid in ("a", "b", "c")] == [0, 9_000_000, 9_000_000]
+            (disk / "filler").write_bytes(b"x" * (80 << 20))
+            assert "MiB free" in await host.flaw()
+            assert [len(printed(host, key=Key(uid, 1))) for uid in ("a", "b", "c")] == [0, 0, 9_000_000]
+            assert all(host.journal.exit_record(Key(uid, 1)) for uid in ("a", "b", "c"))
+            reader = LogReader(host.journal.directory(Key("a", 1)), "stdout")
+            assert [entry.dropped for entry in reader.read()] == [9_000_000]
+            reader.close()
+    finally:
+        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
+
+
 def test_times_of_an_attempt_differ_by_what_has_passed_whoever_sets_the_clock() -> None:
     watch = StopWatch(1000.0, time.clock_gettime(time.CLOCK_BOOTTIME) - 5.0)
     first = watch.now()

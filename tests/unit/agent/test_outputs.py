@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Corrupt
-from lattice_agent.outputs import Entry, LogReader, segments, tail
+from lattice_agent.outputs import Entry, LogReader, segments, shed, tail
 from lattice_agent.shim import SEGMENTS, LogStream
 from tests.unit.agent.machine import needs_root
 
@@ -112,6 +112,20 @@ def test_a_tail_reads_no_segment_that_holds_none_of_its_lines(tmp_path: Path) ->
     found, reader = tail(tmp_path, "stdout", 2)
     reader.close()
     assert sum(entry.data.count(b"\n") for entry in found) == 2
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=80))
+def test_output_that_is_given_up_is_all_counted_as_dropped(sizes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        fill(directory, [b"x" * size for size in sizes], keep_bytes=8 * 4096)
+        before = sum(path.stat().st_size for path in directory.iterdir())
+        assert shed(directory, "stdout", 2000.0) in (before, 0 if before <= 64 else before)
+        found = everything(directory)
+        if before > 64:
+            assert [(entry.time, entry.data, entry.dropped) for entry in found] == [(2000.0, b"", sum(sizes))]
+        assert shed(directory, "stdout", 3000.0) == 0
+        assert everything(directory) == found
 
 
 @needs_root()
