@@ -116,6 +116,7 @@ class UsageDesk:
         names = everything or bool(asked.tenant and await self._acts_for(identity, asked.tenant))
         asked = Asked(asked.reader, asked.tenant, asked.user, asked.project, names)
         if names:
+            await self._known(asked.tenant)
             return _Sight(asked, frozenset({asked.tenant}) if asked.tenant else None)
         if asked.user and asked.user != identity.user:
             of = f'tenant "{asked.tenant}"' if asked.tenant else "all tenants: name one with --tenant"
@@ -132,6 +133,16 @@ class UsageDesk:
                 reason="UsageForbidden",
             )
         return _Sight(asked, frozenset({asked.tenant}))
+
+    async def _known(self, tenant: str) -> None:
+        """Raises NotFound for a tenant that neither exists nor ever used anything: its name is mistyped."""
+        if not tenant or any(page.tenant == tenant for page in self._records.pages.values()):
+            return
+        try:
+            await self._cluster.get(TENANTS, tenant, type=Tenant)
+        except NotFound as error:
+            sentence = f'there is no tenant "{tenant}", and no usage record names one; `kubectl get tenants` lists them'
+            raise NotFound(sentence, reason="TenantUnknown") from error
 
     async def _acts_for(self, identity: Identity, tenant: str) -> bool:
         for verb in ACTING_FOR_OTHERS:
@@ -204,7 +215,8 @@ def _asked(query: Mapping[str, str], identity: Identity, more: tuple[str, ...]) 
 
 def _among(query: Mapping[str, str], now: float) -> Among:
     since, until = _moment("since", query.get("since", ""), now, now - RATE_DAYS * DAY), _moment("until", query.get("until", ""), now, now)
-    states = frozenset(state for state in query.get("state", "").split(",") if state)
+    spelled = {state.lower(): state for state in STATES}
+    states = frozenset(spelled.get(state.lower(), state) for state in query.get("state", "").split(",") if state)
     unknown = sorted(states - set(STATES))
     if unknown:
         raise Rejected(f"the parameter state is {unknown[0]!r}: one or more of {', '.join(STATES)}", reason="ParameterInvalid")
