@@ -14,7 +14,7 @@ from lattice.accounting.records import read_rows, record_name, rows_text
 from lattice.errors import Denied, Rejected
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, EVENTS, TENANTS, USAGE_RECORDS
-from lattice.units import format_time
+from lattice.units import format_time, parse_time
 from lattice.views import Allocation
 from lattice_dev import install
 from lattice_dev.instance import Instance
@@ -57,9 +57,9 @@ def asked(who: Person, *words: str) -> dict[str, Any]:
     return answer
 
 
-def exhausted(admin: BlockingCluster, tenant: Room, hours: int) -> None:
-    """Have the records say that the tenant used so many node-hours yesterday: the operator's part, played with its identity."""
-    ended = int(time.time()) - 86400
+def exhausted(admin: BlockingCluster, tenant: Room, hours: int, ended: int = 0) -> None:
+    """Have the records say that one node worked so many hours up to a time, else yesterday: the operator's part, played with its identity."""
+    ended = ended or int(time.time()) - 86400
     month = format_time(ended)[:7]
     charge = Charge(
         "00000000-0000-4000-8000-000000000001", 1, 1, 1, tenant.name, tenant.namespace, "past", "", "bob", "", "hpc-batch", 1, 0, ended - 3600 * hours,
@@ -130,6 +130,21 @@ def test_a_used_up_budget_makes_work_wait_tells_the_tenant_and_lets_go_when_it_i
     assert "work waits" in shown
     admin.patch(TENANTS, tenant.name, {"spec": {"budget": {"nodeHours": 200}}})
     assert me.ended("waits")["phase"] == "Completed"
+
+
+def test_work_that_waits_for_a_rolling_budget_starts_by_itself_once_enough_has_left_the_window(
+    control_plane: Instance, admin: BlockingCluster, tenant: Room, me: Person
+) -> None:
+    lets_go = int(time.time()) + 12
+    with control_plane.cluster("operator") as operator:
+        exhausted(operator, tenant, 2, ended=lets_go - 86400 + 3600)  # one of the two hours lies within the last day, and less from then on
+    admin.patch(TENANTS, tenant.name, {"spec": {"budget": {"nodeHours": 1, "periodDays": 1, "onExhausted": "Queue"}}})
+    usage = until(lambda: admin.get(TENANTS, tenant.name)["status"].get("usage"), within=20, what="the budget in the tenant's status")
+    assert [one["nodeHoursLimit"] for one in usage["budgets"]] == ["1"]
+    me.apply("waits", entrypoint="true")
+    ended = me.ended("waits", within=60)
+    assert ended["phase"] == "Completed"
+    assert parse_time(ended["scheduledTime"]) >= lets_go
 
 
 def test_an_outside_source_takes_precedence_while_it_is_fresh(admin: BlockingCluster, tenant: Room, me: Person) -> None:

@@ -14,6 +14,7 @@ from lattice.accounting.charges import Charge
 from lattice.accounting.meter import Meter, Window
 from lattice.accounting.records import Records, month_of
 from lattice.accounting.tally import Recount, Tally
+from lattice.units import parse_time
 from tests.unit.accounting.lives import Life, live
 from tests.unit.accounting.test_records import START, Server, read, settle
 
@@ -140,3 +141,31 @@ def test_a_calendar_period_counts_from_its_first_day_and_lets_go_at_its_end() ->
 def test_periods_begin_and_end_where_the_calendar_has_it(kind: str, begin: float, end: float | None) -> None:
     period = Period(kind, 86400.0)
     assert (period.begin(1_795_000_000.0), period.end(1_795_000_000.0)) == (begin, end)
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "begin", "end"),
+    [
+        ("Month", "2028-02-29T23:59:59Z", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
+        ("Month", "2027-12-31T23:59:59Z", "2027-12-01T00:00:00Z", "2028-01-01T00:00:00Z"),
+        ("Month", "2028-01-01T00:00:00Z", "2028-01-01T00:00:00Z", "2028-02-01T00:00:00Z"),
+        ("Month", "2026-03-29T03:00:00+02:00", "2026-03-01T00:00:00Z", "2026-04-01T00:00:00Z"),
+        ("Month", "2026-11-01T00:30:00+01:00", "2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z"),
+        ("Quarter", "2028-12-31T12:00:00Z", "2028-10-01T00:00:00Z", "2029-01-01T00:00:00Z"),
+        ("Year", "2028-02-29T00:00:00Z", "2028-01-01T00:00:00Z", "2029-01-01T00:00:00Z"),
+    ],
+)
+def test_periods_of_the_calendar_are_in_utc_through_leap_days_years_and_summer_times(kind: str, now: str, begin: str, end: str) -> None:
+    period, moment = Period(kind), parse_time(now)
+    assert (period.begin(moment), period.end(moment)) == (parse_time(begin), parse_time(end))
+
+
+def test_work_across_the_edge_of_a_period_counts_in_each_for_its_part_there() -> None:
+    december, hour = parse_time("2026-12-01T00:00:00Z"), 3600.0
+    meter = Meter()
+    meter.agree({"a": Budgets(Allowance(node_hours=100.0), period=Period("Month"))})
+    meter.count("a", "u", "", december - 5 * hour, 2, 0)  # two nodes that go on
+    scope = Scope(OF_TENANT, "a")
+    assert meter.used(scope, december - 1.0).node_hours == pytest.approx(2 * (5 - 1 / 3600))
+    assert meter.used(scope, december).node_hours == 0.0
+    assert meter.used(scope, december + 3 * hour).node_hours == pytest.approx(6.0)
