@@ -300,10 +300,13 @@ class _Cycle:
             self.lanes.contend(lane)
         if self._reserved >= self._depth:
             return None
-        promise = lane.promise(candidate, before or self._dropped.get(candidate.uid))
+        before = before or self._dropped.get(candidate.uid)
+        promise = lane.promise(candidate, before)
         if promise is None:
             return None
         self.profile.add(promise)
+        if promise is before:
+            self.profile.sought(promise, lane.pool.members, self.scene.occupancy(candidate))
         self._reserve(promise)
         return promise
 

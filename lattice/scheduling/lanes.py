@@ -33,7 +33,7 @@ Alike = list[tuple[frozenset[str] | None, Groups]]
 class Kind:
     """Candidates of one lane that are of one size and time: what one of them may not have now, the next may not either."""
 
-    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at", "told_free")
+    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at")
 
     def __init__(self, lane: Lane, duration: float) -> None:
         self.lane, self.duration = lane, duration
@@ -42,8 +42,6 @@ class Kind:
         self.told: tuple[str, str] | None = None
         """Why they wait; true until something is placed or promised after that (`told_at`)."""
         self.told_at = -1
-        self.told_free = -1
-        """How many nodes were free then, where so few that nothing else matters; else −1."""
         self.never: tuple[str, str] | Literal[False] | None = False
         """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
 
@@ -66,6 +64,8 @@ class Lane:
         self._pressures: dict[str, float] | None = None
         self._now_pools: dict[float, tuple[tuple[int, int, int], Pool]] = {}
         self.eligible, self.usable = self.pool.sizes
+        self.told: dict[int, tuple[int, tuple[str, str]]] = {}
+        """By nodes that are needed, more than are free: how many were free, and why such work waited, where nothing else matters."""
         self.power_short = 0
         """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
         self._failed: list[tuple[int, float]] = []
@@ -77,6 +77,10 @@ class Lane:
         self._ordinary = not (self.tight or self._spread or lanes.strategy.fullest)
         self._alike: tuple[Pool, Alike, Alike] | None = None
         """The pool of the plainest hardware; its fingerprints, the least pressed first; all of them as one."""
+        self._lent: dict[frozenset[str], list[Bucket]] = {}
+        """Buckets of lenders, by whose homes."""
+        self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
+        self._reach: tuple[list[Bucket], int, int] | None = None
 
     def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now for so long, delaying no promise; None if there are too few."""
@@ -88,7 +92,7 @@ class Lane:
         self.power_short = 0
         most = min(candidate.maximum, room)
         pool, chosen = self.pool, None
-        if pool.whole.total >= nodes or self.borrows:
+        if pool.whole.total >= nodes:
             pool = self.now_pool(duration)
             chosen = self._choose(pool, nodes, most)
         if chosen is None and self.borrows:
@@ -108,6 +112,7 @@ class Lane:
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         self._failed.clear()
+        self.told.clear()
 
     def now_pool(self, duration: float) -> Pool:
         """What is free now for so long."""
@@ -170,14 +175,25 @@ class Lane:
 
     def lenders(self, candidate: Candidate | None = None) -> list[Bucket]:
         """The buckets of others that it may borrow nodes of; with a candidate: for as long as it may run."""
-        return [
-            bucket
-            for bucket in self._lanes.scene.machine.admitted(self.need)
-            if bucket.key.home in self._lanes.lenders
-            and (bucket.key.fingerprint or not self._known)
-            and (self._classes is None or bucket.key.hardware in self._classes)
-            and (candidate is None or self._lanes.lends_for(bucket.key.home, candidate.walltime))
-        ]
+        homes = self._lanes.lenders if candidate is None else self._lanes.lending_for(candidate.walltime)
+        found = self._lent.get(homes)
+        if found is None:
+            found = self._lent[homes] = [
+                bucket
+                for bucket in self._lanes.scene.machine.admitted(self.need)
+                if bucket.key.home in homes
+                and (bucket.key.fingerprint or not self._known)
+                and (self._classes is None or bucket.key.hardware in self._classes)
+            ]
+        return found
+
+    def within_reach(self) -> tuple[list[Bucket], int, int]:
+        """All buckets that it may ever use, its own and those of lenders; how many nodes they have, and how many usable ones."""
+        if self._reach is None:
+            buckets = [*self.pool.buckets, *(self.lenders() if self.borrows else ())]
+            members, usable = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
+            self._reach = buckets, members, usable
+        return self._reach
 
     def _promised(self) -> bool:
         version = self._lanes.profile.version
@@ -190,6 +206,8 @@ class Lane:
         lanes = self._lanes
         left = lanes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
+        if self.pool.whole.total + min(left, self._idle(others)) < candidate.minimum:
+            return
         pool = Pool(lanes.scene.machine, [*self.pool.buckets, *others])
         free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
         lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
@@ -199,6 +217,15 @@ class Lane:
                 caps[bucket] = min(caps[bucket], still)
                 still -= caps[bucket]
             yield pool.capped(caps)
+
+    def _idle(self, buckets: list[Bucket]) -> int:
+        """How many nodes of these buckets are free; the last answer is remembered, many ask the same."""
+        changes = self._lanes.scene.machine.changes
+        asked, at, idle = self._idle_of
+        if asked is not buckets or at != changes:
+            idle = sum([len(bucket.free) for bucket in buckets])
+            self._idle_of = buckets, changes, idle
+        return idle
 
     def _still(self, promise: Promise, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""
@@ -360,12 +387,15 @@ class Lanes:
         self.lenders = self._lenders() if self.borrowing else frozenset()
         self.kinds: list[Kind | None] = [None] * roster.numbers
         """By their numbers in the roster; None: nobody of it was looked at yet."""
+        self._families = roster.families
+        self._family: dict[int, Lane] = {}
         self._narrowed: dict[tuple[int, frozenset[Hardware]], Kind] = {}
         self._looked_at: list[Kind] = []
         self._asked = roster.asked
         self._lanes: dict[LaneKey, Lane] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._contested: set[Bucket] = set()
+        self._lending: dict[float | None, frozenset[str]] = {}
 
     def of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> Lane:
         """The lane of a candidate, on nodes of these classes only."""
@@ -380,7 +410,8 @@ class Lanes:
         """The kind of this number, of which a candidate is one, on nodes of these classes only."""
         kind = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
         if kind is None:
-            kind = Kind(self.of(candidate, classes), self.scene.occupancy(candidate))
+            lane = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
+            kind = Kind(lane, self.scene.occupancy(candidate))
             self._looked_at.append(kind)
             if classes is None:
                 self.kinds[number] = kind
@@ -388,12 +419,18 @@ class Lanes:
                 self._narrowed[number, classes] = kind
         return kind
 
+    def _of_family(self, family: int, candidate: Candidate) -> Lane:
+        lane = self._family.get(family)
+        if lane is None:
+            lane = self._family[family] = self.of(candidate)
+        return lane
+
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         for lane in self._lanes.values():
             lane.forget_failures()
         for kind in self._looked_at:
-            kind.failed, kind.told, kind.told_free = False, None, -1
+            kind.failed, kind.told = False, None
 
     def contend(self, lane: Lane) -> None:
         """Somebody waits for the nodes of this lane."""
@@ -407,6 +444,13 @@ class Lanes:
         """How many nodes more the vcluster may borrow."""
         most = self.policy.borrowing.max_borrowed
         return NO_LIMIT if most is None else most - self.scene.uses.borrowed.get(self.policy.name, 0)
+
+    def lending_for(self, walltime: float | None) -> frozenset[str]:
+        """Who lends to work of this walltime."""
+        found = self._lending.get(walltime)
+        if found is None:
+            found = self._lending[walltime] = frozenset(lender for lender in self.lenders if self.lends_for(lender, walltime))
+        return found
 
     def lends_for(self, lender: str, walltime: float | None) -> bool:
         """Whether work of this walltime may borrow of a vcluster."""

@@ -327,6 +327,10 @@ class Profile:
         self._best[promise.uid] = stairs, duration
         return False
 
+    def sought(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> None:
+        """It was sought anew, bucket by bucket, and nothing earlier was found: nor is it until something changes."""
+        self._best[promise.uid] = self._steps(members), duration
+
     def _is_bettered(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
         times, free, nodes = stairs.times, stairs.free, promise.nodes
         before = bisect_left(times, promise.start)

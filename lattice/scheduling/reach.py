@@ -63,7 +63,7 @@ def reach(scene: Scene, candidate: Candidate, now: float) -> Reach:
     profile = scene.profile(now)
     profile.remove(candidate.uid)
     lanes = Lanes(scene, policy, STRATEGIES[policy.kind], profile, Roster(), now)
-    lenders = frozenset(name for name in lanes.lenders if lanes.lends_for(name, candidate.walltime))
+    lenders = lanes.lending_for(candidate.walltime)
     return Reach(
         candidate=candidate,
         policy=policy,

@@ -65,14 +65,14 @@ class Explainer:
         free, wanted = lane.pool.whole.total, candidate.minimum
         if self._silent:
             told = _SILENCE
-        elif free >= wanted or candidate.reservation or lane.power_short or lane.borrows or self._policy.kind == SENSITIVE_RESERVATION:
+        elif free >= wanted or candidate.reservation or lane.power_short or self._policy.kind == SENSITIVE_RESERVATION:
             told = self._reason(candidate, kind)
-            free = -1
-        elif kind.told is not None and kind.told_free == free:
-            told = kind.told
+        elif (known := lane.told.get(wanted)) is not None and known[0] == free:
+            told = known[1]
         else:
             told = self._never(candidate, kind) or self._taken(lane, wanted, free) or self._short(candidate, lane)
-        kind.told, kind.told_free = told, free
+            lane.told[wanted] = free, told
+        kind.told = told
         kind.told_at = -1 if lane.power_short else self._lanes.placed + self._profile.version
         return told
 
@@ -97,9 +97,7 @@ class Explainer:
         eligible, useful = lane.eligible, lane.usable
         if useful >= wanted and not lane.borrows and lane.conformance != REQUIRED:
             return None
-        buckets = [*lane.pool.buckets, *(lane.lenders() if lane.borrows else ())]
-        if lane.borrows:
-            eligible, useful = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
+        buckets, eligible, useful = lane.within_reach()
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
             why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, eligible)

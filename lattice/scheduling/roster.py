@@ -36,6 +36,8 @@ class Roster:
         """Of `persons`."""
         self.numbers = 0
         """How many numbers of kinds there are, in use or not."""
+        self.families: list[int] = []
+        """By the number of a kind: kinds of one family ask for the same nodes in the same way, and differ in size and time."""
         self.asked: dict[Need, int] = {}
         """The nodes that are asked for at least, by need."""
         self.lists: frozenset[int] = frozenset()
@@ -43,6 +45,7 @@ class Roster:
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
         self._kind_of: dict[tuple[object, ...], int] = {}
+        self._family_of: dict[tuple[object, ...], int] = {}
         self._examples: list[Candidate] = []
         self._person_of: dict[tuple[str, str], int] = {}
         self._entered = 0
@@ -75,13 +78,14 @@ class Roster:
         self.lists = frozenset().union(*(need.lists for need in asked))
 
     def _enter(self, candidate: Candidate) -> _Entry:
-        key = (
-            candidate.need, candidate.topology, candidate.conformance, candidate.reservation, candidate.minimum, candidate.maximum,
-            candidate.walltime, candidate.grace, candidate.non_preemptible,
+        family = (
+            candidate.need, candidate.topology, candidate.conformance, candidate.reservation, candidate.grace, candidate.non_preemptible,
         )  # fmt: skip
+        key = (*family, candidate.minimum, candidate.maximum, candidate.walltime)
         kind = self._kind_of.get(key)
         if kind is None:
             kind = self._kind_of[key] = self.numbers
+            self.families.append(self._family_of.setdefault(family, len(self._family_of)))
             self._examples.append(candidate)
             self.numbers += 1
         who = (candidate.tenant, candidate.user)
@@ -98,6 +102,8 @@ class Roster:
     def _clear(self) -> None:
         self._known.clear()
         self._kind_of.clear()
+        self._family_of.clear()
+        self.families.clear()
         self._examples.clear()
         self._person_of.clear()
         self.persons.clear()

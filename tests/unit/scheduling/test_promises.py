@@ -180,13 +180,16 @@ class Twice(World):
 @pytest.mark.parametrize("seed", range(10))
 def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(seed: int) -> None:
     roll = random.Random(seed)
-    world = Twice(scene_of([node(index, f"g{index // 4}") for index in range(12)], Policy("hpc", depth=roll.choice((1, 3, 10)))))
+    nodes = [node(index, f"g{index // 4}", fingerprint="ab"[index % 3 == 0]) for index in range(12)]
+    world = Twice(scene_of(nodes, Policy("hpc", depth=roll.choice((1, 3, 10)))))
     for number in range(50):
         walltime = roll.choice((0.1, 0.5, 2.0, 30.0))
-        wish = roll.choice(({}, {}, {}, {"topology": TIGHT}))
+        wish = roll.choice(({}, {}, {}, {"topology": TIGHT}, {"conformance": REQUIRED}))
         given = job(number, roll.choice((1, 2, 3, 8)), walltime, preemption_class=roll.choice((3, 5, 5, 7)), **wish)
         world.arrive(given, walltime * HOUR * roll.choice((1.0, 0.9, roll.random())))
         world.until(world.now + roll.choice((0.0, 60.0, 900.0, 5000.0)))
+        for _ in range(roll.randrange(3)):  # nothing happens but that time goes on
+            world.until(world.now + roll.choice((0.0, 1.0, 40.0)))
         if roll.random() < 0.1:
             world.scene.machine.put(node(roll.randrange(12), usable=roll.random() < 0.7))
             world.cycle()
@@ -300,7 +303,7 @@ def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_tim
     )  # fmt: skip
     assert 'does not admit user "bob"' in waiting(found["u1"]).message
     assert "goes beyond the end" in waiting(found["u2"]).message
-    assert 'reservation "gone" does not exist' in waiting(found["u3"]).message
+    assert 'reservation "gone" holds no nodes' in waiting(found["u3"]).message
     assert placed(found["u4"]) == (0,)
     assert placed(found["u5"]) == (2, 3)
 
