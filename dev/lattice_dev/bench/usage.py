@@ -1,4 +1,4 @@
-"""Usage and history alone: reading the records of a tenant, summing them up, the documents as they are sent; process times, medians."""
+"""Usage and history alone: reading records, counting and summing them up, the documents as they are sent; process times, medians."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -15,6 +16,8 @@ from lattice.accounting.budgets import Allowance, Budgets
 from lattice.accounting.charges import Charge
 from lattice.accounting.records import Page, Records, rows_text
 from lattice.accounting.reports import DAY, Among, Asked, Reach, charges_since, history_report, usage_report
+from lattice.accounting.tally import Recount
+from lattice.scheduling.shares import Shares, Terms
 from lattice.views.meta import Metadata
 from lattice.views.usage import UsageRecord, UsageRecordSpec
 from lattice_dev.bench.figures import Aim, Figure
@@ -37,7 +40,8 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
     gc.collect()
     reading = _timed(lambda: _read(texts))
     say(0.3)
-    pages = list(_read(texts).pages.values())
+    records = _read(texts)
+    pages = list(records.pages.values())
     asked, whole = Asked("user1", "physics", names=True), frozenset({"physics"})
     budgets = {"physics": Budgets(Allowance(1e7, 1e7))}
     months = Reach(NOW - 90 * DAY, whole)
@@ -45,13 +49,33 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
     usage = _timed(lambda: msgspec.json.encode(usage_report(charges_since(pages, [], months, NOW), asked, among.since, NOW, budgets)))
     say(0.7)
     history = _timed(lambda: _history(pages, asked, among))
+    counting, longest = _recounts(records, budgets["physics"])
     size = sum(map(len, texts)) / rows
     label = f"{rows:,} attempts"
     return [
         Figure(f"usage with budgets and forecast, {label}", usage, "ms", ANSWER),
         Figure(f"history, the newest 100 of {label}", history, "ms", ANSWER),
         Figure(f"reading the records of {label}", reading, "ms", detail=f"{len(texts)} records, {size:.0f} bytes an attempt"),
+        Figure(f"counting {label} anew", counting, "ms", detail=f"as a new leader does; at most {longest:.1f} ms before others run"),
     ]
+
+
+def _recounts(records: Records, budgets: Budgets) -> tuple[float, float]:
+    """Milliseconds to count all rows for shares and budgets, the median of several, and the longest step of all."""
+    longest = 0.0
+
+    def recount() -> None:
+        nonlocal longest
+        shares = Shares()
+        shares.agree({"physics": Terms(budgets=budgets)})
+        counting, left = Recount(records, 0.0, partial(shares.charge, sign=1)), True
+        while left:
+            began = time.process_time()
+            left = counting.step()
+            longest = max(longest, 1000 * (time.process_time() - began))
+        counting.finish()
+
+    return _timed(recount), longest
 
 
 def _history(pages: list[Page], asked: Asked, among: Among) -> bytes:
