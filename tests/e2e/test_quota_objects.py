@@ -105,6 +105,22 @@ def test_a_dry_run_is_judged_and_leaves_no_trace(boss: Person) -> None:
     assert "does not exist" in ours(f"{OWN}-low", ok=False, boss=boss, parent=f"{OWN}-dry")
 
 
+def test_a_directory_applied_in_the_wrong_order_arrives_when_it_is_applied_again(boss: Person, tmp_path: Path) -> None:
+    """What GitOps tools do: children before parents first, and a resource for every group of a tree that stands already."""
+    places = {"a": f"{OWN}-b", "b": f"{OWN}-c", "c": ""}
+
+    def apply(most: dict[str, int]) -> list[int]:
+        for name, parent in places.items():
+            spec = {"parent": parent, "isParent": name != "a", "min": {"nodes": 1}, "max": most}
+            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": f"{OWN}-{name}"}, "spec": spec}
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(body), encoding="utf-8")
+        return [boss.kubectl("apply", "-f", str(tmp_path), ok=False).returncode for _ in range(3)]
+
+    assert apply({"nodes": 4}) == [1, 1, 0]
+    assert apply({"nodes": 4, "cpu": 8}) == [1, 1, 0], "from the top"
+    assert apply({"nodes": 4}) == [0, 0, 0], "from the bottom"
+
+
 def test_both_kinds_share_one_tree_of_names(boss: Person) -> None:
     top, low = f"{OWN}-top", f"{OWN}-low"
     ours(top, boss=boss, isParent=True, min={"nodes": 2})
