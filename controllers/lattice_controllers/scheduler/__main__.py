@@ -61,7 +61,6 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         while True:
             term = Term(outside, measured, identity)
             terms[:] = [term]
-            measured.leader.labels(identity).set(0)
             try:
                 await elector.lead(term.run)
             except LatticeError as error:
@@ -75,6 +74,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
     def current() -> Term | None:
         return terms[0] if terms and terms[0].working else None
 
+    measured.leader.labels(identity).set_function(lambda: float(current() is not None))
     works: list[Callable[[], Awaitable[None]]] = [campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)]
     if given.answers_listen:
         works.append(_answering(given, outside, elector, answering, current))
