@@ -171,7 +171,9 @@ class Explainer:
                     return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
             others = self._profile.sharers(lane.pool.members, candidate.uid)
-            message = f"needs {_nodes(wanted)}; {free} are free, and {free - usable} of them are kept for {_jobs(others)} that come first"
+            message = (
+                f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} that come first"
+            )
             return "BehindHigherPriority", message
         return self._taken(lane, wanted, free)
 
@@ -179,7 +181,7 @@ class Explainer:
         """Enough nodes were free when the cycle began."""
         before = lane.free_before
         if before >= wanted > free:
-            message = f"needs {_nodes(wanted)}; {before} were free, and {before - free} of them went to work that comes first"
+            message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
             return "BehindHigherPriority", message
         return None
 
@@ -230,7 +232,7 @@ class Explainer:
             message = f"needs {_nodes(wanted)} in {_groups(limit)} (topology Tight); {free} that fit are free"
             return "WaitingForNodes", f"{message}, at most {held} of them in {_groups(limit)}"
         eligible, usable = lane.eligible, lane.usable
-        message = f"needs {_nodes(wanted)}; of {eligible} that fit, {free} are free, {usable - free} in use"
+        message = f"needs {_nodes(wanted)}; of {eligible} that fit, {_are(free)} free, {usable - free} in use"
         if eligible > usable:
             message += f", {eligible - usable} unavailable"
         return "WaitingForNodes", message + self._until(pool, wanted - free)
@@ -317,6 +319,14 @@ def _minutes(seconds: float) -> str:
 
 def _kw(watts: int) -> str:
     return f"{watts / 1000:.{3 if watts % 100 else 1}f} kW"
+
+
+def _are(count: int, of: str = "") -> str:
+    return f"{count}{of} {'is' if count == 1 else 'are'}"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _nodes(count: int) -> str:

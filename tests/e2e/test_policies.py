@@ -181,8 +181,8 @@ def test_two_policies_at_once_one_lets_small_work_go_ahead_and_one_does_not(me: 
     assert (len(runs(me, "bf-runs")), len(runs(me, "ui-0-runs"))) == (3, 1)
     submit(me, "bf-wide", "batch", 4, lifecycle={"preemptionClass": 7})
     submit(me, "ui-1-wide", "desks", 2, lifecycle={"preemptionClass": 7})
-    waits(me, "bf-wide", "WaitingForNodes", "needs 4 nodes; of 4 that fit, 1 are free, 3 in use")
-    waits(me, "ui-1-wide", "WaitingForNodes", "needs 2 nodes; of 2 that fit, 1 are free, 1 in use")
+    waits(me, "bf-wide", "WaitingForNodes", "needs 4 nodes; of 4 that fit, 1 is free, 3 in use")
+    waits(me, "ui-1-wide", "WaitingForNodes", "needs 2 nodes; of 2 that fit, 1 is free, 1 in use")
 
     submit(me, "bf-small", "batch", 1, "1m")
     submit(me, "ui-2-small", "desks", 1, "1m")

@@ -126,7 +126,7 @@ def test_waiting_for_nodes_says_how_many_are_in_use() -> None:
     made.take((0, 1, 2))
     found = outcomes(made, job(1, 2))["0001"]
     assert isinstance(found, Waiting)
-    assert (found.reason, found.message) == ("WaitingForNodes", "needs 2 nodes; of 4 that fit, 1 are free, 3 in use")
+    assert (found.reason, found.message) == ("WaitingForNodes", "needs 2 nodes; of 4 that fit, 1 is free, 3 in use")
 
 
 def test_nodes_that_went_to_work_that_comes_first_are_named_as_such() -> None:
@@ -188,5 +188,5 @@ def test_equal_needs_are_explained_once_and_anew_after_a_place_was_found() -> No
     ]
     assert [outcome.message for outcome in told] == [
         "needs 4 nodes; of 4 that fit, 3 are free, 1 in use",
-        "needs 4 nodes; of 4 that fit, 1 are free, 3 in use",
+        "needs 4 nodes; of 4 that fit, 1 is free, 3 in use",
     ]
