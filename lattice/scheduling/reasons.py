@@ -235,6 +235,9 @@ class Explainer:
         message = f"needs {_nodes(wanted)}; of {eligible} that fit, {_are(free)} free, {usable - free} in use"
         if eligible > usable:
             message += f", {eligible - usable} unavailable"
+        if lane.borrows and (idle := sum(len(bucket.free) for bucket in lane.lenders(candidate))):
+            left = max(0, self._lanes.borrowing_left())
+            message += f"; {_are(idle)} idle in vclusters that lend" + (f", of which it may borrow {left}" if left < idle else "")
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: Pool, missing: int) -> str:

@@ -109,6 +109,21 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
     assert all(back - len(one.nodes) < missing for one in outcome.reclaims), "each of them is needed"
 
 
+def test_who_may_borrow_and_still_lacks_nodes_reads_how_many_are_idle_elsewhere() -> None:
+    lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True))
+    limited = Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=1))
+    scene = site({LENDER: 3, BORROWER: 2}, lender, limited)
+    told = decided(scene, BORROWER, [job(1, BORROWER, 4, 1.0)])["u1"]
+    assert isinstance(told, Waiting)
+    idle = "3 are idle in vclusters that lend, of which it may borrow 1"
+    assert told.message == f"needs 4 nodes; of 2 that fit, 2 are free, 0 in use; {idle}"
+    scene.policies[BORROWER] = replace(limited, borrowing=Borrowing(borrow=True))
+    assert isinstance(decided(scene, BORROWER, [job(2, BORROWER, 4, 1.0)])["u2"], Placed)
+    told = decided(scene, BORROWER, [job(3, BORROWER, 2, 1.0)])["u3"]
+    assert isinstance(told, Waiting)
+    assert told.message.endswith("0 are free, 2 in use; 1 is idle in vclusters that lend")
+
+
 @given(borrowings())
 def test_what_is_borrowed_is_allowed_by_both_sides(drawn: tuple[Scene, list[Candidate], list[Candidate]]) -> None:
     scene, own, others = drawn
