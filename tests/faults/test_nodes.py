@@ -7,8 +7,8 @@ import time
 import pytest
 
 from lattice.units import expand_nodes
-from tests.e2e.waiting import until
-from tests.faults.scene import DOWN_SECONDS, Scene
+from tests.e2e.waiting import Seen, until
+from tests.faults.scene import DOWN_SECONDS, QUICK_HEARTBEATS, Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.netns]
 
@@ -46,6 +46,20 @@ def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_retu
     scene.becomes(head, "Ready")
     assert scene.ends([name]) == [("TaskFailed", 3, 2)]
     assert [one.task[1] for one in scene.told(first) if one.word == "exit"] == [2]
+
+
+def test_a_reporter_whose_agent_is_gone_is_replaced_and_the_end_arrives(scene: Scene) -> None:
+    scene.here.configure({"nodes": {"gracePeriod": "300s"}})
+    try:
+        name = scene.submit(nodes=3, seconds=4, code=3)
+        first = scene.running(name).status.reporter
+        scene.instance.kill(f"agent-{first}")
+        until(Seen(lambda: scene.get(name).status.reporter, lambda now: now not in ("", first)), within=30, what="another reporter")
+        scene.instance.start(f"agent-{first}")
+        assert scene.ends([name]) == [("TaskFailed", 3, 1)]
+        assert scene.get(name).status.head == first
+    finally:
+        scene.here.configure({"nodes": QUICK_HEARTBEATS})
 
 
 def test_a_node_lost_for_good_keeps_its_rows_until_somebody_vouches_for_it(scene: Scene) -> None:

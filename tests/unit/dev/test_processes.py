@@ -49,13 +49,13 @@ def test_a_killed_child_is_gone_and_no_zombie_stays(launcher: Launcher, tmp_path
 
 def test_a_zombie_counts_as_dead(launcher: Launcher, tmp_path: Path) -> None:
     process = start(launcher, tmp_path, [sys.executable, "-I", "-S", "-c", "pass"])
-    wait_until(lambda: "alive" if processes.alive(process) else "", within=5, clock=HostClock(), what="the end")
+    wait_until(lambda: "alive" if processes.alive(process) else "", within=60, clock=HostClock(), what="the end")
     launcher.reap()
 
 
 def test_what_ignores_term_is_killed_after_the_grace(launcher: Launcher, tmp_path: Path) -> None:
     process = start(launcher, tmp_path, STUBBORN)
-    wait_until(lambda: "" if (tmp_path / "log").read_text() else "silent", within=5, clock=HostClock(), what="the child")
+    wait_until(lambda: "" if (tmp_path / "log").read_text() else "silent", within=60, clock=HostClock(), what="the child")
     launcher.stop([process], grace_seconds=0.1)
     assert not processes.alive(process)
 
