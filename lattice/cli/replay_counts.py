@@ -28,6 +28,8 @@ def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
     schedule = Path(args.schedule) if args.schedule else None
     if schedule is not None and schedule.resolve() == Path(args.trace).resolve():
         raise Rejected(f"--schedule={args.schedule} would overwrite the trace: name another file", reason="BadInput")
+    if schedule is not None and not schedule.resolve().parent.is_dir():
+        raise Rejected(f"--schedule: {schedule} cannot be written: there is no folder {schedule.resolve().parent}", reason="BadInput")
     trace = parse(lines)
     if args.nodes is None:
         raise nodes_missing(trace)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lattice.cli.progress import Progress
 
 _LONGEST: Final = 64 * 1024 * 1024
+_FILES: Final = frozenset({".json", ".yaml", ".yml", ".csv", ".txt", ".svg", ".png", ".jsonl"})
+"""Ends of names that nobody gives a folder."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,12 @@ def _folder(path: str, trace: str) -> Path:
     if folder.exists() and not folder.is_dir():
         what = "is the trace" if folder.resolve() == Path(trace).resolve() else "is a file"
         raise Rejected(f"-o {path} {what}: name a folder for report.json, jobs.csv and plots, or a format", reason="BadInput")
+    if not folder.exists() and folder.suffix in _FILES and not path.endswith("/"):
+        raise Rejected(
+            f"-o {path} looks like a file, and a replay writes a folder: leave {folder.suffix} out, or print with -o json and send that "
+            "to a file",
+            reason="BadInput",
+        )
     return folder
 
 

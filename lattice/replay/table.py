@@ -7,14 +7,18 @@ import io
 from collections.abc import Iterator
 
 from lattice.replay.measures import Replayed
-from lattice.units import format_ranges
+from lattice.units import fold_nodes
 
 COLUMNS = ("job", "tenant", "user", "vcluster", "class", "submit", "start", "end", "wait", "nodes", "groups", "how", "where")
 
 
 def rows(done: Replayed) -> Iterator[str]:
-    """Lines with their ends, in order of starts, then those withdrawn and those that never started; times in seconds."""
+    """Lines with their ends, in order of starts, then those withdrawn and those that never started; times in seconds.
+
+    `groups` counts the topology groups it was spread over, `where` is the set of its nodes by name.
+    """
     groups = {facts.index: facts.group for facts in done.nodes}
+    names = {facts.index: facts.name for facts in done.nodes}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
 
@@ -31,7 +35,7 @@ def rows(done: Replayed) -> Iterator[str]:
         spread = len({groups[node] for node in each.nodes})
         times = (_number(job.submit), _number(each.start), _number(each.end), _number(each.wait))
         who = (job.id, job.tenant, job.user, job.vcluster, job.preemption_class)
-        yield line((*who, *times, len(each.nodes), spread, how, format_ranges(each.nodes)))
+        yield line((*who, *times, len(each.nodes), spread, how, fold_nodes([names[node] for node in sorted(each.nodes)])))
     waiting = [(job, "withdrawn") for job in done.withdrawn] + [(job, f"never: {reason}") for job, reason, _ in done.stuck]
     for job, how in waiting:
         who = (job.id, job.tenant, job.user, job.vcluster, job.preemption_class)
