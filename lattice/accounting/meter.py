@@ -102,6 +102,8 @@ class Meter:
         """Whether the hours of tenants without a budget are kept, too, and of those that are not known yet."""
         self._budgets: dict[str, Budgets] = {}
         self._windows: dict[Scope, tuple[Window, Window]] = {}
+        self._users: dict[str, list[Scope]] = {}
+        """Of these windows those of users, by tenant."""
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
         """The budgets of every tenant; whether other hours are to be kept than before, so that all of them have to be counted again."""
@@ -132,6 +134,8 @@ class Meter:
             windows = self._windows.get(scope)
             if windows is None:
                 windows = self._windows[scope] = (Window(), Window())
+                if scope.kind == OF_USER:
+                    self._users.setdefault(tenant, []).append(scope)
             for window, amount in zip(windows, (nodes, gpus), strict=True):
                 if amount:
                     window.add(at, amount)
@@ -181,15 +185,18 @@ class Meter:
 
     def balances(self, tenant: str, now: float) -> Iterator[Balance]:
         """Every budget of a tenant that somebody has drawn on, and the tenant's and its projects' in any case."""
+        yield from self.shared(tenant, now)
+        for scope in sorted(self._users.get(tenant, ())):
+            yield self.balance(scope, now)
+
+    def shared(self, tenant: str, now: float) -> Iterator[Balance]:
+        """The budgets of a tenant and of its projects: what its status shows. Those of users are theirs to see."""
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets.whole.given or budgets.outside is not None:
             yield self.balance(Scope(OF_TENANT, tenant), now)
         for name, allowance in sorted(budgets.projects.items()):
             if allowance.given:
                 yield self.balance(Scope(OF_PROJECT, tenant, name), now)
-        for scope in sorted(self._windows):
-            if scope.tenant == tenant and scope.kind == OF_USER:
-                yield self.balance(scope, now)
 
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
         """Used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Final
 
-from lattice.accounting.budgets import EXTERNAL, OF_TENANT, OF_USER, Allowance, Balance
+from lattice.accounting.budgets import EXTERNAL, OF_TENANT, Allowance, Balance
 from lattice.units import format_time
 from lattice.views.cluster import BudgetState
 
@@ -46,11 +46,6 @@ def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[di
         told, crossings = reached, crossings + 1
         notice = Notice(key_of(balance), reached, crossings, _sentence(balance, reached, period))
     return _entry(balance, start, told, crossings), notice
-
-
-def shown(balance: Balance) -> bool:
-    """Whether the tenant's status shows it: budgets of users are theirs to see."""
-    return balance.scope.kind != OF_USER
 
 
 def hours(amount: float) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from lattice.accounting.budgets import OF_TENANT, Allowance, Budgets, Scope, budgets_of
 from lattice.accounting.meter import Meter
-from lattice.accounting.notices import Notice, judge, key_of, shown, usage_of
+from lattice.accounting.notices import Notice, judge, key_of, usage_of
 from lattice.accounting.records import Fresh, Records
 from lattice.accounting.tally import Recount, Tally
 from lattice.daemon.announcements import Announcer
@@ -89,6 +89,7 @@ class Hours:
         for name, tenant in list(self._known().items()):
             try:
                 await self._mirror(name, tenant)
+                await self._clock.sleep(0)
             except (Stale, NotFound):
                 continue  # changed meanwhile: it is read again, and looked at again
             except LatticeError as error:
@@ -100,7 +101,7 @@ class Hours:
         states = {state.key: state for state in before.budgets} if before is not None else {}
         entries: list[dict[str, Any]] = []
         notices: list[Notice] = []
-        for balance in filter(shown, self.meter.balances(name, now)):
+        for balance in self.meter.shared(name, now):
             entry, notice = judge(balance, states.get(key_of(balance)), self.meter.period_words(name))
             entries.append(entry)
             notices += [notice] if notice is not None else []
