@@ -29,6 +29,7 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
     """Each line of the file, or of standard input for `-`; Rejected (`BadTrace`) when it cannot be read to its end."""
     with ExitStack() as open_files:
         raw, size = _opened(path, stdin, open_files)
+        path = "standard input" if path == "-" else path
         first = raw.peek(6)
         for magic, name in OTHERS.items():
             if first.startswith(magic):

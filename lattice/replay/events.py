@@ -7,6 +7,7 @@ not of this list, a field that is not known and an end without a start are error
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,6 +34,8 @@ FORMAT: Final = 1
 _TOPOLOGIES: Final = {word.lower(): word for word in (ANY, TIGHT, SPREAD)}
 _CONFORMANCES: Final = {word.lower(): word for word in (PREFERRED, REQUIRED, IGNORED)}
 _EARLIEST: Final = 0.0
+_NAMELESS: Final = "line-"
+"""The id of a submission that has none begins so; its line follows."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", kw_only=True):
@@ -113,6 +116,7 @@ class _Trace(_Line, frozen=True, tag="trace", kw_only=True):
 
 _Event = _Submit | _Start | _Complete | _Cancel | _Nodes | _Tenant | _VCluster | _Trace
 TYPES: Final = ("submit", "start", "complete", "cancel", "nodes", "tenant", "vcluster", "trace")
+_QUOTED: Final = re.compile("`([^`]+)`")
 _DECODER: Final[msgspec.json.Decoder[_Event]] = msgspec.json.Decoder(_Event)
 
 
@@ -159,7 +163,7 @@ class _Reader:
                 self.log.missing = event.missing
 
     def _submit(self, at: int, event: _Submit) -> None:
-        name = event.alloc_id or event.alloc.id or f"line-{at}"
+        name = event.alloc_id or event.alloc.id or f"{_NAMELESS}{at}"
         if event.alloc_id and event.alloc.id and event.alloc_id != event.alloc.id:
             raise _bad(at, "alloc.id", f"{event.alloc.id!r} is not the alloc_id {event.alloc_id!r} of the same line")
         if name in self.lives:
@@ -176,6 +180,11 @@ class _Reader:
                 raise _bad(at, name, f"{getattr(event, name)} is negative")
         self.log.tenants[event.name] = TenantTerms(event.share, event.max_nodes, event.max_allocations)
 
+    def _nameless(self) -> str:
+        """A hint where a submission has no id, as in the book's example: then no other line can be of it."""
+        nameless = next((name for name in self.lives if name.startswith(_NAMELESS)), None)
+        return "" if nameless is None else f' (line {self.lives[nameless].line} submits without an "alloc_id")'
+
     def finish(self) -> Log:
         for at, event in self.later:
             self._match(at, event)
@@ -190,7 +199,7 @@ class _Reader:
         life = self.lives.get(event.alloc_id)
         kind = event.__class__.__name__.removeprefix("_").lower()
         if life is None:
-            raise _bad(at, "alloc_id", f"{kind} of {event.alloc_id!r}, which no line submits")
+            raise _bad(at, "alloc_id", f"{kind} of {event.alloc_id!r}, which no line submits{self._nameless()}")
         time = _time(at, event.ts)
         if time < life.at:
             raise _bad(at, "ts", f"{event.alloc_id!r} has its {kind} before its submit in line {life.line}")
@@ -218,11 +227,13 @@ def _decode(at: int, text: bytes) -> _Event:
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError as error:
-        sentence = str(error)
-        if sentence.endswith("`$.type`"):
-            sentence = sentence.partition(" - at")[0] + f": types are {', '.join(TYPES)} - at `$.type`"
-        what, _, field_path = sentence.rpartition(" - at ")
-        raise _bad(at, field_path.strip("`").removeprefix("$.") or "type", what or sentence) from error
+        sentence, _, place = str(error).partition(" - at ")
+        name = place.strip("`").removeprefix("$.") or (_QUOTED.findall(sentence) or ["type"])[-1]
+        if name == "type":
+            sentence += f": types are {', '.join(TYPES)}"
+        elif name == "alloc" and "unknown field" in sentence:
+            sentence += f": its fields are {', '.join(_Alloc.__struct_fields__)}"
+        raise _bad(at, name, sentence) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"line {at} is no JSON object: {error}", reason="BadTrace") from error
 
