@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+import grpc.aio as aio
 import pytest
-from grpc import aio
 
 from lattice.daemon.clock import SystemClock
 from lattice.rpc.v1 import agent_pb2 as pb
