@@ -25,6 +25,7 @@ setup: $(STAMP) ## Make the virtual environment in VENV and install everything i
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) -e '.[test]'
+	@$(BIN)/python -m compileall -q lattice controllers agent webhooks gateway dev/lattice_dev
 	@touch $@
 
 up: setup ## Bring a local control plane up from nothing and run the main job on it

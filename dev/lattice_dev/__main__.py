@@ -158,7 +158,21 @@ def _kubeconfig(instance: Instance, chosen: argparse.Namespace, lines: Lines) ->
 def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     right = demo.run(instance, print)
     lines.total("every example came to its right end" if right else "not every example came to its right end")
+    print(*_next_steps(instance), sep="\n")
     return 0 if right else EXIT_FAILED
+
+
+def _next_steps(instance: Instance) -> list[str]:
+    """How to go on as alice in the shell that started this."""
+    programs, kubectl = Path(sys.executable).parent, Path(instance.site().programs.path("kubectl")).parent
+    home = instance.where.user_home(demo.USER)
+    return [
+        "Go on as alice:",
+        f"  export KUBECONFIG={instance.kubeconfig(demo.USER)}",
+        f"  export PATH={programs}:$PATH:{kubectl}",
+        *([f"  cd {home}    # work runs where `submit` ran"] if home.is_dir() else []),
+        "  lattice status",
+    ]
 
 
 def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:

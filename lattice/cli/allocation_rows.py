@@ -93,6 +93,21 @@ def where_or_why(allocation: Allocation) -> str:
     return f"({why.reason}{code})"
 
 
+def state_line(allocation: Allocation) -> str:
+    """Its phase, and the nodes or the reason where they say more than the phase does."""
+    phase, more = phase_of(allocation), where_or_why(allocation)
+    return phase if more == f"({phase})" else f"{phase} {more}".rstrip()
+
+
+def reason_sentence(allocation: Allocation) -> str:
+    """The reason and its sentence, without what the two say alike; empty without a reason."""
+    why = blocker(allocation)
+    if why is None:
+        return ""
+    message = why.message.removeprefix("cancelled").removeprefix(": ") if why.reason == CANCELLED else why.message
+    return f"{why.reason}: {message}" if message else why.reason
+
+
 def expected_cell(allocation: Allocation, now: float) -> str:
     """When a pending one is expected to start: `in 12m–1h17m`, from even odds to nine times of ten."""
     return start_cell(_expected(allocation), now)
@@ -155,7 +170,6 @@ def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool)
 def allocation_details(one: Allocation, now: float) -> list[str]:
     """Everything that a person asks about one allocation, from what it is to what may be done."""
     spec, status = one.spec, one.status
-    why = blocker(one)
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
     attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)
     return fields(
@@ -163,7 +177,7 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Allocation", f"{status.number or ''} {one.metadata.namespace}/{one.metadata.name}".strip()),
             ("Job name", spec.tags.get("name", "")),
             ("State", state),
-            ("Reason", f"{why.reason}: {why.message}" if why is not None and why.message else (why.reason if why is not None else "")),
+            ("Reason", reason_sentence(one)),
             ("Cancel", f"requested: {spec.cancel.reason or 'no reason given'}" if spec.cancel is not None else ""),
             ("Exit", _exit(status.exit)),
             ("Nodes", _nodes(one)),

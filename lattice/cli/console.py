@@ -67,8 +67,8 @@ class Console:
 
     def say(self, *lines: str) -> None:
         """The result, on standard output."""
-        for line in lines:
-            self.outside.stdout.write(line + "\n")
+        if lines:
+            self.outside.stdout.write("\n".join(lines) + "\n")  # one write: standard output may be unbuffered
 
     def note(self, *lines: str) -> None:
         """What is good to know, on standard error; `-q` silences it."""
@@ -104,9 +104,9 @@ class Console:
         if self.format == "name":
             self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
         elif one and len(items) == 1:
-            self.document(items[0])
+            self.document(_shown(items[0]))
         else:
-            self.documents(kind, items)
+            self.documents(kind, [_shown(item) for item in items])
 
     def changed(self, kind: str, item: Mapping[str, Any], sentence: str) -> None:
         """An object that a verb has just changed: its sentence or its name now, its text with those of the others at the end."""
@@ -181,3 +181,9 @@ class Console:
 
         review = self.cluster.create(SELF_SUBJECT_REVIEWS, {}, type=dict[str, Any])
         return str(review.get("status", {}).get("userInfo", {}).get("username", ""))
+
+
+def _shown(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An object as kubectl shows it: without the list of who owns which field."""
+    metadata = item.get("metadata", {})
+    return {**item, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}

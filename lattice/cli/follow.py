@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
+from lattice.cli.allocation_rows import is_final, label, state_line
 from lattice.errors import Expired, NotFound, Retry
 from lattice.kube.cluster import EventKind
 from lattice.kube.resources import ALLOCATIONS
@@ -84,7 +84,7 @@ def until(
     """The allocation once `done` is true of it; None when the deadline came first. `tell` notes each change of state."""
     said = ""
     for now in changes(console, one, deadline=deadline):
-        line = f"{label(now)} {phase_of(now)} {where_or_why(now)}".rstrip()
+        line = f"{label(now)} {state_line(now)}"
         if tell and line != said:
             console.complain(line)
             said = line

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import is_final, label, phase_of, where_or_why
+from lattice.cli.allocation_rows import is_final, label, state_line
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
@@ -55,11 +55,9 @@ def run(console: Console) -> int:
     one = Finder(console).one(args.allocation)
     if not _has_started(one):
         if not args.follow or is_final(one):
-            console.complain(
-                f"Error: allocation {label(one)} has not started: {phase_of(one)} {where_or_why(one)}", "  Hint: -f waits for it"
-            )
+            console.complain(f"Error: allocation {label(one)} has not started: {state_line(one)}", "  Hint: -f waits for it")
             return exits.FAILED if is_final(one) else exits.NOT_YET
-        console.note(f"Note: waiting for allocation {label(one)} to start: {phase_of(one)} {where_or_why(one)}")
+        console.note(f"Note: waiting for allocation {label(one)} to start: {state_line(one)}")
         try:
             one = until(console, one, lambda now: _has_started(now) or is_final(now)) or one
         except KeyboardInterrupt:

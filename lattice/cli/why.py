@@ -26,7 +26,7 @@ from lattice.cli.scheduler import leadership
 from lattice.cli.vcluster_flags import camel
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.resources import VCLUSTERS
-from lattice.models.conditions import PENDING
+from lattice.models.conditions import FINAL_PHASES, PENDING
 from lattice.models.reasons import END_REASONS, PENDING_REASONS
 from lattice.scheduling.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
 from lattice.scheduling.policies import weights_of
@@ -162,7 +162,7 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
         [
             ("Queue", position_sentence(answer.queue)),
             ("Expected start", expected_sentence(answer.expected_start, now)),
-            ("Score", "\n".join(score_lines(answer.score))),
+            ("Score", "\n".join(score_lines(answer.score)) if answer.phase not in FINAL_PHASES else ""),
             ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
         ]
     )

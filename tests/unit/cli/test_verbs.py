@@ -13,7 +13,7 @@ from lattice.cli.submission import name_of
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, CONFIGS, LEASES, LEDGERS, NODE_INDEXES, NODES, TENANTS, VCLUSTERS
 
-from .conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago
+from .conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago, said
 
 # submit
 
@@ -195,6 +195,27 @@ def test_what_is_ambiguous_lists_the_candidates_and_what_is_not_there_says_so(be
     assert "'7' is ambiguous: it may be 7 (1, uid" in result.err
     assert bench.run("status", "nothing").code == 4
     assert bench.run("status", "7", "b").code == 7
+
+
+def test_what_ended_is_said_once_and_without_the_score_of_its_placement(bench: Bench) -> None:
+    ended = {"phase": "Cancelled", "conditions": [said("Finished", "True", "Cancelled", "cancelled: wrong input")]}
+    score = {"total": "0.3", "terms": {"f1": "0.5"}}
+    bench.allocation("a", number=1, status={**ended, "score": score})
+    assert "Reason:      Cancelled: wrong input\n" in bench.run("status", "1").out
+    assert bench.run("wait", "1").err == "1 Cancelled\n"
+    assert "Score" not in bench.run("why", "1").out
+    assert json.loads(bench.run("why", "1", "-o", "json").out)["score"]["total"] == 0.3
+
+
+def test_the_formats_for_programs_leave_out_who_owns_which_field(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    owners = {"metadata": {"managedFields": [{"manager": "kubectl"}], "labels": {"kept": "yes"}}}
+    bench.cluster.patch(ALLOCATIONS, "a", owners, "physics", type=dict[str, Any])
+    for found in (
+        json.loads(bench.run("status", "1", "-o", "json").out),
+        yaml.safe_load(bench.run("status", "-o", "yaml").out)["items"][0],
+    ):
+        assert (found["metadata"]["labels"], "managedFields" in found["metadata"]) == ({"kept": "yes"}, False)
 
 
 def test_a_name_that_is_not_there_leads_to_what_was_meant(bench: Bench) -> None:
