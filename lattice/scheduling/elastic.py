@@ -212,6 +212,21 @@ class Elastic:
         held = self._held.get(uid)
         return held.amounts if held is not None else _NOTHING
 
+    def pending(self) -> Iterator[tuple[Candidate, Resources]]:
+        """What waits and asks for something, and what for."""
+        return ((asked.candidate, asked.amounts) for uid, asked in self._asked.items() if asked.amounts and uid not in self._held)
+
+    @contextmanager
+    def without(self, demand: Mapping[str, Resources]) -> Iterator[None]:
+        """Have this much less of what waits asked for, by leaf, while the block runs; nothing else may change meanwhile."""
+        for leaf, amounts in demand.items():
+            self.forest.demand(leaf, _negative(amounts))
+        try:
+            yield
+        finally:
+            for leaf, amounts in demand.items():
+                self.forest.demand(leaf, amounts)
+
     def demands(self) -> dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
         """By leaf: request, used, and used by non-preemptible work, counted again from what waits and what holds nodes."""
         sums: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {}

@@ -23,9 +23,10 @@ from lattice.quota.amounts import quantity
 from lattice.quota.forest import Overuse
 from lattice.quota.gates import WAITING
 from lattice.quota.layout import Layout
-from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, choose, make_room
+from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, Round, choose, make_room
 from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.elastic import Elastic
+from lattice.scheduling.withheld import withheld
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
@@ -72,6 +73,8 @@ class Revocations:
         self._earlier: dict[str, str] = {}
         """Since when groups were over for the scheduler before this one: RFC 3339 by name."""
         self._overuse = OveruseClock()
+        self._withheld = False
+        """Whether somebody would be over if no hard quota and no budget kept work waiting: a limit that changes makes it so."""
         self._seen: tuple[Elastic | None, int] = (None, -1)
         """The trees and their version at the last sample."""
         self._since: dict[str, str] = {}
@@ -109,7 +112,7 @@ class Revocations:
         now, seen = self._clock.monotonic(), (elastic, elastic.version)
         if self._earlier and now > self._resume_until:
             self._earlier = {}
-        if self.over or self._seen != seen:
+        if self.over or self._withheld or self._seen != seen:
             self._seen = seen
             await self._judge(elastic, now)
         await self._make_room(elastic, now)
@@ -118,8 +121,7 @@ class Revocations:
         """Sample the clocks, and act on what changed."""
         forest, rules = elastic.forest, self._declared.layout.rules
         forest.settled()
-        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in self._loop.scene.holders.items() if holder.releasing]
-        found = [over for over in forest.overused(on_shrink=True, leaving=leaving) if over.by_demand or rules[over.tree].on_shrink]
+        found = self._found(elastic, rules)
         self.over = {over.name: over for over in found}
         delays = {tree: each.delay_seconds for tree, each in rules.items()}
         due: list[Overuse] = []
@@ -144,6 +146,28 @@ class Revocations:
             if rules[tree].revocation == ON:
                 await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
+    def _found(self, elastic: Elastic, rules: Mapping[str, TreeRules]) -> list[Overuse]:
+        """Who uses more than he may because work that could start wants it back."""
+        scene = self._loop.scene
+        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in scene.holders.items() if holder.releasing]
+
+        def look() -> list[Overuse]:
+            over = elastic.forest.overused(on_shrink=True, leaving=leaving)
+            return [each for each in over if each.by_demand or rules[each.tree].on_shrink]
+
+        found = look()
+        kept_waiting = withheld(scene) if found else {}
+        self._withheld = bool(kept_waiting)
+        if not kept_waiting:
+            return found
+        with elastic.without(kept_waiting):
+            return look()
+
+    def _choice(self, elastic: Elastic, over: Sequence[Overuse], most: int) -> Round:
+        """What would be stopped for these groups."""
+        with elastic.without(withheld(self._loop.scene)):
+            return choose(elastic.forest, over, self._holdings(elastic), most)
+
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
     async def _announce(self, elastic: Elastic, over: Overuse, rules: TreeRules) -> None:
@@ -158,13 +182,13 @@ class Revocations:
         when = f"in {format_duration(round(left))}, at {format_time(self._clock.now() + left)}"
         then = f"if it stays so, this allocation is stopped {when}, and waits again" if rules.revocation == ON else "nothing is stopped"
         told = {uid for uids, _ in self._told.values() for uid in uids}
-        for revoked in choose(elastic.forest, [over], self._holdings(elastic), rules.max_per_round).revoked:
+        for revoked in self._choice(elastic, [over], rules.max_per_round).revoked:
             if revoked.holding.key not in told:
                 known[0].add(revoked.holding.key)
                 await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
 
     async def _take_back(self, elastic: Elastic, due: Sequence[Overuse], most: int) -> None:
-        chosen = choose(elastic.forest, due, self._holdings(elastic), most)
+        chosen = self._choice(elastic, due, most)
         await self._stop(
             "revoked", [(each.holding, each.over.tree, f'quota "{each.over.name}": {_used(each.over)}') for each in chosen.revoked]
         )

@@ -155,6 +155,21 @@ async def test_the_owner_gets_his_share_after_the_delay_and_the_least_work_is_lo
     assert set(await site.watch(4 * DELAY)) == {runs[2], runs[3]}, "what ends already is enough"
 
 
+async def test_nothing_is_taken_for_work_that_a_hard_quota_keeps_waiting_and_only_as_much_as_may_start() -> None:
+    site = Site()
+    runs = four_runs(site)
+    site.ask(pending(1, 2, nodes=2, quota="b"))
+    site.ask(pending(2, 2, nodes=2, quota="b"))
+    everybody = dict(site.scene.accounts)
+    site.scene.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=0)}
+    assert await site.watch(3 * DELAY) == []
+    assert (site.revocations.over, await site.events()) == ({}, [])
+    site.scene.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=2)}
+    assert await site.watch(DELAY) == []
+    assert site.revocations.over["a"].allowed == {"nodes": 6}, "a limit that is raised is seen at once"
+    assert await site.watch(3 * DELAY) == [runs[3]]
+
+
 async def test_a_new_leader_goes_on_with_the_delay_that_another_began() -> None:
     site = Site()
     runs = four_runs(site)
