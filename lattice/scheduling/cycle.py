@@ -134,7 +134,7 @@ class _Cycle:
         """Those persons of whose room what is placed takes something."""
         self._reserved = 0
         self._firm = (
-            kept is not None and kept is before and footing == scene.footing() and not self.profile.closings
+            kept is not None and kept is before and footing == scene.footing()
             and scene.power.limit is None and not self.strategy.strict and not self.profile.late
         )  # fmt: skip
         """Whether every promise of the last cycle holds as it did."""

@@ -328,8 +328,13 @@ class Profile:
         return False
 
     def sought(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> None:
-        """It was sought anew, bucket by bucket, and nothing earlier was found: nor is it until something changes."""
-        self._best[promise.uid] = self._steps(members), duration
+        """It was sought anew, bucket by bucket, and nothing earlier was found: nor is it until something changes.
+
+        What ends soon is rounded less from moment to moment, and might fit before something then; all is in another epoch.
+        """
+        if duration > NEAR:
+            self._best[promise.uid] = self._steps(members), duration
+            self._fresh_until = min(self._fresh_until, self.now - self.now % EPOCH + EPOCH)
 
     def _is_bettered(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
         times, free, nodes = stairs.times, stairs.free, promise.nodes

@@ -182,6 +182,12 @@ def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(
     roll = random.Random(seed)
     nodes = [node(index, f"g{index // 4}", fingerprint="ab"[index % 3 == 0]) for index in range(12)]
     world = Twice(scene_of(nodes, Policy("hpc", depth=roll.choice((1, 3, 10)))))
+    if seed % 2:
+        begins = [roll.choice((0.0, 0.1, 3.0, 9.0, 40.0)) * HOUR for _ in range(roll.randint(1, 3))]
+        world.scene.set_windows(
+            Window(f"w{at}", begin, begin + roll.choice((300.0, 4000.0, 20000.0)), mask_of(roll.sample(range(12), roll.randint(1, 12))))
+            for at, begin in enumerate(begins)
+        )
     for number in range(50):
         walltime = roll.choice((0.1, 0.5, 2.0, 30.0))
         wish = roll.choice(({}, {}, {}, {"topology": TIGHT}, {"conformance": REQUIRED}))
