@@ -58,7 +58,7 @@ def read_file(path: str, most: int) -> bytes:
     except FileNotFoundError as error:
         raise Rejected(f"there is no file {path}", reason="BadInput") from error
     except IsADirectoryError as error:
-        raise Rejected(f"{path} is a directory, not a script or a manifest", reason="BadInput") from error
+        raise Rejected(f"{path} is a directory: name a file in it", reason="BadInput") from error
     except OSError as error:
         raise Rejected(f"{path} cannot be read: {error.strerror or error}", reason="BadInput") from error
 

@@ -70,6 +70,7 @@ def test_a_bad_tree_is_bad_input_and_prints_no_answer(bench: Bench) -> None:
     assert bench.run("quota", "solve", "-f", "-", stdin="no json").code == 2
     assert bench.run("quota", "solve", "-f", "/nowhere/tree.json").code == 2
     assert bench.run("quota", "solve").code == 2
+    assert bench.run("quota", "solve", "-f", "/").err == "Error: / is a directory: name a file in it\n"
 
 
 def test_a_state_of_koordinators_is_divided_with_a_warning(bench: Bench) -> None:
