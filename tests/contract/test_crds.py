@@ -503,6 +503,14 @@ def test_a_recovery_may_raise_seq_by_more(ledger: LedgerObject) -> None:
     refused(ledger.write(seq=500, recoveries=2), "seq grows by one")
 
 
+def test_a_recovery_enters_use_above_a_limit_that_it_takes_away_and_the_limit_comes_back_beside_it(ledger: LedgerObject) -> None:
+    above = {"usedNodes": 6, "usedAllocations": 5}
+    refused(ledger.write(seq=1000, recoveries=1, tenants=ledger.account("ml", **above)), "usedNodes would exceed maxNodes")
+    accepted(ledger.write(seq=1000, recoveries=1, tenants=ledger.account("ml", maxNodes=None, maxAllocations=None, **above)))
+    accepted(ledger.write(tenants=ledger.account("ml", maxNodes=4, maxAllocations=3)))
+    refused(ledger.write(tenants=ledger.account("ml", usedNodes=7)), "usedNodes would exceed maxNodes")
+
+
 def test_every_write_has_a_commit_id_of_its_own_and_numbers_never_go_back(ledger: LedgerObject) -> None:
     refused(ledger.write(commit=ledger.collection.read("lattice")["status"]["commit"]), "every write has a commit id of its own")
     refused(ledger.write(nextNumber=99), "nextNumber never goes back")

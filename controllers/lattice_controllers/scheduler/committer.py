@@ -76,6 +76,8 @@ class Committer:
         self._new_id = new_id
         self._metrics = metrics
         self._on_change = on_change
+        self._first: list[_Entry] = []
+        """What is committed before everything that waits, and apart from it."""
         self._waiting: list[_Entry] = []
         self._arrived = asyncio.Event()
         metrics.active.set_function(lambda: sum(row.held for row in self.stored.rows.values()))
@@ -97,19 +99,22 @@ class Committer:
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._waiting and not self.paused:
+                while (self._first or self._waiting) and not self.paused:
                     await self._pace()
-                    batch, self._waiting = self._waiting, []
+                    if self._first:
+                        batch, self._first = self._first, []
+                    else:
+                        batch, self._waiting = self._waiting, []
                     await self._commit(batch)
         finally:
-            for entry in self._waiting:
+            for entry in self._first + self._waiting:
                 _answer(entry, Unknown())
 
     def resume(self, first: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
-        """Commit again after a pause, these proposals before everything that has waited."""
+        """Commit again after a pause, these proposals in a commit of their own before everything that has waited."""
         waited, self._waiting = self._waiting, []
         answers = [self.propose(proposal) for proposal in first]
-        self._waiting += waited
+        self._first, self._waiting = self._waiting, waited
         self.paused = ""
         self._arrived.set()
         return answers

@@ -19,8 +19,8 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
-from lattice.ledger.format import HELD, Key
-from lattice.ledger.proposals import Adopt, Claim, Proposal, Recover, Release
+from lattice.ledger.format import HELD, NODE_LOST, Key, Row
+from lattice.ledger.proposals import Adopt, Claim, Limits, Proposal, Recover, Refused, Release, Stop
 from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeReport
 from lattice.ledger.steps import DOWN
 from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
@@ -121,30 +121,55 @@ class Recovery:
         adopted = list(adoptions(self._nodes.reports, self._nodes.indices, by_uid))
         numbers = max((allocation.status.number or 0 for allocation in by_uid.values()), default=0)
         seqs = max([self.highest, *(allocation.status.ledger_seq for allocation in by_uid.values())])
+        released = displaced(committer.book.holders, adopted)
+        gone = {release.key for release in released}
         proposals: list[Proposal] = [
             Recover(seqs + SEQ_MARGIN, numbers + SEQ_MARGIN),
-            *displaced(committer.book.holders, adopted),
+            *lifted(adopted),
+            *released,
+            *outlived((row for row in committer.book.rows.values() if row.key not in gone), adopted),
             *adopted,
         ]
-        answers = committer.resume(proposals)
-        verdicts = [await answer for answer in answers]
-        event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted), verdicts=repr(verdicts[:3]))
+        verdicts = [await answer for answer in committer.resume(proposals)]
+        for proposal, verdict in zip(proposals, verdicts, strict=True):
+            if isinstance(verdict, Refused):
+                asked, why = repr(proposal), verdict.message
+                event(log, "Part of a recovery was refused", logging.WARNING, proposal=asked, reason=verdict.reason, message=why)
+        event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted))
         self._metrics.went_back.set(0)
         await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: None, LEDGER_RECOVER: None}}})
         raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
 
 def adoptions(reports: Mapping[str, NodeReport], indices: Mapping[str, int], allocations: Mapping[str, Allocation]) -> Iterable[Adopt]:
-    """What really runs, as rows: every attempt that a node reports alive and whose allocation exists."""
+    """What really runs, as rows: every attempt that a node reports alive and whose allocation exists.
+
+    Held is the newest of them, unless its object tells of a newer one; the others are ending.
+    """
     at: dict[tuple[str, int], list[int]] = {}
     for node, report in reports.items():
         for row in report.rows:
             if row.state in ALIVE and node in indices and row.uid in allocations:
                 at.setdefault((row.uid, row.attempt), []).append(indices[node])
+    last = dict(sorted(at))
     for (uid, attempt), nodes in sorted(at.items()):
         allocation = allocations[uid]
-        newest = attempt >= max(1, allocation.status.attempt)
-        yield Adopt(_claim(allocation, attempt, tuple(sorted(nodes))), HELD if newest else "l")
+        newest = attempt >= max(1, allocation.status.attempt, last[uid])
+        yield Adopt(_claim(allocation, attempt, tuple(sorted(nodes))), HELD if newest else NODE_LOST)
+
+
+def lifted(adopted: Iterable[Adopt]) -> list[Limits]:
+    """The limits of those whose work is adopted are taken away in the same commit: rows of what has ended stand beside it.
+
+    The next term copies them in again; then nothing new starts until use has fallen below them.
+    """
+    return [Limits(tenant, None, None) for tenant in sorted({adopt.claim.tenant for adopt in adopted})]
+
+
+def outlived(rows: Iterable[Row], adopted: Iterable[Adopt]) -> list[Stop]:
+    """Held rows of older attempts than one that runs: the allocation was requeued after the ledger was written."""
+    running = {adopt.claim.uid: adopt.claim.attempt for adopt in adopted if adopt.state == HELD}
+    return [Stop(row.key, NODE_LOST) for row in rows if row.held and row.attempt < running.get(row.uid, 0)]
 
 
 def displaced(holders: Mapping[int, Key], adopted: Iterable[Adopt]) -> list[Release]:

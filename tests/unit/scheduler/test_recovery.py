@@ -10,14 +10,14 @@ from lattice.daemon.clock import ManualClock, SystemClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, apply_all
-from lattice.ledger.proposals import Accepted, Limits, Pool, Recover
+from lattice.ledger.proposals import Accepted, Limits, Pool, Proposal, Recover, Refused
 from lattice.ledger.reports import NodeReport, ReportRow
 from lattice.models.conditions import LEDGER_CONDITION
 from lattice.views.ledger import Ledger
 from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
-from lattice_controllers.scheduler.recovery import Recovery, adoptions, displaced
+from lattice_controllers.scheduler.recovery import Recovery, adoptions, displaced, lifted, outlived
 from tests.build import allocation, claim, uid
 
 INDICES = {"a": 0, "b": 1, "c": 2}
@@ -114,3 +114,37 @@ async def test_a_leader_whose_own_ledger_is_older_than_what_nodes_have_seen_says
 def test_an_older_attempt_that_still_runs_is_adopted_as_releasing() -> None:
     known = {uid(1): allocation(1, status_attempt=2)}
     assert [entry.state for entry in adoptions({"a": report((1, "r"))}, INDICES, known)] == ["l"]
+
+
+def test_the_newest_attempt_that_runs_is_adopted_as_held_and_older_ones_as_releasing() -> None:
+    reports = {"a": report((1, "r")), "b": NodeReport(1, 90, "boot", "inst", (ReportRow(uid(1), 2, "r"),))}
+    adopted = list(adoptions(reports, INDICES, {uid(1): allocation(1)}))
+    assert [(entry.claim.attempt, entry.state) for entry in adopted] == [(1, "l"), (2, "h")]
+
+
+def test_what_runs_is_adopted_whatever_limits_and_older_attempts_the_restored_ledger_has() -> None:
+    book = Book.empty("t", "c")
+    apply_all(book, [Limits("physics", 2, 1, 2, 1), Pool(3), claim(1, (0, 1))])
+    reports = {"c": NodeReport(1, 90, "boot", "inst", (ReportRow(uid(1), 2, "r"),))}
+    adopted = list(adoptions(reports, INDICES, {uid(1): allocation(1)}))
+    proposals: list[Proposal] = [*lifted(adopted), Recover(1090, 50), *outlived(book.rows.values(), adopted), *adopted]
+    verdicts, _ = apply_all(book, proposals)
+    assert verdicts == [Accepted()] * 4
+    assert {key: row.state for key, row in book.rows.items()} == {(uid(1), 1): "l", (uid(1), 2): "h"}
+    assert (book.accounts["physics"].used_nodes, book.accounts["physics"].max_nodes) == (3, None)
+    assert isinstance(book.apply(Limits("physics", 2, 1, 2, 1))[0], Accepted)
+    assert isinstance(book.apply(claim(2, (2,)))[0], Refused)
+    book.validate()
+
+
+async def test_a_recovery_is_a_commit_of_its_own_before_what_has_waited() -> None:
+    cluster, _, committer = await paused(99)
+    before = committer.propose(Limits("physics", 1, None))
+    running = asyncio.ensure_future(committer.run())
+    answers = committer.resume([Limits("physics", None, None), Pool(2)])
+    assert [await answer for answer in answers] == [Accepted(), Accepted()]
+    assert await before == Accepted()
+    ledger = await cluster.get(LEDGERS, "lattice", type=Ledger)
+    assert ledger.status is not None
+    assert (ledger.status.seq, ledger.status.tenants["physics"].max_nodes) == (3, 1), "one commit, and after it another one"
+    running.cancel()
