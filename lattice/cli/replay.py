@@ -42,7 +42,7 @@ _USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
        lattice replay cycles [--log FILE|FOLDER]"""
 _EPILOG: Final = """examples:
   lattice replay KTH-SP2.swf.gz --nodes 100 --policy easy --estimates exact
-      a plain log, nodes are counted, 500,000 jobs a second
+      a plain log, nodes are counted: a year of a machine in about a second
   lattice replay KTH-SP2.swf.gz --nodes 100 --depth 10
       the same log through Lattice's own cycle
   lattice replay capture --since 7d -o week.jsonl

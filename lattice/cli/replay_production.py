@@ -109,7 +109,12 @@ def _text(path: str) -> str:
 
 
 def _target(text: str | None) -> float | None:
-    return None if text is None else parse_duration(text)
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except Rejected as error:
+        raise Rejected(f"--target-wait: {error.message}", reason=error.reason) from error
 
 
 def _baseline(text: str) -> Mapping[str, Any]:

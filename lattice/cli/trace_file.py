@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from lattice.cli.progress import Progress
 
 GZIP: Final = b"\x1f\x8b"
-OTHERS: Final = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"\x1f\x9d": "compress (.Z)"}
+OTHERS: Final = {
+    b"BZh": ("bzip2", "bzip2 -dc"),
+    b"\xfd7zXZ": ("xz", "xz -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc"),
+    b"PK\x03\x04": ("zip", "unzip -p"),
+    b"\x1f\x9d": ("compress", "uncompress -c"),
+}
+"""First bytes of other packed files: the program's name, and how it unpacks to standard output."""
 MARK: Final = b"\xef\xbb\xbf"
 """Bytes that some editors put before the first line of a text in UTF-8."""
 LONGEST_LINE: Final = 16 * 1024 * 1024
@@ -31,9 +38,10 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
         raw, size = _opened(path, stdin, open_files)
         path = "standard input" if path == "-" else path
         first = raw.peek(6)
-        for magic, name in OTHERS.items():
+        for magic, (name, unpack) in OTHERS.items():
             if first.startswith(magic):
-                raise Rejected(f"{path} is packed with {name}; gzip and plain text are read", reason="BadTrace")
+                hint = f"unpack it first: {unpack} FILE | lattice replay - …"
+                raise Rejected(f"{path} is packed with {name}; gzip and plain text are read: {hint}", reason="BadTrace")
         text = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw))) if first.startswith(GZIP) else raw
         at = 0
         try:

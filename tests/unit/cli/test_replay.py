@@ -155,7 +155,7 @@ def flipped() -> bytes:
     [
         (truncated(), "is truncated: its gzip data end in the middle, after line"),
         (flipped(), "is damaged after line"),
-        (b"BZh91AY&SY", "is packed with bzip2; gzip and plain text are read"),
+        (b"BZh91AY&SY", "is packed with bzip2; gzip and plain text are read: unpack it first: bzip2 -dc FILE | lattice replay - …"),
         (b"", "no job to replay: the trace has no line of a job"),
         (LOG.encode() + b"4 9 0 10", "line 5 has 4 fields, a line of SWF has 18"),
         (LOG.encode() + b"\xff\xfe", r"line 5: job number (field 1): '\xff\xfe' is no number"),
