@@ -13,6 +13,7 @@ from lattice.cli.render import Column, fields, table
 from lattice.scheduling.cost import TERMS
 from lattice.scheduling.policies import given_weights, policy_of
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.strategies import STRATEGIES
 from lattice.views import Config, VCluster
 
 COLUMNS: Final = (
@@ -62,7 +63,7 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
         [
             ("VCluster", one.metadata.name),
             ("State", spec.state),
-            ("Policy", f"{policy.kind}, a cycle at least each {policy.interval:g} s, {policy.depth} reservations"),
+            ("Policy", f"{policy.kind}, a cycle at least each {policy.interval:g} s, {_depth(policy)} reservations"),
             ("Weights", f"{weights_word(one)}\n" + "\n".join(weight_lines(one, config))),
             ("Nodes", f"{one.status.nodes}, {one.status.ready} Ready" + (f", home groups {_groups(one)}" if policy.home else "")),
             ("Borrowing", _borrowing(one)),
@@ -73,6 +74,11 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
             ("Conditions", "\n".join(f"{each.reason}: {each.message}" for each in told)),
         ]
     )
+
+
+def _depth(policy: Policy) -> int:
+    """How many blocked allocations hold a reservation there."""
+    return STRATEGIES[policy.kind].depth(policy)
 
 
 def weight_lines(one: VCluster, config: Config | None = None) -> list[str]:
@@ -97,7 +103,7 @@ def _row(one: VCluster, config: Config | None) -> list[str]:
         policy.kind,
         "own" if spec.weights is not None else spec.profile or "balanced",
         f"{policy.interval:g}s",
-        str(policy.depth),
+        str(_depth(policy)),
         str(one.status.nodes),
         str(one.status.ready),
         spec.limits.max_walltime or "",

@@ -25,7 +25,7 @@ from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan,
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
 from lattice.scheduling.outcomes import Outcome
-from lattice.scheduling.policy import Borrowing, Limits, Policy
+from lattice.scheduling.policy import BACKFILL, SENSITIVE_RESERVATION, Borrowing, Limits, Policy
 from lattice.scheduling.preemption import preemption
 from lattice.scheduling.prospect import prospects, rehearsed
 from lattice.scheduling.queueing import queues
@@ -276,6 +276,15 @@ def test_what_the_limit_leaves_out_is_counted(pending_count: int, limit: int) ->
     queue = tuple(pending(number) for number in range(pending_count))
     shown = queues(moment(1, (), queue), ["hpc"], ALICE, limit).vclusters[0]
     assert (len(shown.entries), shown.left_out) == (min(limit, pending_count), max(0, pending_count - limit))
+
+
+def test_a_policy_that_holds_no_reservations_shows_none() -> None:
+    situation = moment(1, (), (pending(1),))
+    for kind, depth in ((BACKFILL, 10), (SENSITIVE_RESERVATION, 0)):
+        situation.scene.policies["hpc"] = Policy("hpc", kind)
+        shown = queues(situation, ["hpc"], ALICE, 10)
+        lines = queue_lines(shown, now=NOW, width=80, plot_width=0, wide=False, color=False)
+        assert (shown.vclusters[0].depth, "hold reservations" in lines[0]) == (depth, depth > 0)
 
 
 def test_an_unknown_vcluster_is_not_found_with_those_that_are() -> None:
