@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "only",
         nargs="*",
         metavar="ONLY",
-        help="latency, writes, memory, rates, core, answers, eta, optimum, replay (all of these), or peers",
+        help="latency, writes, memory, rates, core, waiting, answers, eta, optimum, replay (all of these), or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

@@ -146,7 +146,7 @@ class Lane:
             before = None
         for start in lanes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
             end = round_up(start + duration, now)
-            caps = lanes.profile.capacities(self.pool.members, start, end, self.reservation)
+            caps = lanes.profile.capacities(self.pool.members, start, end, self.reservation, nodes)
             if sum(caps.values()) < nodes:
                 continue
             counts = self._choose(self.pool.capped(caps), nodes, nodes)

@@ -279,17 +279,27 @@ class Profile:
             return left
         return left if self._open(bucket, start, end, reservation) else 0
 
-    def capacities(self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "") -> dict[Bucket, int]:
-        """`capacity` of each bucket."""
+    def capacities(
+        self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "", least: int = 0
+    ) -> dict[Bucket, int]:  # fmt: skip
+        """`capacity` of each bucket; none at all where they are fewer than `least` together, whatever is promised."""
         if start <= self.now:
             caps = {bucket: len(bucket.free) for bucket in buckets}
         else:
             caps = {bucket: self._at(bucket, start) for bucket in buckets}
-        caps.update(self._reduced(caps, start, end))
-        if reservation or self.crosses(start, end):
+        if reservation:
             for bucket in buckets:
                 if not self._open(bucket, start, end, reservation):
                     caps[bucket] = 0
+        elif closed := {closing.mask for closing in self.closings if closing.start < end and start < closing.end}:
+            for bucket in buckets:
+                if not closed.isdisjoint(bucket.key.marks):
+                    caps[bucket] = 0
+        if sum(caps.values()) < least:
+            return {}
+        for bucket, slots in self._reserved.items():
+            if caps.get(bucket):
+                caps[bucket] = self._remembered(bucket, slots, start, end)
         return caps
 
     def reductions(self, buckets: Mapping[Bucket, object], end: float, reservation: str = "") -> dict[Bucket, int]:

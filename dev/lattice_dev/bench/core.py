@@ -148,7 +148,7 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
         ]  # fmt: skip
         unseen, _ = _cycles(made, repeats, before=made.scene.rosters.clear)
         figures.append(Figure(f"cycle of a queue never seen, {label}", unseen, "ms", None, Baseline("naive scan", naive)))
-        made.scene.scorings["hpc"] = _cost_function(made.scene)
+        made.scene.scorings["hpc"] = cost_function(made.scene)
         scored, placed = _cycles(made, repeats)
         made.scene.scorings.clear()
         figures.append(
@@ -169,7 +169,7 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
         gc.unfreeze()
 
 
-def _cost_function(scene: Scene) -> Scoring:
+def cost_function(scene: Scene) -> Scoring:
     """The production cost function, for tenants that have used nothing."""
     scoring = Scoring(policies=scene.policies)
     scoring.shares.agree({tenant: Terms() for tenant in scene.accounts})

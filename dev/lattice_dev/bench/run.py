@@ -25,6 +25,7 @@ from lattice_dev.bench import (
     rates,
     replaying,
     usage,
+    waiting,
     webhook,
     writes,
 )
@@ -140,6 +141,7 @@ BENCHES = (
 
 LOCAL = (
     Local("core", "one cycle beside a scan over nodes", lambda quick, say: core.measure(quick=quick, say=say)),
+    Local("waiting", "one cycle of a queue that waits", lambda quick, say: waiting.measure(quick=quick, say=say)),
     Local("answers", "how long questions hold the scheduler's loop", lambda quick, say: answers.measure(quick=quick, say=say)),
     Local("eta", "expected starts on the KTH-SP2 log; time of a full forecast", lambda quick, say: eta.measure(quick=quick, say=say)),
     Local("optimum", "cycles by the LP bound; the choice of victims", lambda quick, say: optimum.measure(quick=quick, say=say)),
