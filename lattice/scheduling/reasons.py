@@ -171,9 +171,7 @@ class Explainer:
                     return self._window(candidate, lane, sum(open_now.values()))
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
             others = self._profile.sharers(lane.pool.members, candidate.uid)
-            message = (
-                f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} that come first"
-            )
+            message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
             return "BehindHigherPriority", message
         return self._taken(lane, wanted, free)
 

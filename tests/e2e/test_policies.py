@@ -190,7 +190,7 @@ def test_two_policies_at_once_one_lets_small_work_go_ahead_and_one_does_not(me: 
     waits(me, "ui-2-small", "BehindHigherPriority", 'vCluster "desks" starts in strict order of submission')
     me.lattice("cancel", "bf-small")
     submit(me, "bf-long", "batch", 1, "6h")
-    behind = waits(me, "bf-long", "BehindHigherPriority", "1 of them are kept for 1 allocation that come first")
+    behind = waits(me, "bf-long", "BehindHigherPriority", "1 of them is kept for 1 allocation before it")
     assert "it starts at the latest" in behind
 
     scores = {name: me.get(name)["status"]["score"]["total"] for name in ("bf-wide", "ui-1-wide")}
