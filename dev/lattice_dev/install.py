@@ -116,7 +116,7 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     for manifest in foreign:
         create_missing(cluster, manifest)  # another one's kinds: made where they are missing, never changed
     names = [manifest["metadata"]["name"] for manifest in (*definitions, *foreign)]
-    wait_until(lambda: _not_established(cluster, names), within=30, clock=clock, what="the CRDs")
+    wait_until(lambda: _not_established(cluster, names), within=120, clock=clock, what="the CRDs")
     return len(definitions) + len(chosen)
 
 

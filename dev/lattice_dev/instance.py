@@ -30,7 +30,8 @@ from lattice_dev.supervisor import Supervisor
 from lattice_dev.version import version
 from lattice_dev.waiting import Clock, HostClock, wait_until
 
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
+"""So long a program may take on a machine that is busy; one that ends meanwhile is told of at once."""
 CALM_NODES = 250
 """More hollow nodes than this report less often than every 10 s."""
 HOLLOW_READY_SECONDS = 0.1

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from lattice_dev.instance import Instance
-from tests.e2e.waiting import Seen, until
+from tests.e2e.waiting import PATIENCE, Seen, until
 
 FINAL = ("Completed", "Failed", "Cancelled")
 
@@ -37,7 +37,7 @@ class Person:
 
     def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environ, cwd=cwd)
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=environ, cwd=cwd)
         assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -97,7 +97,7 @@ class Killer:
         """Everything runs again, and is ready."""
         while self._due:
             self._wait(max(0.0, self._due[0][0] - time.monotonic()))
-        self.instance.wait_ready(within=120)
+        self.instance.wait_ready()
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

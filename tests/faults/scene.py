@@ -101,7 +101,7 @@ class Scene:
 
     def whole(self) -> None:
         """Every program runs, every node is Ready and can be placed on."""
-        self.instance.wait_ready(within=60)
+        self.instance.wait_ready()
         for node in self.instance.site().nodes:
             self.becomes(node, "Ready", within=60)
 
