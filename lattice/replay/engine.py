@@ -8,8 +8,9 @@ if it fits and either ends, by its estimate, by the shadow or takes extra nodes 
 order of submission, EASY-SJBF those with the shortest estimate first, equal ones in order of submission.
 
 What makes it quick: between two starts of heads the reservation is kept, not sought again. An end by the estimate
-changes nothing of it; an early end adds nodes or moves it nearer; a job that was submitted is asked against it alone,
-for whoever waits already did not fit and time makes that no better; only an end makes those who wait be asked again.
+changes nothing of it; an early end adds nodes, and moves it nearer only when the head fits into what is free before it; a job
+that was submitted is asked against it alone, for whoever waits already did not fit and time makes that no better; only an
+end makes those who wait be asked again. Seconds stay numbers of their own: those below 2^30 are compared and added fastest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
+from typing import Final
 
 from lattice.errors import Corrupt
 from lattice.replay.waiting import WaitingJobs
@@ -26,7 +28,9 @@ from lattice.replay.workload import Workload
 
 STEP = 8192
 """Submissions between two reports of progress."""
-NONE = -1
+NONE: Final = -1
+NEVER: Final = 1 << 62
+"""A second after every other."""
 
 
 class Policy(StrEnum):
@@ -52,11 +56,9 @@ def simulate(
         return first_come(workload, nodes, progress)
     backfill = Backfill(workload, nodes, policy, estimates)
     while backfill.submitted < len(workload):
-        for _ in range(STEP):
-            if not backfill.advance():
-                break
+        backfill.advance(STEP)
         progress(backfill.submitted)
-    while backfill.advance():
+    while backfill.advance(STEP):
         pass  # what still waits
     return backfill.start
 
@@ -84,216 +86,216 @@ class Backfill:
     """A machine under EASY, from one second with an event to the next."""
 
     __slots__ = (
-        "_by_rank", "_count", "_ends", "_estimate", "_extra", "_free", "_head", "_need", "_order", "_promised", "_rank",
+        "_before", "_by_rank", "_ending", "_ends", "_estimate", "_extra", "_free", "_head", "_need", "_order", "_promised", "_rank",
         "_run", "_shadow", "_submit", "_times", "_total", "_waiting", "start", "submitted",
     )  # fmt: skip
 
     def __init__(self, workload: Workload, nodes: int, policy: Policy, estimates: Estimates) -> None:
-        self._submit: Sequence[int] = list(workload.submit)
+        jobs = len(workload)
+        self._submit: Sequence[int] = [*workload.submit, NEVER, NEVER]
         self._run: Sequence[int] = list(workload.run)
         self._estimate: Sequence[int] = self._run if estimates is Estimates.EXACT else list(workload.estimate)
         self._need: Sequence[int] = list(workload.nodes)
-        self._count = len(workload)
-        by_rank: Sequence[int] = range(self._count)
+        by_rank: Sequence[int] = range(jobs)
         if policy is Policy.EASY_SJBF:
             by_rank = sorted(by_rank, key=self._estimate.__getitem__)
         self._by_rank = by_rank
         self._rank: Sequence[int] = by_rank
         if policy is Policy.EASY_SJBF:
-            self._rank = rank = [0] * self._count
+            self._rank = rank = [0] * jobs
             for place, job in enumerate(by_rank):
                 rank[job] = place
-        self._waiting = WaitingJobs([self._need[job] for job in by_rank], [self._estimate[job] for job in by_rank])
+        self._waiting = WaitingJobs(*(list(map(column.__getitem__, by_rank)) for column in (self._need, self._estimate)))
         self._order: deque[int] = deque()
         """Waiting jobs by submission; those that were backfilled are dropped when they come to its front."""
         self._total = self._free = nodes
-        self._ends: list[int] = []
-        """A heap of end · count + job."""
-        self._times: list[int] = []
-        """The seconds, in order, at which running jobs end by their estimates."""
+        self._ends: list[int] = [NEVER]
+        """The seconds at which running jobs end, ascending."""
+        self._ending: dict[int, list[int]] = {}
+        """The jobs that end in each of these seconds."""
+        self._times: list[int] = self._ends if estimates is Estimates.EXACT else [NEVER]
+        """The seconds at which they end by their estimates, ascending; one list with `_ends` where these are exact."""
         self._promised: dict[int, int] = {}
         """The nodes that each of these seconds gives back."""
         self._head = NONE
-        self._shadow = self._extra = 0
-        self.start: list[int] = [NONE] * self._count
+        self._shadow = NEVER
+        """Without a head: after everything."""
+        self._extra = self._before = 0
+        """`_before`: how many nodes are free just before the shadow, fewer than the head needs."""
+        self.start: list[int] = [NONE] * jobs
         self.submitted = 0
 
-    def advance(self) -> bool:
-        """Go to the next second with an event and let the scheduler pass once; False when nothing will happen any more."""
-        ends, at = self._ends, self.submitted
-        next_submit = self._submit[at] if at < self._count else NONE
-        if ends:
-            now = ends[0] // self._count
-            if next_submit == NONE or now <= next_submit:
-                early = self._release(now)
-                if now == next_submit:
-                    for job in self._submissions(now):
-                        self._wait(job)
-                if self._head != NONE or self._order:
-                    self._rescan(now, early)
-                return True
-        if next_submit == NONE:
-            return False
-        if at + 1 == self._count or self._submit[at + 1] != next_submit:
-            self.submitted = at + 1
-            self._arrive(at, next_submit)
-        else:
-            self._arrive_together(self._submissions(next_submit), next_submit)
+    def advance(self, events: int = 1) -> bool:
+        """Go through so many seconds with an event, one pass of the scheduler in each; False when nothing will happen any more."""
+        submit, estimate, need, ends = self._submit, self._estimate, self._need, self._ends
+        waiting, rank, order = self._waiting, self._rank, self._order
+        for _ in range(events):
+            at = self.submitted
+            now = submit[at]
+            if ends[0] <= now:
+                if ends[0] == NEVER:
+                    return False
+                now = self._release()
+                while submit[at] == now:
+                    order.append(at)
+                    waiting.add(rank[at])
+                    at += 1
+                self.submitted = at
+                if order:
+                    self._rescan(now)
+            elif submit[at + 1] == now:
+                self._arrive_together(now)
+            else:  # one job is submitted and none ends: only it can start
+                self.submitted = at + 1
+                nodes, believed = need[at], now + estimate[at]
+                if nodes <= self._free and (believed <= self._shadow or nodes <= self._extra):
+                    self._begin(at, now, nodes, believed)
+                    continue
+                order.append(at)
+                waiting.add(rank[at])
+                if self._head == NONE:
+                    self._reserve(at)
         return True
 
     # Events
 
-    def _release(self, now: int) -> bool:
-        """End the jobs that end now; whether one of them ended before its estimate."""
-        ends, count, early = self._ends, self._count, False
-        bound = (now + 1) * count
-        while ends and ends[0] < bound:
-            job = heappop(ends) % count
-            need = self._need[job]
-            self._free += need
-            promised = self.start[job] + self._estimate[job]
-            left = self._promised[promised] - need
+    def _release(self) -> int:
+        """End the jobs that end in the next second in which any does; that second."""
+        ends, times, promised, need = self._ends, self._times, self._promised, self._need
+        now = ends[0]
+        del ends[0]
+        if times is ends:
+            self._free += promised.pop(now)
+            del self._ending[now]
+            return now
+        for job in self._ending.pop(now):
+            nodes = need[job]
+            self._free += nodes
+            believed = self.start[job] + self._estimate[job]
+            left = promised[believed] - nodes
             if left:
-                self._promised[promised] = left
+                promised[believed] = left
             else:
-                del self._promised[promised]
-                times = self._times
-                del times[bisect_left(times, promised)]
-            if promised > now:
-                early = True
-                if promised > self._shadow:
-                    self._extra += need
-        return early
+                del promised[believed]
+                del times[bisect_left(times, believed)]
+            if believed >= self._shadow:
+                self._before += nodes
+                if believed > self._shadow:
+                    self._extra += nodes
+        return now
 
-    def _submissions(self, now: int) -> Sequence[int]:
-        """The jobs that are submitted now."""
+    def _arrive_together(self, now: int) -> None:
+        """Several jobs are submitted and none ends: the first in order of submission, then those behind a head in theirs."""
         first = at = self.submitted
-        submit, count = self._submit, self._count
-        while at < count and submit[at] == now:
+        submit, need, order = self._submit, self._need, self._order
+        while submit[at] == now:
             at += 1
         self.submitted = at
-        return range(first, at)
-
-    def _arrive(self, job: int, now: int) -> None:
-        """One job is submitted and none ends: only it can start."""
-        need = self._need[job]
-        if self._head == NONE:
-            if need <= self._free:
-                self._begin(job, now)
+        while self._head == NONE and first < at:
+            if need[first] <= self._free:
+                self._begin(first, now, need[first], now + self._estimate[first])
             else:
-                self._wait(job)
-                self._reserve(job)
-        elif need <= self._free and (now + self._estimate[job] <= self._shadow or need <= self._extra):
-            self._backfill(job, now)
-        else:
-            self._wait(job)
-
-    def _arrive_together(self, jobs: Sequence[int], now: int) -> None:
-        """Several jobs are submitted and none ends: the first in order of submission, then those behind a head in theirs."""
-        if self._head == NONE:
-            jobs = self._start_in_order(jobs, now)
-        for job in sorted(jobs, key=self._rank.__getitem__):
-            if self._need[job] <= self._free and (now + self._estimate[job] <= self._shadow or self._need[job] <= self._extra):
-                self._backfill(job, now)
+                order.append(first)
+                self._waiting.add(self._rank[first])
+                self._reserve(first)
+            first += 1
+        for job in sorted(range(first, at), key=self._rank.__getitem__):
+            believed = now + self._estimate[job]
+            if need[job] <= self._free and (believed <= self._shadow or need[job] <= self._extra):
+                self._begin(job, now, need[job], believed)
             else:
                 self._waiting.add(self._rank[job])
-        self._order.extend([job for job in jobs if self.start[job] == NONE])
-
-    def _start_in_order(self, jobs: Sequence[int], now: int) -> Sequence[int]:
-        """Nobody waits: start what fits; the first that does not becomes the head. Those behind it."""
-        for at, job in enumerate(jobs):
-            if self._need[job] > self._free:
-                self._wait(job)
-                self._reserve(job)
-                return jobs[at + 1 :]
-            self._begin(job, now)
-        return ()
-
-    def _wait(self, job: int) -> None:
-        self._order.append(job)
-        self._waiting.add(self._rank[job])
+        order.extend([job for job in range(first, at) if self.start[job] == NONE])
 
     # One pass
 
-    def _rescan(self, now: int, early: bool) -> None:
+    def _rescan(self, now: int) -> None:
         """Nodes have come free: start heads as long as they fit, then ask everybody behind the first that does not."""
-        order, start = self._order, self.start
+        order, start, need = self._order, self.start, self._need
         while order:
             job = order[0]
             if start[job] == NONE:
-                if self._need[job] > self._free:
+                if need[job] > self._free:
                     break
                 self._waiting.remove(self._rank[job])
-                self._begin(job, now)
+                self._begin(job, now, need[job], now + self._estimate[job])
             order.popleft()
-        if not order:
-            self._head = NONE
+        else:
+            self._head, self._shadow = NONE, NEVER
             return
-        if order[0] != self._head:
-            self._reserve(order[0])
-        elif early:
+        if job != self._head:
+            self._reserve(job)
+        elif self._before >= need[job]:
             self._reserve_nearer()
-        for rank in self._waiting.take(self._free, self._shadow - now, self._extra):
-            self._backfill(self._by_rank[rank], now)
+        if self._free:
+            for rank in self._waiting.take(self._free, self._shadow - now, self._extra):
+                job = self._by_rank[rank]
+                self._begin(job, now, need[job], now + self._estimate[job])
 
     def _reserve(self, job: int) -> None:
         """The job is the head: the first second at which it fits if all run to their estimates, and what is left then."""
-        self._head = job
         need, free, promised = self._need[job], self._free, self._promised
         for time in self._times:
+            if time == NEVER:
+                break
+            before = free
             free += promised[time]
             if free >= need:
-                self._shadow, self._extra = time, free - need
+                self._head, self._shadow, self._extra, self._before = job, time, free - need, before
                 return
         raise Corrupt(f"job {job} needs {need} nodes of a machine that has {self._total}")
 
     def _reserve_nearer(self) -> None:
         """Jobs ended early: the same reservation, sought backwards from where it was."""
-        need, times, promised = self._need[self._head], self._times, self._promised
+        need, times, promised, free = self._need[self._head], self._times, self._promised, self._before
         at = bisect_left(times, self._shadow)
-        before = need + self._extra - promised.get(self._shadow, 0)
-        while before >= need:
-            at -= 1  # it ends: before the first of these seconds only `free` nodes are, and the head does not fit into them
-            self._shadow, self._extra = times[at], before - need
-            before -= promised[times[at]]
+        while free >= need:
+            at -= 1  # it ends: before the first of these seconds only `_free` nodes are, and the head does not fit into them
+            self._shadow, self._extra = times[at], free - need
+            free -= promised[times[at]]
+        self._before = free
 
-    def _backfill(self, job: int, now: int) -> None:
-        """Start a job ahead of the head."""
-        if now + self._estimate[job] > self._shadow:
-            self._extra -= self._need[job]
-        self._begin(job, now)
-
-    def _begin(self, job: int, now: int) -> None:
-        need = self._need[job]
+    def _begin(self, job: int, now: int, nodes: int, believed: int) -> None:
+        """Start a job: the head, or one that does not delay it; `believed`: when it ends by its estimate."""
+        ends, ending, promised, end = self._ends, self._ending, self._promised, now + self._run[job]
         self.start[job] = now
-        self._free -= need
-        heappush(self._ends, (now + self._run[job]) * self._count + job)
-        promised, time = self._promised, now + self._estimate[job]
-        if time in promised:
-            promised[time] += need
+        self._free -= nodes
+        if end in ending:
+            ending[end].append(job)
         else:
-            promised[time] = need
-            insort(self._times, time)
+            ending[end] = [job]
+            insort(ends, end)
+        if believed in promised:
+            promised[believed] += nodes
+        else:
+            promised[believed] = nodes
+            if self._times is not ends:
+                insort(self._times, believed)
+        if believed >= self._shadow:
+            self._before -= nodes
+            if believed > self._shadow:
+                self._extra -= nodes
 
     def validate(self) -> None:
         """Rebuild everything from the starts alone and compare; Corrupt when something differs."""
-        running = [end % self._count for end in self._ends]
+        running = [job for jobs in self._ending.values() for job in jobs]
+        ends = sorted({self.start[job] + self._run[job] for job in running})
         promised: dict[int, int] = {}
         for job in running:
             time = self.start[job] + self._estimate[job]
             promised[time] = promised.get(time, 0) + self._need[job]
         free = self._total - sum(promised.values())
         waiting = [job for job in range(self.submitted) if self.start[job] == NONE]
-        kept = (self._free, self._promised, self._times, [job for job in self._order if self.start[job] == NONE])
-        if kept != (free, promised, sorted(promised), waiting) or free < 0:
+        kept = (self._free, self._ends, self._promised, self._times, [job for job in self._order if self.start[job] == NONE])
+        if kept != (free, [*ends, NEVER], promised, [*sorted(promised), NEVER], waiting) or free < 0:
             raise Corrupt(f"free, promised or waiting differ from the {len(running)} running jobs")
         if sorted(self._waiting) != sorted(self._rank[job] for job in waiting):
             raise Corrupt(f"the queue of a pass differs from the {len(waiting)} waiting jobs")
         self._waiting.validate()
         if self._head != (waiting[0] if waiting else NONE):
             raise Corrupt(f"the head is {self._head}, not the first of {len(waiting)} waiting jobs")
-        reservation = (self._shadow, self._extra)
+        reservation = (self._shadow, self._extra, self._before)
         if waiting:
             self._reserve(self._head)
-            if reservation != (self._shadow, self._extra):
-                raise Corrupt(f"the reservation {reservation} should be {(self._shadow, self._extra)}")
+            if reservation != (self._shadow, self._extra, self._before):
+                raise Corrupt(f"the reservation {reservation} should be {(self._shadow, self._extra, self._before)}")

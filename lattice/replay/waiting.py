@@ -2,7 +2,8 @@
 
 A job is known by its rank: its place in that order among all jobs of the workload. Each block knows the
 fewest nodes and the shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit;
-where there are many blocks, also the shortest estimate of the jobs of each size, in powers of two.
+where there are many blocks, also the shortest estimate of the jobs of each size, in powers of two. When the job that had the
+least goes, that is not known any more, until a pass has read a long block for nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from lattice.errors import Corrupt
 BLOCK: Final = 128
 """Jobs in a new block; at twice as many it is halved."""
 _NEVER: Final = 1 << 62
+UNKNOWN: Final = 0
+"""Fewer nodes, and shorter, than any job's."""
+LONG: Final = 32
+"""So many jobs are worth finding out their fewest nodes and shortest estimate again, when the job that had them is gone."""
 FEW: Final = 4
 """Up to so many blocks, reading one is cheaper than looking at the sizes of its jobs first."""
 
@@ -39,17 +44,24 @@ class WaitingJobs:
 
     def add(self, rank: int) -> None:
         """A job begins to wait."""
-        if not self._ranks or (rank > self._lasts[-1] and len(self._ranks[-1]) >= BLOCK):
-            self._insert(len(self._ranks), [rank])
+        lasts, least, shortest = self._lasts, self._least, self._shortest
+        if not lasts or (rank > lasts[-1] and len(self._ranks[-1]) >= BLOCK):
+            self._insert(len(lasts), [rank])
             return
-        at = min(bisect_left(self._lasts, rank), len(self._ranks) - 1)
-        ranks = self._ranks[at]
-        insort(ranks, rank)
-        self._lasts[at], self._sizes[at] = ranks[-1], None
-        if self._nodes[rank] < self._least[at]:
-            self._least[at] = self._nodes[rank]
-        if self._estimate[rank] < self._shortest[at]:
-            self._shortest[at] = self._estimate[rank]
+        if rank > lasts[-1]:
+            at = len(lasts) - 1
+            lasts[at] = rank
+            ranks = self._ranks[at]
+            ranks.append(rank)
+        else:
+            at = bisect_left(lasts, rank)
+            ranks = self._ranks[at]
+            insort(ranks, rank)
+        self._sizes[at] = None
+        if self._nodes[rank] < least[at]:
+            least[at] = self._nodes[rank]
+        if self._estimate[rank] < shortest[at]:
+            shortest[at] = self._estimate[rank]
         if len(ranks) >= 2 * BLOCK:
             self._drop(at)
             self._insert(at, ranks[BLOCK:])
@@ -67,9 +79,9 @@ class WaitingJobs:
             return
         self._lasts[at], self._sizes[at] = ranks[-1], None
         if self._nodes[rank] == self._least[at]:
-            self._least[at] = min(map(self._nodes.__getitem__, ranks))
+            self._least[at] = UNKNOWN
         if self._estimate[rank] == self._shortest[at]:
-            self._shortest[at] = min(map(self._estimate.__getitem__, ranks))
+            self._shortest[at] = UNKNOWN
 
     def take(self, free: int, slack: int, extra: int) -> list[int]:
         """Remove and return the jobs that start now, each asked once and in order.
@@ -98,6 +110,11 @@ class WaitingJobs:
                         free -= need
                         extra -= need
                         found.append(rank)
+            if not found:
+                if len(self._ranks[at]) >= LONG:
+                    self._sum_up(at)
+                at += 1
+                continue
             at = self._without(at, found)
             taken += found
             if not free:
@@ -117,8 +134,6 @@ class WaitingJobs:
 
     def _without(self, at: int, found: list[int]) -> int:
         """Take these out of the block at `at`, and join it with the one before when both are small; the place to read next."""
-        if not found:
-            return at + 1
         blocks = len(self._ranks)
         if len(found) == 1:
             self._remove(at, found[0])
@@ -137,6 +152,13 @@ class WaitingJobs:
             self._insert(at - 1, joined)
             return at
         return at + 1
+
+    def _sum_up(self, at: int) -> None:
+        """Find out what is not known of a block any more."""
+        if self._least[at] == UNKNOWN:
+            self._least[at] = min(map(self._nodes.__getitem__, self._ranks[at]))
+        if self._shortest[at] == UNKNOWN:
+            self._shortest[at] = min(map(self._estimate.__getitem__, self._ranks[at]))
 
     def _insert(self, at: int, ranks: list[int]) -> None:
         self._ranks.insert(at, ranks)
@@ -157,7 +179,8 @@ class WaitingJobs:
         lasts = [block[-1] for block in self._ranks]
         least = [min(self._nodes[rank] for rank in block) for block in self._ranks]
         shortest = [min(self._estimate[rank] for rank in block) for block in self._ranks]
-        if ranks != sorted(set(ranks)) or (lasts, least, shortest) != (self._lasts, self._least, self._shortest):
+        known = [(kept, found) for kept, found in zip((*self._least, *self._shortest), (*least, *shortest), strict=True) if kept != UNKNOWN]
+        if ranks != sorted(set(ranks)) or lasts != self._lasts or any(kept != found for kept, found in known):
             raise Corrupt(f"the blocks of {len(ranks)} waiting jobs differ from their summaries")
         for block, row in zip(self._ranks, self._sizes, strict=True):
             for bits, kept in enumerate(row or ()):

@@ -160,7 +160,7 @@ def kth() -> Workload:
         pytest.fail(f"{path} is not there: set LATTICE_DATA to the folder with KTH-SP2.swf.gz")
     with gzip.open(path) as lines:
         jobs, left = select(parse(lines), Machine(100))
-    assert (len(jobs), left.out) == (28481, 0)
+    assert (len(jobs), left.out.total) == (28481, 0)
     return jobs
 
 
