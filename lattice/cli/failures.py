@@ -19,7 +19,8 @@ _SENTENCE = re.compile(
 """In front of our own sentences, which name their field and value themselves; the schema's own (`… in body …`) do not name the value."""
 _NOT_MINE = re.compile(r'cannot [a-z]+ resource "[a-z/]+" in API group "lattice\.dev" in the namespace "([^"]*)"')
 _TENANT = re.compile(r'tenant "([0-9][0-9:-]*)" not found')
-"""A tenant of this name is likelier a time that was given as to `sbatch`."""
+_SLIP = re.compile(r"([0-9][0-9:-]*)")
+"""A tenant or a namespace of this name is likelier a time or a number of tasks, given as to `sbatch`."""
 _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
     (
         Retry,
@@ -67,11 +68,9 @@ def _readable(text: str) -> str:
 
 def _hint(error: LatticeError) -> str:
     not_mine = _NOT_MINE.search(error.message)
-    if not_mine is not None and not_mine[1].isdigit():
-        return f"-n is the namespace; a number of tasks is --ntasks {not_mine[1]}"
-    unknown = _TENANT.search(error.message)
-    if unknown is not None:
-        return f"-t is the tenant; a time is --walltime {unknown[1]}"
+    slip = _TENANT.search(error.message) or (not_mine and _SLIP.fullmatch(not_mine[1]))
+    if slip:
+        return f"-n is the namespace and -t the tenant: a number of tasks is --ntasks, a time --walltime (given: {slip[1]})"
     if not_mine is not None:
         return f'there is no tenant of namespace "{not_mine[1]}", or you are no member: leave -t and -n out for your own, or ask its admin'
     for kind, reason, hint in _HINTS:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from lattice.cli.__main__ import parse
+from lattice.cli.failures import explain
 from lattice.cli.habits import BOOK, PROGRAMS, meant_by, meant_by_option
 from lattice.cli.verbs import ALIASES, VERBS, overview, split_verb
+from lattice.errors import Denied
 from lattice.kube.resources import CONFIGS, TENANTS
 from lattice.scripts.options import SLURM, SLURM_SHORT
 
@@ -126,7 +128,10 @@ def test_every_option_of_sbatch_that_is_refused_in_a_script_is_refused_on_the_co
 
 def test_a_time_given_as_a_tenant_and_a_number_given_as_a_namespace_are_explained(bench: Bench) -> None:
     late = bench.run("submit", "-t", "1:00", "--", "true")
-    assert (late.code, "-t is the tenant; a time is --walltime 1:00" in late.err) == (4, True)
+    assert (late.code, "-t the tenant: a number of tasks is --ntasks, a time --walltime (given: 1:00)" in late.err) == (4, True)
+    sentence = 'User "alice" cannot create resource "allocations" in API group "lattice.dev" in the namespace '
+    for given, slipped in (("8", True), ("1:00", True), ("chemistry", False), ("2d-flow", False)):
+        assert ("--ntasks" in explain(Denied(f'{sentence}"{given}"'))[-1]) == slipped
     bench.cluster.create(TENANTS, {"metadata": {"name": "physics"}, "spec": {"namespaces": ["physics"]}}, type=dict[str, object])
     other = bench.run("submit", "-t", "chemistry", "--", "true")
     assert (other.code, "--walltime" in other.err) == (4, False)
