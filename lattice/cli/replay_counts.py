@@ -26,6 +26,8 @@ def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
     args = console.args
     policy, estimates = Policy(args.policy or Policy.EASY), Estimates(args.estimates or Estimates.USER)
     schedule = Path(args.schedule) if args.schedule else None
+    if args.schedule == "-":
+        raise Rejected("--schedule=- names no file: --schedule=/dev/stdout prints it before the numbers", reason="BadInput")
     if schedule is not None and schedule.resolve() == Path(args.trace).resolve():
         raise Rejected(f"--schedule={args.schedule} would overwrite the trace: name another file", reason="BadInput")
     if schedule is not None and not schedule.resolve().parent.is_dir():

@@ -235,7 +235,10 @@ def _decode(at: int, text: bytes) -> _Event:
             sentence += f": its fields are {', '.join(_Alloc.__struct_fields__)}"
         raise _bad(at, name, sentence) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Rejected(f"line {at} is no JSON object: {error}", reason="BadTrace") from error
+        hint = ""
+        if at == 1 and text.startswith(b"{") and not text.rstrip().endswith(b"}"):
+            hint = "; a trace has one object a line (Slurm's accounting is read as sacct -P prints it, not as --json)"
+        raise Rejected(f"line {at} is no JSON object: {error}{hint}", reason="BadTrace") from error
 
 
 def _job(name: str, life: _Life, log: Log) -> Job | None:

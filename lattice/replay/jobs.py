@@ -89,7 +89,8 @@ class Log:
         """Sort by submission and count what was out of order; Rejected (`BadTrace`) when no job is left."""
         if not self.jobs:
             why = ": " + ", ".join(self.left.phrases()) if self.left.counts else ""
-            raise Rejected(f"no job to replay: 0 of {self.total} jobs are left{why}", reason="BadTrace")
+            left = f"0 of {self.total} jobs are left" if self.total else "the trace has none"
+            raise Rejected(f"no job to replay: {left}{why}", reason="BadTrace")
         for before, after in zip(self.jobs, self.jobs[1:], strict=False):
             if after.submit < before.submit:
                 self.changed.count("jobs out of order sorted by submit time", after.line)

@@ -188,6 +188,7 @@ def test_a_bad_trace_says_where_and_prints_and_writes_nothing(bench: Bench, log:
         (["--nodes=10", "-o", "out.json"], "-o out.json looks like a file, and a replay writes a folder: leave .json out"),
         (["--nodes=10", "--seed=4"], "--seed is for generate and suite, this is a trace in SWF"),
         (["--nodes=10", "--schedule=/nowhere/out.csv"], "--schedule: /nowhere/out.csv cannot be written: there is no folder /nowhere"),
+        (["--nodes=10", "--schedule=-"], "--schedule=- names no file: --schedule=/dev/stdout prints it"),
         (["--nodes=10", "--schedule=."], "cannot be written: Is a directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
