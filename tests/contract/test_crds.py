@@ -504,6 +504,7 @@ def test_a_recovery_may_raise_seq_by_more(ledger: LedgerObject) -> None:
 
 
 def test_a_recovery_enters_use_above_a_limit_that_it_takes_away_and_the_limit_comes_back_beside_it(ledger: LedgerObject) -> None:
+    accepted(ledger.write(totalNodes=20))
     above = {"usedNodes": 6, "usedAllocations": 5}
     refused(ledger.write(seq=1000, recoveries=1, tenants=ledger.account("ml", **above)), "usedNodes would exceed maxNodes")
     accepted(ledger.write(seq=1000, recoveries=1, tenants=ledger.account("ml", maxNodes=None, maxAllocations=None, **above)))
