@@ -47,18 +47,21 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
+    moved, stamp, quiet = True, -1, nothing_else
     for candidate, number, person, opens, score in cycle.queue():
         kind = kinds[number]
-        free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
+        if moved:
+            # Nobody left can gain, or lose, a reservation: what was promised to work of this vcluster belongs to those before.
+            quiet = nothing_else or not (gated or cycle.reserves or cycle.inherited)
+            moved, stamp = False, lanes.placed + profile.version
         # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
-        if (
-            kind is not None and kind.failed and free_to_go
-            and (nothing_else or not (cycle.reserves or cycle.inherited or (promises and candidate.uid in promises)))
-        ):  # fmt: skip
-            told = kind.told if kind.told_at == lanes.placed + profile.version else None
+        if kind is not None and kind.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
+            told = kind.told if kind.told_at == stamp else None
             reason, message = told or tell(candidate, kind)
             yield Waiting(candidate, reason, message, None, score)
             continue
+        moved = True
+        free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
         if not free_to_go:
             waiting = cycle.gate(candidate, person)
