@@ -59,8 +59,13 @@ SACCT = {
     "Elapsed": "01:00:00", "ElapsedRaw": "3600", "Timelimit": "1-02:00:00", "TimelimitRaw": "1560", "NNodes": "2", "State": "COMPLETED",
     "AllocTRES": "cpu=8,gres/gpu:a100=8", "ReqGRES": "gpu:2",
 }  # fmt: skip
-SUBMIT = {"ts": "2026-03-01T00:00:01Z", "type": "submit", "alloc_id": "a", "alloc": {"nodes": 4, "walltime": "2h", "memory": "4Gi"}}
-COMPLETE = {"ts": "2026-03-01T01:00:01Z", "type": "complete", "alloc_id": "a", "duration": "1h"}
+SUBMIT: dict[str, object] = {
+    "ts": "2026-03-01T00:00:01Z",
+    "type": "submit",
+    "alloc_id": "a",
+    "alloc": {"nodes": 4, "walltime": "2h", "memory": "4Gi"},
+}
+COMPLETE: dict[str, object] = {"ts": "2026-03-01T01:00:01Z", "type": "complete", "alloc_id": "a", "duration": "1h"}
 ASKED = ["nodes", "walltime", "memory", "node_list", "features", "priority", "grace_period", "topology", "gpus", "id", "other"]
 
 
