@@ -153,10 +153,10 @@ class Columns:
         self._numbers: dict[Eligibility, int] = {}
         fitting = self._fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
         wanted = [mask & masks.usable for mask in fitting]
-        self.exist = [mask.bit_count() for mask in fitting]
-        """By set: how many nodes fit, usable or not."""
-        self.usable = [mask.bit_count() for mask in wanted]
-        """By set: how many of them are usable."""
+        self.exist = self._within_loans(fitting)
+        """By set: how many nodes one may have of those that fit, usable or not."""
+        self.usable = self._within_loans(wanted)
+        """By set: how many of the usable ones."""
         windows = [window.nodes & masks.usable for window in view.windows]
         parts = _divided(masks.usable, [*wanted, *windows])
         self.sizes = [part.bit_count() for part in parts]
@@ -170,6 +170,16 @@ class Columns:
         self.sets = tuple(tuple(at for _away, _shared, at in columns) for columns in ranked)
         """By set, its columns, those to use first first: at home, then those that the fewest others want."""
         self.windows = [frozenset(column for column, part in enumerate(parts) if part & mask) for mask in windows]
+
+    def _within_loans(self, masks: Sequence[int]) -> list[int]:
+        """By set: how many nodes of its mask, of those at home elsewhere no more than its vcluster borrows at a time."""
+        counts: list[int] = []
+        for (_, vcluster, _, _), mask in zip(self._numbers, masks, strict=True):
+            policy = self._view.policy(vcluster)
+            own = (mask & self._masks.homes.get(vcluster if policy.home else "", 0)).bit_count()
+            lent, most = mask.bit_count() - own, policy.borrowing.max_borrowed
+            counts.append(own + (lent if most is None else min(lent, most)))
+        return counts
 
     def number(self, candidate: Candidate) -> int:
         """The set of a candidate."""

@@ -80,7 +80,7 @@ class Lane:
         self._lent: dict[frozenset[str], list[Bucket]] = {}
         """Buckets of lenders, by whose homes."""
         self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
-        self._reach: tuple[list[Bucket], int, int] | None = None
+        self._reach: dict[frozenset[str], tuple[list[Bucket], int, int]] = {}
 
     def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now for so long, delaying no promise; None if there are too few."""
@@ -187,13 +187,18 @@ class Lane:
             ]
         return found
 
-    def within_reach(self) -> tuple[list[Bucket], int, int]:
-        """All buckets that it may ever use, its own and those of lenders; how many nodes they have, and how many usable ones."""
-        if self._reach is None:
-            buckets = [*self.pool.buckets, *(self.lenders() if self.borrows else ())]
-            members, usable = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
-            self._reach = buckets, members, usable
-        return self._reach
+    def within_reach(self, candidate: Candidate) -> tuple[list[Bucket], int, int]:
+        """All buckets that it may ever use, its own and those of lenders; how many nodes of them it may have at a time, and how many
+        usable ones."""
+        homes = self._lanes.lending_for(candidate.walltime) if self.borrows else frozenset()
+        found = self._reach.get(homes)
+        if found is None:
+            lent, most = self.lenders(candidate) if homes else [], self._lanes.policy.borrowing.max_borrowed
+            others, ready = sum(len(bucket.members) for bucket in lent), sum(bucket.usable for bucket in lent)
+            if most is not None:
+                others, ready = min(others, most), min(ready, most)
+            found = self._reach[homes] = [*self.pool.buckets, *lent], self.eligible + others, self.usable + ready
+        return found
 
     def _promised(self) -> bool:
         version = self._lanes.profile.version

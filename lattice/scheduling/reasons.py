@@ -97,7 +97,7 @@ class Explainer:
         eligible, useful = lane.eligible, lane.usable
         if useful >= wanted and not lane.borrows and lane.conformance != REQUIRED:
             return None
-        buckets, eligible, useful = lane.within_reach()
+        buckets, eligible, useful = lane.within_reach(candidate)
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
             why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, eligible)
@@ -117,7 +117,8 @@ class Explainer:
         everywhere = self._scene.machine.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
-        return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", which may not use them'
+        lent = "which lend it none, or not so many, or not for so long" if self._policy.borrowing.borrow else "which may not use them"
+        return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
         nodes = self._scene.machine.nodes

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scheduling.cycle import decide
+from lattice.scheduling.forecast import Expected, Forecaster
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
@@ -111,17 +112,42 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
 
 def test_who_may_borrow_and_still_lacks_nodes_reads_how_many_are_idle_elsewhere() -> None:
     lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True))
-    limited = Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=1))
+    limited = Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=2))
     scene = site({LENDER: 3, BORROWER: 2}, lender, limited)
+    scene.put_holder(
+        Holder(
+            uid="loan", key="t/loan", tenant="t", user="alice", vcluster=BORROWER, preemption_class=5, nodes=(0,), since=0.0, end=HOUR,
+            borrowed=(0,),
+        )
+    )  # fmt: skip
     told = decided(scene, BORROWER, [job(1, BORROWER, 4, 1.0)])["u1"]
     assert isinstance(told, Waiting)
-    idle = "3 are idle in vclusters that lend, of which it may borrow 1"
-    assert told.message == f"needs 4 nodes; of 2 that fit, 2 are free, 0 in use; {idle}"
-    scene.policies[BORROWER] = replace(limited, borrowing=Borrowing(borrow=True))
-    assert isinstance(decided(scene, BORROWER, [job(2, BORROWER, 4, 1.0)])["u2"], Placed)
-    told = decided(scene, BORROWER, [job(3, BORROWER, 2, 1.0)])["u3"]
-    assert isinstance(told, Waiting)
-    assert told.message.endswith("0 are free, 2 in use; 1 is idle in vclusters that lend")
+    idle = "2 are idle in vclusters that lend, of which it may borrow 1"
+    assert (told.reason, told.message) == ("WaitingForNodes", f"needs 4 nodes; of 2 that fit, 2 are free, 0 in use; {idle}")
+    never = decided(scene, BORROWER, [job(2, BORROWER, 5, 1.0)])["u2"]
+    assert isinstance(never, Waiting)
+    assert never.message == (
+        'needs 5 nodes, and 4 exist that fit its constraints: 1 more are at home in other vclusters than "borrower", which lend it none, '
+        "or not so many, or not for so long"
+    )
+
+
+@given(st.sampled_from([None, 0.5, 1.0, 2.0, 5.0]), st.integers(1, 9), st.sampled_from([None, 0, 2]), st.sampled_from([None, 1.0]))
+def test_work_never_fits_where_even_idle_lenders_may_not_give_it_enough(
+    hours: float | None, wanted: int, most: int | None, longest: float | None
+) -> None:
+    limit = None if longest is None else longest * HOUR
+    lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True, max_duration=limit))
+    scene = site({LENDER: 4, BORROWER: 3}, lender, Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=most)))
+    asked = job(1, BORROWER, wanted, hours)
+    lent = 0 if limit is not None and (hours is None or hours * HOUR > limit) else 4 if most is None else most
+    outcome = decided(scene, BORROWER, [asked])["u1"]
+    if wanted <= 3 + lent:
+        assert isinstance(outcome, Placed)
+    else:
+        assert isinstance(outcome, Waiting)
+        assert (outcome.reason, f"and {3 + lent} exist that fit" in outcome.message) == ("NeverFits", True)
+        assert Forecaster().forecast(scene, {BORROWER: [asked]}, 0.0, [outcome]) == {"u1": Expected(reason="NeverFits")}
 
 
 @given(borrowings())
