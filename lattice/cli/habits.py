@@ -44,6 +44,7 @@ BOOK: Final = {
 """Verbs of the book that are not there, and why (book, "CLI Design")."""
 PAGE: Final = "docs/howto/coming-from-slurm.md"
 _SHORT: Final = re.compile(r"(?:^|\s)-([A-Za-z])")
+_EXTRA: Final = re.compile(r"unrecognized arguments: ((?:[^-\s]\S*\s?)+)")
 _OUTPUT: Final = re.compile(r"argument -o/--output: invalid choice: '([^']*)'")
 
 
@@ -63,5 +64,11 @@ def meant_by_option(message: str) -> str:
     wrong = _OUTPUT.search(message)
     if wrong is not None:
         return f"-o says how the answer is printed; the file that the work writes to is --stdout {wrong[1]}"
+    extra = _EXTRA.fullmatch(message)
+    if extra is not None:
+        return (
+            "a script gets no arguments here: write them into it, pass variables with --export=NAME=VALUE, "
+            f"or run it as a command: --tasks-on=head-node -- ./SCRIPT {extra[1]}"
+        )
     known = [(letter, SLURM_SHORT[letter]) for letter in dict.fromkeys(_SHORT.findall(message)) if letter in SLURM_SHORT]
     return "; ".join(f"-{letter}: {option.refused or f'write --{option.name}'}" for letter, option in known)

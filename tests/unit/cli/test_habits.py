@@ -87,6 +87,7 @@ def test_a_terminal_that_lacks_a_letter_gets_a_question_mark_and_no_traceback() 
         (("-J", "a", "-p", "long", "job.sh"), "-J: write --job-name; -p: write --partition"),
         (("-a", "0-9", "job.sh"), "-a: job arrays are not served"),
         (("-o", "out-%j.txt", "job.sh"), "--stdout out-%j.txt"),
+        (("job.sh", "input.dat", "3"), "--tasks-on=head-node -- ./SCRIPT input.dat 3"),
         (("--frobnicate", "job.sh"), "lattice submit --help"),
     ],
 )
