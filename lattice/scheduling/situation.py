@@ -142,19 +142,30 @@ def expected_start(situation: Situation, uid: str, latest: float | None = None) 
 
 def census(situation: Situation, candidate: Candidate) -> Census:
     """The nodes that fit, in numbers."""
-    machine, fitting = situation.scene.machine, eligible_nodes(situation, candidate)
+    machine, wanted = situation.scene.machine, candidate.minimum
+    if candidate.need.lists <= machine.masks:
+        homes = _homes(situation, candidate)
+        buckets = [bucket for bucket in machine.admitted(candidate.need) if bucket.key.home in homes]
+        exist, ready = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
+        return Census(needed=wanted, eligible=exist, usable=ready, free=sum(len(bucket.free) for bucket in buckets))
+    fitting = eligible_nodes(situation, candidate)
     usable = [index for index in fitting if machine.nodes[index].usable]
     free = sum(index not in machine.taken for index in usable)
-    return Census(needed=candidate.minimum, eligible=len(fitting), usable=len(usable), free=free)
+    return Census(needed=wanted, eligible=len(fitting), usable=len(usable), free=free)
 
 
 def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
     """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
-    policy, nodes = situation.policy(candidate.vcluster), situation.nodes
-    homes = {candidate.vcluster if policy.home else ""}
-    if not candidate.non_preemptible:
-        homes.update(lenders_for(situation.scene.policies, candidate.vcluster, candidate.walltime))
+    homes, nodes = _homes(situation, candidate), situation.nodes
     return frozenset(index for index in situation.scene.machine.eligible(candidate.need) if nodes[index].home in homes)
+
+
+def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:
+    """Where nodes that it may use are at home."""
+    home = candidate.vcluster if situation.policy(candidate.vcluster).home else ""
+    if candidate.non_preemptible:
+        return frozenset((home,))
+    return frozenset((home, *lenders_for(situation.scene.policies, candidate.vcluster, candidate.walltime)))
 
 
 def time_text(moment: float | None) -> str | None:

@@ -24,6 +24,7 @@ from lattice.quota.groups import Group
 from lattice.scheduling.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan, Preemption
 from lattice.scheduling.explanation import sacrifice, why
 from lattice.scheduling.forecast import Expected
+from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policy import BACKFILL, SENSITIVE_RESERVATION, Borrowing, Limits, Policy
 from lattice.scheduling.preemption import preemption
@@ -31,7 +32,7 @@ from lattice.scheduling.prospect import prospects, rehearsed
 from lattice.scheduling.queueing import queues
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.scene import Window
-from lattice.scheduling.situation import Situation
+from lattice.scheduling.situation import Situation, census, eligible_nodes
 from lattice.scheduling.work import Candidate
 from lattice.units import format_time
 from tests.build import uid
@@ -241,6 +242,18 @@ def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_l
     assert answer.nodes == Census(needed=4, eligible=4, usable=4, free=2)
     situation.scene.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
     assert why(situation, uid(9), ALICE).nodes == Census(needed=4, eligible=2, usable=2, free=1), "its hour is longer than what is lent"
+
+
+@no_deadline
+@given(moments(), st.integers(0, 1023))
+def test_the_census_counts_the_nodes_that_may_be_used_with_node_lists_and_without(situation: Situation, listed: int) -> None:
+    machine = situation.scene.machine
+    for candidate in situation.candidates.values():
+        for asked in (candidate, replace(candidate, need=Need(without=listed))):
+            fitting = eligible_nodes(situation, asked)
+            usable = {index for index in fitting if machine.nodes[index].usable}
+            free = usable - machine.taken.keys()
+            assert census(situation, asked) == Census(needed=asked.minimum, eligible=len(fitting), usable=len(usable), free=len(free))
 
 
 def test_what_is_not_pending_is_not_found() -> None:
