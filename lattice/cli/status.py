@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
     parser.add_argument("--all", action="store_true", help="of everybody in the tenant")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every tenant (needs the right)")
-    parser.add_argument("--user", metavar="USER", help="of this user")
+    parser.add_argument("-u", "--user", metavar="USER", help="of this user")
     parser.add_argument("--state", metavar="STATE,…", help=f"of {', '.join(PHASES).lower()}")
     parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
     parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
