@@ -282,7 +282,7 @@ class Profile:
     def capacities(
         self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "", least: int = 0
     ) -> dict[Bucket, int]:  # fmt: skip
-        """`capacity` of each bucket; none at all where they are fewer than `least` together, whatever is promised."""
+        """`capacity` of each bucket; nothing at all where they are fewer than `least` together."""
         if start <= self.now:
             caps = {bucket: len(bucket.free) for bucket in buckets}
         else:
@@ -295,12 +295,15 @@ class Profile:
             for bucket in buckets:
                 if not closed.isdisjoint(bucket.key.marks):
                     caps[bucket] = 0
-        if sum(caps.values()) < least:
-            return {}
+        total = sum(caps.values())
         for bucket, slots in self._reserved.items():
-            if caps.get(bucket):
-                caps[bucket] = self._remembered(bucket, slots, start, end)
-        return caps
+            if total < least:
+                break
+            count = caps.get(bucket)
+            if count:
+                left = caps[bucket] = self._remembered(bucket, slots, start, end)
+                total -= count - left
+        return caps if total >= least else {}
 
     def reductions(self, buckets: Mapping[Bucket, object], end: float, reservation: str = "") -> dict[Bucket, int]:
         """`capacity` from now to an end of those buckets of which not every free node may be used."""
