@@ -1,4 +1,4 @@
-"""Ten unmodified batch scripts, submitted as alice: their output files are where Slurm would put them."""
+"""Unmodified batch scripts, submitted as alice: their output files are where Slurm would put them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ CASES = (
     Case("08-export-named.sh", {"named.out": "greeting=hello colour=blue"}),
     Case("09-warnings.sh", {"warned.out": "ran\n"}, warns=("--mem", "--mail-user")),
     Case("10-fails.sh", {"fails.err": "about to fail\n"}, code=42),
+    Case(
+        "11-another-site.sh",
+        {"results/old of alice.out": "no steps\n"},
+        warns=("--wait-all-nodes", "line 9 calls srun", "SLURM_SUBMIT_DIR is"),
+    ),
 )
 
 
