@@ -21,6 +21,8 @@ from lattice.units import fold_nodes, format_bytes, format_duration, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Node, Tenant, VCluster
 
+SHORTEST_SECONDS: Final = 1.0
+"""The run of work that began and ended in the same second: the API has whole ones."""
 _DIGITS: Final = 16
 """Of a fingerprint."""
 
@@ -73,9 +75,9 @@ def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> Job | N
     started = parse_time(status.start_time) if status.start_time else None
     ended = parse_time(status.end_time) if status.end_time else None
     withdrawn = ended if started is None and ended is not None else None
-    run = ended - started if started is not None and ended is not None else candidate.walltime or 0.0
+    run = max(SHORTEST_SECONDS, ended - started) if started is not None and ended is not None else candidate.walltime or 0.0
     uid = allocation.metadata.uid
-    if ended is None or run <= 0:
+    if ended is None:
         log.open.add(uid)
     constraints = spec.resources.constraints
     return Job(
@@ -86,6 +88,7 @@ def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> Job | N
         only=constraints.node_list, without=constraints.exclude_nodes, grace=candidate.grace, topology=candidate.topology,
         conformance=candidate.conformance, checkpointable=candidate.checkpointable, preemptible=candidate.preemptible,
         sensitive=candidate.sensitive, withdrawn=withdrawn, started=started,
+        exit=status.exit.code if status.exit is not None and ended is not None else None,
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class _Start(_Line, frozen=True, tag="start", kw_only=True):
 class _Complete(_Line, frozen=True, tag="complete", kw_only=True):
     alloc_id: str
     duration: str | float | None = None
-    exit: int = 0
+    exit: int | None = None
 
 
 class _Cancel(_Line, frozen=True, tag="cancel", kw_only=True):
@@ -130,6 +130,7 @@ class _Life:
     start: tuple[int, float] | None = None
     end: tuple[int, float, float | None] | None = None
     """Line, time, duration."""
+    exit: int | None = None
     cancel: tuple[int, float] | None = None
 
 
@@ -212,6 +213,7 @@ class _Reader:
             raise _bad(at, "alloc_id", f"{event.alloc_id!r} completed already in line {life.end[0]}")
         else:
             life.end = (at, time, None if event.duration is None else _seconds(at, "duration", event.duration))
+            life.exit = event.exit
 
 
 def read(lines: Iterable[bytes]) -> Log:
@@ -258,7 +260,8 @@ def _job(name: str, life: _Life, log: Log) -> Job | None:
         topology=_word(at, "alloc.topology", alloc.topology, _TOPOLOGIES),
         conformance=_word(at, "alloc.conformance", alloc.conformance, _CONFORMANCES),
         checkpointable=alloc.checkpoint.lower() != "none", preemptible=alloc.preemptible, sensitive=alloc.sensitive,
-        withdrawn=withdrawn, started=None if life.start is None else life.start[1], line=at,
+        withdrawn=withdrawn, started=None if life.start is None else life.start[1], exit=life.exit,
+        line=at,
     )  # fmt: skip
     if run is None and withdrawn is None:
         log.left.count("that did not end in the trace", at)
@@ -394,7 +397,8 @@ def _life_of(job: Job, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
     if job.withdrawn is not None:
         yield "cancel", job.withdrawn, {}
     elif job.id not in log.open:
-        yield "complete", (job.submit if job.started is None else job.started) + job.run, {"duration": _duration(job.run)}
+        exit_code = {} if job.exit is None else {"exit": job.exit}
+        yield "complete", (job.submit if job.started is None else job.started) + job.run, {"duration": _duration(job.run), **exit_code}
 
 
 def _asked(job: Job) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Job:
     """When its user cancelled it, if it still waits then."""
     started: float | None = None
     """When it started where the trace was recorded; a replay does not look at it."""
+    exit: int | None = None
+    """What it ended with where the trace was recorded; a replay does not look at it."""
     line: int = 0
     """Where it stands in the trace, from 1; 0: nowhere."""
 

@@ -54,7 +54,17 @@ def test_the_live_system_becomes_a_trace_with_its_machine_tenants_and_vclusters(
     assert tenant == {"type": "tenant", "name": "physics", "share": 0.25, "max_nodes": 8}
     assert (vcluster["settings"]["depth"], vcluster["settings"]["priority"]) == (3, 0.15)
     assert (submit["alloc_id"], submit["ts"], submit["alloc"]["gpu_type"]) == (uid, ago(600), "GH200")
-    assert (start["ts"], complete["duration"]) == (ago(500), "6m40s")
+    assert (start["ts"], complete["duration"], complete["exit"]) == (ago(500), "6m40s", 0)
+
+
+def test_what_began_and_ended_in_the_same_second_has_ended_and_is_replayed(bench: Bench, tmp_path: Path) -> None:
+    site(bench)
+    bench.allocation("quick", status={**COMPLETED, "endTime": COMPLETED["startTime"], "phase": "Failed", "exit": {"code": 3}})
+    result = bench.run("replay", "capture", "--since=1h", "-o", str(tmp_path / "live.jsonl"))
+    assert "not ended" not in result.err
+    complete = lines((tmp_path / "live.jsonl").read_text())[-1]
+    assert (complete["type"], complete["duration"], complete["exit"]) == ("complete", "1s", 3)
+    assert json.loads(bench.run("replay", str(tmp_path / "live.jsonl"), "-o", "json").out)["jobs"]["replayed"] == 1
 
 
 def test_what_has_not_ended_is_captured_and_said_not_to_be_replayed(bench: Bench) -> None:

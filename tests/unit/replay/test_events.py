@@ -39,7 +39,7 @@ def test_the_books_own_lines_are_one_job() -> None:
     job = one(SUBMIT, COMPLETE)
     assert job == Job(
         id="abc-123", submit=parse_time("2026-03-01T00:00:01Z"), nodes=64, most=64, run=68 * 3600.0, walltime=72 * 3600.0,
-        tenant="physics", preemption_class=4, need=Need(gpu_type="GH200"), line=1,
+        tenant="physics", preemption_class=4, need=Need(gpu_type="GH200"), exit=0, line=1,
     )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_every_field_of_a_job_survives_being_written() -> None:
         id="x", submit=1000.5, nodes=2, most=4, run=61.25, walltime=120.0, tenant="t", user="u", vcluster="v", name="n", preemption_class=9,
         need=Need(cpus=3, memory=1 << 30, gpus=2, features=frozenset({"a", "b"}), gpu_type="A100", gpu_memory=1 << 31, unified=True, allow_cxl=True),
         only="n[1-4]", without="n2", grace=5.0, topology="Tight", conformance="Required", checkpointable=False, preemptible=False,
-        sensitive=True, started=1010.0,
+        sensitive=True, started=1010.0, exit=137,
     )  # fmt: skip
     log = generate("empty-to-full", 1, nodes=32, hours=1)
     log.jobs = [job]
