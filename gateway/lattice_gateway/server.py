@@ -29,7 +29,7 @@ from lattice_gateway.query import Query, read_query
 from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, QUOTA, QUOTA_EXPLAINED, WHY, Questions
 from lattice_gateway.rights import Rights
 from lattice_gateway.scheduler import Scheduler
-from lattice_gateway.usage import HISTORY, USAGE, UsageDesk
+from lattice_gateway.usage import HISTORY, USAGE, USAGE_OF_TENANT, UsageDesk
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class Server:
             app.router.add_get(root + CYCLES, self._measured("GET cycles", self._identified(questions.cycles)))
             app.router.add_get(root + CYCLE, self._measured("GET cycles", self._identified(questions.cycles)))
             app.router.add_get(root + USAGE, self._measured("GET usage", self._identified(self.usage.usage)))
+            app.router.add_get(root + USAGE_OF_TENANT, self._measured("GET usage", self._identified(self.usage.usage)))
             app.router.add_get(root + HISTORY, self._measured("GET history", self._identified(self.usage.history)))
             app.router.add_post(root + PLAN, self._measured("POST plan", self._identified(questions.plan)))
         app.router.add_get("/healthz", self._healthz)

@@ -33,6 +33,8 @@ from lattice_gateway.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 USAGE: Final = "/usage"
+USAGE_OF_TENANT: Final = "/tenants/{tenant}/usage"
+"""The book's spelling (chapter "Internal Budget Ledger", "API Access")."""
 HISTORY: Final = "/history"
 DEFAULT_DAYS: Final = 30
 DEFAULT_ROWS: Final = 100
@@ -74,7 +76,7 @@ class UsageDesk:
 
     async def usage(self, request: web.Request, identity: Identity) -> web.Response:
         """Hours and budgets of whom the question names, as far as the reader may see them."""
-        asked = _asked(request.query, identity, ("days",))
+        asked = _asked({**request.query, **request.match_info}, identity, ("days",))
         days = _whole("days", request.query.get("days", ""), DEFAULT_DAYS, MOST_DAYS)
         sight = await self._sight(identity, asked)
         event(log, "UsageAsked", tenant=asked.tenant, user=identity.user)

@@ -65,6 +65,16 @@ async def test_everybody_reads_his_own_hours_in_all_tenants(world: World) -> Non
     assert "what runs now and what has just ended is missing" in found["incomplete"]
 
 
+async def test_the_books_spelling_asks_the_same(world: World) -> None:
+    for user in ("alice", "carol"):
+        _, asked = await ask(world, "/v1/usage?tenant=physics&days=90", user)
+        status, found = await ask(world, "/api/v1/tenants/physics/usage?days=90", user)
+        assert status == 200
+        assert {**found, "at": "", "since": ""} == {**asked, "at": "", "since": ""}
+    status, refused = await ask(world, "/api/v1/tenants/ml/usage", "bob")
+    assert (status, refused["reason"]) == (403, "UsageForbidden")
+
+
 async def test_a_member_reads_sums_an_admin_names_and_a_stranger_nothing(world: World) -> None:
     _, member = await ask(world, "/v1/usage?tenant=physics", "alice")
     assert (member["nodeHours"], {part["name"] for part in member["users"]}) == (4.0, {"alice", "others"})
