@@ -17,8 +17,8 @@ from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.cluster import Cluster, PatchKind
 from lattice.kube.resources import KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
 from lattice.lifecycle.node import DEGRADED, DRAINING, READY
-from lattice.quota.amounts import quantity, resource_of
-from lattice.quota.declared import PREFIX, WIDEST, TreeSettings, tree_id_of, tree_of
+from lattice.quota.amounts import WIDEST, quantity, resource_of
+from lattice.quota.declared import PREFIX, TreeSettings, tree_id_of, tree_of
 from lattice.quota.groups import ROOT
 from lattice.quota.selection import traits_of
 from lattice.scheduling.elastic import node_amounts
