@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lattice.cli import exits
 from lattice.cli.render import plural
 from lattice.cli.whole_file import write_whole
 from lattice.errors import Denied, Rejected
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, NODES, TENANTS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, ELASTIC_QUOTAS, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice.replay.capture import Seen, capture
 from lattice.replay.events import lines_of
 from lattice.scheduling.policies import policy_of, terms_of
@@ -59,6 +59,8 @@ def _seen(console: Console) -> Seen:
         nodes = cluster.list(NODES, type=Node).items
         configs = cluster.list(CONFIGS, type=Config).items
         allocations = cluster.list(ALLOCATIONS, "", type=Allocation).items
+        reservations = cluster.list(RESERVATIONS, type=dict[str, Any]).items
+        quotas = cluster.list(ELASTIC_QUOTAS, type=dict[str, Any]).items
     except Denied as error:
         raise Denied(f"a trace holds the work of every tenant, which you may not read: {error.message}", reason=error.reason) from error
     options = configs[0].spec.scheduling if configs else SchedulingOptions()
@@ -70,4 +72,5 @@ def _seen(console: Console) -> Seen:
         vclusters=vclusters,
         policies={one.metadata.name: policy_of(one, options) for one in vclusters},
         shares={name: share for name, share in targets.items() if share is not None},
+        unplayed={"reservations in advance": len(reservations), "elastic quotas": len(quotas)},
     )

@@ -38,6 +38,8 @@ class Seen:
     policies: Mapping[str, Policy]
     shares: Mapping[str, float]
     """The target share of each tenant that has one."""
+    unplayed: Mapping[str, int]
+    """How many objects there are of each kind that the scheduler heeds and a trace has no line for; keys are their plural names."""
 
 
 def capture(seen: Seen, since: float, now: float) -> Log:
@@ -140,6 +142,9 @@ def _missing(seen: Seen, since: float, now: float, earlier: int) -> list[str]:
     sentences = []
     if earlier:
         sentences.append(f"{earlier} allocations that were submitted before {format_time(since)} are left out")
+    unplayed = [f"{count} {name}" for name, count in seen.unplayed.items() if count]
+    if unplayed:
+        sentences.append(f"{' and '.join(unplayed)} are no part of it: a replay schedules without them")
     short: dict[float, list[str]] = {}
     for tenant in seen.tenants:
         try:

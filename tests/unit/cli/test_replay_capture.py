@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lattice.kube.resources import NODES, TENANTS, VCLUSTERS
+from lattice.kube.resources import ELASTIC_QUOTAS, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 
 from .conftest import COMPLETED, RUNNING, WAITING, Bench, ago, said
 
@@ -95,6 +95,18 @@ def test_what_is_older_or_was_removed_is_missing_and_said(bench: Bench) -> None:
     assert "1 allocations that were submitted before" in first["missing"]
     assert "ended work of physics is kept 1d: what ended earlier is gone" in first["missing"]
     assert "Warning: the trace is not whole: 1 allocations" in result.err
+
+
+def test_what_the_scheduler_heeds_and_no_trace_holds_is_said(bench: Bench) -> None:
+    site(bench)
+    bench.allocation("new", status=COMPLETED)
+    for name in ("maintenance", "course"):
+        bench.cluster.create(RESERVATIONS, {"metadata": {"name": name}, "spec": {}}, type=dict[str, Any])
+    bench.cluster.create(ELASTIC_QUOTAS, {"metadata": {"name": "science"}, "spec": {}}, type=dict[str, Any])
+    result = bench.run("replay", "capture", "--since", "1h")
+    sentence = "2 reservations in advance and 1 elastic quotas are no part of it: a replay schedules without them"
+    assert lines(result.out)[0]["missing"] == sentence
+    assert f"Warning: the trace is not whole: {sentence}" in result.err
 
 
 def test_a_captured_trace_is_replayed_on_its_own_machine(bench: Bench, tmp_path: Path) -> None:
