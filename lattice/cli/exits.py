@@ -67,9 +67,10 @@ BAD_INPUT: Final = frozenset(
         "ContextMissing",
         "CoresUnknown",
         "Ambiguous",
+        "ParameterInvalid",
     }
 )
-"""Reasons of refusals that this program gives itself, before anything is asked of a server."""
+"""Reasons of refusals that this program gives itself, before anything is asked of a server, or the gateway of a flag's value."""
 
 
 def of_error(error: LatticeError) -> int:

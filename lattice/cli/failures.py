@@ -35,6 +35,11 @@ _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
         "it may or may not have happened: look with `lattice status` before repeating it; --request-id makes repeating safe",
     ),
     (Denied, "Unauthorized", "your credentials are not accepted: renew them, or choose others with --context"),
+    (
+        Denied,
+        "ServerNotTrusted",
+        "the kubeconfig names the authority of another cluster, or the server's certificate has expired: fetch the kubeconfig anew",
+    ),
     (Stale, "", "somebody else changed it at the same moment; try again"),
     (NotFound, "KubeconfigNotFound", "name the cluster with --kubeconfig FILE or the variable KUBECONFIG"),
 )
@@ -45,6 +50,8 @@ def explain(error: LatticeError) -> list[str]:
     text, hint = _VERB.sub("", error.message, count=1), ""
     text = _INVALID.sub("", _WEBHOOK.sub("", text, count=1))
     text = _readable(text)
+    if error.reason == "ParameterInvalid":
+        text = text.replace("the parameter ", "--", 1)
     found = _HINT.search(text)
     if found is not None:
         text, hint = text[: found.start()], found[1]

@@ -12,9 +12,10 @@ from lattice.cli.find import Finder
 from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
 from lattice.cli.log_lines import End, Printed, Remark, Shown, Weaver
+from lattice.cli.status import oldest_end
 from lattice.errors import Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
-from lattice.units import format_time, parse_duration, parse_time
+from lattice.units import format_time
 from lattice.views import Allocation
 from lattice.views.work import Work
 
@@ -72,12 +73,7 @@ def _has_started(one: Allocation) -> bool:
 
 
 def _since(text: str, now: float) -> str:
-    if not text:
-        return ""
-    try:
-        return format_time(now - parse_duration(text))
-    except Rejected:
-        return format_time(parse_time(text))
+    return format_time(oldest_end(text, now)) if text else ""
 
 
 def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> int:

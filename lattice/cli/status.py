@@ -73,7 +73,12 @@ def oldest_end(text: str | None, now: float) -> float:
     try:
         return now - parse_duration(text)
     except Rejected:
+        pass  # no length of time: it may be a time
+    try:
         return parse_time(text)
+    except Rejected as error:
+        sentence = f"--since={text}: say how long ago, such as 24h or 7d, or a time, such as 2026-12-01T08:00:00Z"
+        raise Rejected(sentence, reason="BadInput") from error
 
 
 def _selector(console: Console) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lattice.cli.exits import USAGE, of_error
 from lattice.cli.failures import explain
 from lattice.errors import Denied, Rejected
 
@@ -47,3 +48,13 @@ def test_who_is_no_member_of_a_tenant_reads_what_to_do() -> None:
     said = 'allocations.lattice.dev is forbidden: User "alice" cannot create resource "allocations" in API group "lattice.dev"'
     lines = explain(Denied(f'{said} in the namespace "nope"', reason="Forbidden"))
     assert lines[1].startswith('  Hint: There is no tenant of namespace "nope", or you are no member')
+
+
+def test_a_flag_that_the_gateway_refuses_is_named_as_it_was_written_and_is_bad_input() -> None:
+    refused = Rejected("the parameter days is '0': a whole number from 1 to 3650", reason="ParameterInvalid", fields=("days",))
+    assert explain(refused) == ["Error: --days is '0': a whole number from 1 to 3650"]
+    assert of_error(refused) == USAGE
+
+
+def test_a_server_that_is_not_trusted_has_a_hint() -> None:
+    assert "fetch the kubeconfig anew" in explain(Denied("its certificate is not trusted", reason="ServerNotTrusted"))[-1]
