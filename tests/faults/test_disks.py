@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lattice.kube.resources import NODES
+from lattice.kube.resources import ALLOCATIONS, NODES
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import HEALTHY, READY
 from lattice.views import Allocation, Node
 from tests.e2e.waiting import Seen, until
 from tests.faults.scene import Scene
+from tests.faults.site import TENANT
 
 pytestmark = [pytest.mark.faults, pytest.mark.root]
 
@@ -121,18 +122,22 @@ def test_an_exit_record_that_is_cut_off_is_an_unknown_exit_and_nothing_runs_agai
 
 
 def test_an_agent_whose_memory_of_plans_is_cut_off_touches_nothing_and_says_what_to_do(scene: Scene) -> None:
-    name = scene.submit(seconds=6, code=3)
+    name = scene.submit(seconds=280)
     found = scene.running(name)
     agent = f"agent-{found.status.head}"
     seq = scene.instance.where.node(found.status.head) / "state" / "seq"
     kept = seq.read_bytes()
+    (log,) = scene.instance.log_files(agent)
     scene.instance.kill(agent)
     seq.write_bytes(b"")
-    scene.instance.start(agent, wait=False)
-    (log,) = scene.instance.log_files(agent)
-    until(lambda: "remove it only if this node runs nothing" in log.read_text(), within=20, what="the agent's refusal")
-    assert scene.alive(found, found.status.head) == [1]
-    seq.write_bytes(kept)
-    scene.instance.stop(agent)
-    scene.instance.start(agent)
-    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
+    try:
+        scene.instance.start(agent, wait=False)
+        until(lambda: "remove it only if this node runs nothing" in log.read_text(), within=20, what="the agent's refusal")
+        assert scene.alive(found, found.status.head) == [1]
+    finally:
+        seq.write_bytes(kept)
+        scene.instance.stop(agent)
+        scene.instance.start(agent)
+    with scene.here.alice() as cluster:
+        cluster.patch(ALLOCATIONS, name, {"spec": {"cancel": {"reason": "enough"}}}, TENANT)
+    assert [(why, attempt) for why, _, attempt in scene.ends([name])] == [("Cancelled", 1)]

@@ -8,7 +8,7 @@ import pytest
 
 from lattice.units import expand_nodes
 from tests.e2e.waiting import Seen, until
-from tests.faults.scene import DOWN_SECONDS, QUICK_HEARTBEATS, Scene
+from tests.faults.scene import DOWN_SECONDS, Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.netns]
 
@@ -36,8 +36,9 @@ def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_retu
     name = scene.submit(seconds=25, code=3)
     first = scene.running(name)
     head = first.status.head
-    scene.instance.cut(head)
-    second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
+    with scene.quick_down():
+        scene.instance.cut(head)
+        second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
     assert second.status.head != head
     assert second.status.attempts[0].reason == "NodeLost"
     assert scene.alive(first, head) == [1], "nothing is killed on a node that nobody can reach"
@@ -49,25 +50,22 @@ def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_retu
 
 
 def test_a_reporter_whose_agent_is_gone_is_replaced_and_the_end_arrives(scene: Scene) -> None:
-    scene.here.configure({"nodes": {"gracePeriod": "300s"}})
-    try:
-        name = scene.submit(nodes=3, seconds=4, code=3)
-        first = scene.running(name).status.reporter
-        scene.instance.kill(f"agent-{first}")
-        until(Seen(lambda: scene.get(name).status.reporter, lambda now: now not in ("", first)), within=30, what="another reporter")
-        scene.instance.start(f"agent-{first}")
-        assert scene.ends([name]) == [("TaskFailed", 3, 1)]
-        assert scene.get(name).status.head == first
-    finally:
-        scene.here.configure({"nodes": QUICK_HEARTBEATS})
+    name = scene.submit(nodes=3, seconds=4, code=3)
+    first = scene.running(name).status.reporter
+    scene.instance.kill(f"agent-{first}")
+    until(Seen(lambda: scene.get(name).status.reporter, lambda now: now not in ("", first)), within=30, what="another reporter")
+    scene.instance.start(f"agent-{first}")
+    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
+    assert scene.get(name).status.head == first
 
 
 def test_a_node_lost_for_good_keeps_its_rows_until_somebody_vouches_for_it(scene: Scene) -> None:
     name = scene.submit(nodes=2, seconds=8, code=0)
     nodes = expand_nodes(scene.running(name).status.nodes)
     lost = nodes[1]
-    scene.instance.power_off(lost)
-    second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
+    with scene.quick_down():
+        scene.instance.power_off(lost)
+        second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
     assert lost not in expand_nodes(second.status.nodes)
     assert scene.ends([name]) == [("Completed", 0, 2)]
     until(lambda: held(scene) == 1, within=10, what="the release of what ended; the lost node stays taken")
