@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from itertools import pairwise
 from math import fsum
 from typing import Any
 
@@ -124,12 +125,12 @@ def test_what_a_score_is_made_of_stays_what_it_was_when_it_was_made(
 
 
 @settings(deadline=None, max_examples=40)
-@given(candidates, weights, st.floats(0, 1e6))
-def test_longer_waiting_never_lowers_a_score(jobs: list[Candidate], given_weights: Weights, longer: float) -> None:
+@given(candidates, weights, st.lists(st.integers(0, 240), min_size=2, max_size=4))
+def test_longer_waiting_never_lowers_a_score(jobs: list[Candidate], given_weights: Weights, hours: list[int]) -> None:
     made = scoring(given_weights)
-    before = of(made, *jobs)
-    after = of(made, *(replace(one, submitted=one.submitted - longer) for one in jobs))
-    assert all(later.total >= earlier.total - 1e-12 for earlier, later in zip(before, after, strict=True))
+    waited = [of(made, *(replace(one, submitted=NOW - each * HOUR) for one in jobs)) for each in sorted(hours)]
+    for before, after in pairwise(waited):
+        assert all(later.total >= earlier.total - 1e-12 for earlier, later in zip(before, after, strict=True))
 
 
 def test_totals_to_sort_by_are_those_of_the_scores() -> None:
