@@ -100,7 +100,7 @@ class Explainer:
         buckets, eligible, useful = lane.within_reach(candidate)
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
-            why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, eligible)
+            why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, lane, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
         if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
@@ -112,12 +112,12 @@ class Explainer:
             return "InsufficientConformance", _unequal(wanted, largest, f"{useful} that fit and can be used")
         return None
 
-    def _away(self, candidate: Candidate, eligible: int) -> str:
+    def _away(self, candidate: Candidate, lane: Lane, eligible: int) -> str:
         """Nodes that would fit, but are at home elsewhere."""
         everywhere = self._scene.machine.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
-        lent = "which lend it none, or not so many, or not for so long" if self._policy.borrowing.borrow else "which may not use them"
+        lent = "which lend it none, or not so many, or not for so long" if lane.borrows else "which may not use them"
         return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
