@@ -255,9 +255,7 @@ class World:
         job = work.job
         work.nodes = placed.nodes
         self._leave_queue(candidate)
-        claimed = self.scene.holders[candidate.uid]
-        believed = None if job.walltime is None else now + job.walltime + job.grace
-        self.scene.put_holder(replace(claimed, started=now, end=believed))
+        self.scene.put_holder(self.scene.holders[candidate.uid])
         self._count(work, 1)
         self._shares.see(self._run(work, now))
         killed = job.walltime is not None and job.run > job.walltime

@@ -192,20 +192,21 @@ class Machine:
 
     def give(self, indices: Iterable[int]) -> None:
         """Mark nodes as no longer held."""
-        changes: dict[Bucket, int] = {}
+        back: dict[tuple[Bucket, float], list[int]] = {}
+        nodes, taken, of = self.nodes, self.taken, self._of
         for index in indices:
-            before = self.taken.pop(index, None)
-            facts = self.nodes.get(index)
+            before = taken.pop(index, None)
+            facts = nodes.get(index)
             if before is None or facts is None:
                 continue
             self.watts -= facts.watts
             if facts.usable:
-                bucket = self._of[index]
-                _less(bucket.ends, before)
+                back.setdefault((of[index], before), []).append(index)
+        for (bucket, before), given in back.items():
+            _less(bucket.ends, before, len(given))
+            for index in given:
                 insort(bucket.free, index)
-                changes[bucket] = changes.get(bucket, 0) + 1
-        for bucket, by in changes.items():
-            self._changed(bucket, by)
+            self._changed(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
         """Have every bucket lie wholly inside or outside of each of these node sets; others are forgotten."""
@@ -379,8 +380,8 @@ def indices_of(mask: int) -> Iterator[int]:
         at += 64
 
 
-def _less(ends: dict[float, int], end: float) -> None:
-    left = ends[end] - 1
+def _less(ends: dict[float, int], end: float, by: int = 1) -> None:
+    left = ends[end] - by
     if left:
         ends[end] = left
     else:

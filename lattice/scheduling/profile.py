@@ -50,7 +50,7 @@ class Promise:
     @property
     def nodes(self) -> int:
         """How many."""
-        return sum(count for _, count in self.counts)
+        return sum([count for _, count in self.counts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,11 +441,7 @@ class Profile:
             for bucket in members:
                 for end, count in bucket.ends.items():
                     ends[end] = ends.get(end, 0) + count
-            gains: dict[float, int] = {}
-            for end, count in ends.items():
-                if end < NEVER:
-                    time = self._round(end)
-                    gains[time] = gains.get(time, 0) + count
+            gains = self._gained(ends)
             merged = sorted(gains)
             start = sum(len(bucket.free) for bucket in members)
             reached = list(accumulate((gains[time] for time in merged), initial=start))
@@ -485,18 +481,14 @@ class Profile:
         return least
 
     def _least(self, bucket: Bucket, slots: Collection[tuple[float, float, int]], start: float, end: float) -> int:
-        _, times, totals = self._released(bucket)
-        free, now = len(bucket.free), self.now
-        least = free
-        for point in [start, *[begin for begin, _, _ in slots if start < begin < end]]:
-            left = free
-            if point > now and (place := bisect_right(times, point)):
-                left += totals[place - 1]
-            for begin, stop, count in slots:
-                if begin <= point < stop:
-                    left -= count
-            if left < least or point == start:
-                least = left
+        least = self._at(bucket, start)
+        met = [slot for slot in slots if slot[0] < end and slot[1] > start]
+        if not met:
+            return least
+        least -= sum([count for begin, _, count in met if begin <= start])
+        for point in [begin for begin, _, _ in met if begin > start]:
+            left = self._at(bucket, point) - sum([count for begin, stop, count in met if begin <= point < stop])
+            least = min(least, left)
         return max(0, least)
 
     def _at(self, bucket: Bucket, time: float) -> int:
@@ -516,22 +508,24 @@ class Profile:
             self._fresh_until = min(self._fresh_until, again)
         return time
 
+    def _gained(self, ends: Mapping[float, int]) -> dict[float, int]:
+        """How many nodes come free when, of those that are held until these ends."""
+        gains: dict[float, int] = {}
+        rounded = self._rounded
+        for end, count in ends.items():
+            if end < NEVER:
+                time = rounded.get(end) or self._round(end)
+                gains[time] = gains.get(time, 0) + count
+        return gains
+
     def _released(self, bucket: Bucket) -> tuple[int, list[float], list[int]]:
         """When how many held nodes of a bucket have come free in all."""
         known = self._ends.get(bucket)
         if known is not None and known[0] == bucket.version:
             return known
-        gains: dict[float, int] = {}
-        for end, count in bucket.ends.items():
-            if end < NEVER:
-                time = self._round(end)
-                gains[time] = gains.get(time, 0) + count
+        gains = self._gained(bucket.ends)
         times = sorted(gains)
-        totals: list[int] = []
-        reached = 0
-        for time in times:
-            reached += gains[time]
-            totals.append(reached)
+        totals = list(accumulate([gains[time] for time in times]))
         known = self._ends[bucket] = (bucket.version, times, totals)
         return known
 

@@ -278,7 +278,7 @@ class Scene:
         before = self.holders.get(holder.uid)
         planned = claimed
         if before is not None:
-            if before == holder and not claimed and holder.uid not in self._claims:
+            if not claimed and holder.uid not in self._claims and before == holder:
                 return
             if not claimed and before.holds_as(holder) and holder.uid not in self._lost:
                 self._confirm(holder)

@@ -51,7 +51,7 @@ class Terms:
     budgets: Budgets = NO_BUDGETS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each tenant
 class Standing:
     """One tenant now: `usage` and `target` are shares of all usage, `utilisation` of the worse budget; `deficit` is f3."""
 
