@@ -118,8 +118,15 @@ class Killer:
             if self._kill(plan, transition):
                 return
             if time.monotonic() > giving_up:
-                raise AssertionError(f"there was no {plan.target} to kill for 60 s")
+                raise AssertionError(f"there was no {plan.target} to kill for 60 s{self._last_words(plan.target)}")
             self._wait(0.1)
+
+    def _last_words(self, target: str) -> str:
+        """The end of the log of a daemon that has ended by itself."""
+        if target not in DAEMONS:
+            return ""
+        (log,) = self.instance.log_files(target)
+        return "; its log ends with:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:])
 
     def _aim(self, plan: Plan) -> Transition | None:
         """The next transition of such a victim; meanwhile what was killed before is started again."""
