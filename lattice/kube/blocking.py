@@ -203,7 +203,7 @@ class BlockingCluster:
                 return self._once(request)
             except Denied as error:
                 if error.reason != "Unauthorized" or attempt > 1 or not self._credentials.refused():
-                    raise self._credentials.explained(error) from error
+                    raise self._credentials.explained(error) from None
             except LatticeError as error:
                 seconds = attempts.pause(request, error, attempt, self._jitter)
                 if seconds is None:

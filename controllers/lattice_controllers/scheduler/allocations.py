@@ -140,6 +140,8 @@ class Allocations:
         if not self.synced or self._stopped():
             return None  # looked at again once synced, or recovered
         for _ in range(STEPS_AT_ONCE):
+            if self.loop is not None and uid in self.loop.claiming:
+                return None  # nothing is decided of it until the ledger has answered; then it is looked at again
             step = next_step(self._facts(uid))
             again = await self._act(uid, step)
             if again is not _ON:
@@ -212,7 +214,7 @@ class Allocations:
     async def _wait(self, allocation: Allocation) -> float | None:
         """It waits for nodes: tell the loop, and show the reason that the last cycle found."""
         uid = allocation.metadata.uid
-        if self.loop is None or uid in self.loop.claiming:
+        if self.loop is None:
             return None
         self.loop.want(self.candidate(allocation))
         waiting = self.loop.reasons.get(uid)
