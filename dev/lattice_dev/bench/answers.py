@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from lattice.daemon.clock import ManualClock
@@ -75,7 +76,7 @@ async def _measure(desk: LoopDesk, waiting: Sequence[str], where: str, say: Say)
     chosen = [waiting[place * (len(waiting) - 1) // (ASKED - 1)] for place in range(ASKED)]
     why, plan, queue = Held(), Held(), Held()
     for place, uid in enumerate(chosen, 1):
-        await _ask(lambda uid=uid: desk.why(uid, READER), why)  # type: ignore[misc]
+        await _ask(partial(desk.why, uid, READER), why)
         await _ask(lambda: desk.plan([DOCUMENT], READER, optimal=False), plan)
         await _ask(lambda: desk.queue("", READER, 200), queue)
         say(place / len(chosen))

@@ -10,8 +10,8 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -475,24 +475,28 @@ async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(plac
         assert await host.remaining(KEY) == 0
 
 
-async def test_a_full_disk_takes_lines_but_not_the_exit_code(place: Path) -> None:
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of this size of its own."""
     disk = place / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", disk], check=True)
     try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+async def test_a_full_disk_takes_lines_but_not_the_exit_code(place: Path) -> None:
+    with small_disk(place, "400k") as disk:
         async with machine(disk, place.name) as (host, ends):
             record = await run(host, ends, entrypoint="sh -c 'seq 200000; exit 9'")
             assert record.tasks[0].code == 9
             assert 0 < len(printed(host)) < 400_000
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_once_there_is_room(place: Path) -> None:
-    disk = place / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
-    try:
+    with small_disk(place, "200k") as disk:
         async with machine(disk, place.name) as (host, ends):
             filler = disk / "filler"
             with pytest.raises(OSError, match="No space left"):
@@ -506,15 +510,10 @@ async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_onc
             await host.remember_seq(7)
             assert (host.journal.seen_seq(), host.seen_seq()) == (7, 7)
             assert ends.none()
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 async def test_a_disk_that_fills_before_the_start_gives_the_work_back_for_good_and_the_node_says_so(place: Path) -> None:
-    disk = place / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
-    try:
+    with small_disk(place, "64m") as disk:
         async with machine(disk, place.name) as (host, ends):
             assert await host.flaw() == ""
             ours = work(entrypoint="true")
@@ -530,8 +529,6 @@ async def test_a_disk_that_fills_before_the_start_gives_the_work_back_for_good_a
         async with machine(disk, place.name) as (host, _):
             with pytest.raises(Stale):
                 await host.prepare(ours)
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 def fill(path: Path) -> None:
@@ -542,10 +539,7 @@ def fill(path: Path) -> None:
 
 
 async def test_a_disk_that_was_short_of_room_needs_twice_as_much_before_it_is_well(place: Path) -> None:
-    disk = place / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
-    try:
+    with small_disk(place, "40m") as disk:
         async with machine(disk, place.name) as (host, _):
             found = []
             for filled in (20, 28, 20, 4):
@@ -555,15 +549,10 @@ async def test_a_disk_that_was_short_of_room_needs_twice_as_much_before_it_is_we
             subprocess.run(["mount", "-o", "remount,ro", disk], check=True)  # noqa: ASYNC221
             assert "mounted read-only" in await host.flaw()
             subprocess.run(["mount", "-o", "remount,rw", disk], check=True)  # noqa: ASYNC221
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 async def test_a_disk_that_runs_short_loses_old_output_first_and_no_exit_record(place: Path) -> None:
-    disk = place / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m,mode=755", "tmpfs", disk], check=True)  # noqa: ASYNC221
-    try:
+    with small_disk(place, "100m") as disk:
         async with machine(disk, place.name) as (host, ends):
             for uid in ("a", "b", "c"):
                 await run(host, ends, uid=uid, key=Key(uid, 1), entrypoint="sh -c 'yes | head -c 9000000'")
@@ -581,8 +570,6 @@ async def test_a_disk_that_runs_short_loses_old_output_first_and_no_exit_record(
             reader = LogReader(host.journal.directory(Key("a", 1)), "stdout")
             assert [entry.dropped for entry in reader.read()] == [9_000_000]
             reader.close()
-    finally:
-        subprocess.run(["umount", disk], check=True)  # noqa: ASYNC221
 
 
 def test_times_of_an_attempt_differ_by_what_has_passed_whoever_sets_the_clock() -> None:
