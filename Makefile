@@ -7,7 +7,7 @@ PIP_FLAGS ?= --disable-pip-version-check --quiet
 PYTEST_FLAGS ?=
 INSTANCE ?= default
 SEED ?= 1
-FAULT_KILLS ?= 200
+FAULT_KILLS ?= 1000
 BENCH_FLAGS ?=
 
 BIN := $(VENV)/bin
@@ -52,9 +52,9 @@ test: unit integration ## All tests: unit, contract (real API server), e2e (real
 integration: setup ## Contract, e2e and short seeded fault tests: what needs the real programs
 	$(BIN)/lattice-dev build --helm
 	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
-	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=10 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
 
-faults: setup ## The long fault run: FAULT_KILLS kills and 1,000 rounds of races for a limit from SEED, repeatable
+faults: setup ## The long fault run: FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
 
 bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; prints the numbers beside the aims

@@ -12,17 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
+from math import prod
 from typing import Final
 
 from lattice.errors import Rejected
 
-MAX_NODES_IN_A_SET = 262_144
+MAX_NODES_IN_A_SET = 16_384
 """A node set that expands to more names is refused."""
 
 _DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,12})s)?", re.ASCII)
 _QUANTITY = re.compile(r"\+?([0-9]{1,30})(?:\.([0-9]{1,30}))?(m|k|Ki|[MGTPE]i?)?", re.ASCII)
 _NODE_COUNT = re.compile(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", re.ASCII)
 _NODE_TEXT = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_NODE_MARKS = re.compile(r"[\[\],]")
 _TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.ASCII | re.DOTALL)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
@@ -69,7 +71,8 @@ def parse_slurm_time(text: str) -> float | None:
     numbers = [days, *fields] if dash else fields
     if len(fields) > 3 or not all(number.isascii() and number.isdigit() and len(number) <= 9 for number in numbers):
         raise Rejected(
-            f"{_shown(text)} is not a time: Slurm's forms are MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS", reason="BadTime"
+            f"{_shown(text)} is not a time: write 30m, 1h30m or 7d, or as Slurm MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS",
+            reason="BadTime",
         )
     values = [int(number) for number in fields]
     if dash:
@@ -130,12 +133,15 @@ def format_bytes(count: int) -> str:
 
 def expand_nodes(text: str) -> list[str]:
     """The names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty is no name."""
-    if not text:
-        return []
     names: list[str] = []
-    for start, part in _split_outside_brackets(text):
-        names.extend(_expand_part(text, start, part, MAX_NODES_IN_A_SET - len(names)))
+    for pieces in _node_parts(text):
+        names.extend("".join(choice) for choice in product(*map(_choices, pieces)))
     return names
+
+
+def count_nodes(text: str) -> int:
+    """How many names a node set writes, repeated ones counted again; none of them is made."""
+    return sum(prod(map(_choice_count, pieces)) for pieces in _node_parts(text))
 
 
 def fold_nodes(names: Sequence[str]) -> str:
@@ -212,12 +218,13 @@ def _bad_set(text: str, position: int, what: str) -> Rejected:
 
 def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
     start, inside = 0, False
-    for position, character in enumerate(text):
+    for mark in _NODE_MARKS.finditer(text):
+        position, character = mark.start(), mark[0]
         if character in "[]":
             if inside == (character == "["):
                 raise _bad_set(text, position, f"unexpected {character!r}")
             inside = not inside
-        elif character == "," and not inside:
+        elif not inside:
             yield start, text[start:position]
             start = position + 1
     if inside:
@@ -225,10 +232,27 @@ def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
     yield start, text[start:]
 
 
-def _expand_part(text: str, start: int, part: str, room: int) -> list[str]:
+_Runs = list[tuple[int, int, int]]
+"""What stands in a bracket: first and last number, and the least number of digits."""
+
+
+def _node_parts(text: str) -> Iterator[list[str | _Runs]]:
+    """Each name of a node set as its literal pieces and its brackets; refused where they write too many names together."""
+    total = 0
+    for start, part in _split_outside_brackets(text) if text else ():
+        pieces = list(_node_pieces(text, start, part, MAX_NODES_IN_A_SET - total))
+        yield pieces
+        total += prod(map(_choice_count, pieces))
+
+
+def _node_pieces(text: str, start: int, part: str, room: int) -> Iterator[str | _Runs]:
     if not part:
         raise _bad_set(text, start, "a missing name")
-    choices: list[list[str]] = []
+    if _NODE_TEXT.fullmatch(part):
+        yield part
+        if room < 1:
+            raise _bad_set(text, start, f"more than {MAX_NODES_IN_A_SET} nodes")
+        return
     size = 1
     for piece in re.finditer(r"\[([^\]]*)\]|[^\[]+", part):
         position = start + piece.start()
@@ -236,17 +260,17 @@ def _expand_part(text: str, start: int, part: str, room: int) -> list[str]:
             bad = _NODE_TEXT.match(piece[0])
             if bad is None or bad.end() < len(piece[0]):
                 raise _bad_set(text, position + (bad.end() if bad else 0), f"unexpected {piece[0][bad.end() if bad else 0]!r}")
-            choices.append([piece[0]])
+            yield piece[0]
         else:
-            choices.append(_expand_brackets(text, position + 1, piece[1], room))
-        size *= len(choices[-1])
+            runs = _runs(text, position + 1, piece[1], room)
+            size *= _choice_count(runs)
+            yield runs
         if size > room:
             raise _bad_set(text, position, f"more than {MAX_NODES_IN_A_SET} nodes")
-    return ["".join(pieces) for pieces in product(*choices)]
 
 
-def _expand_brackets(text: str, start: int, inner: str, room: int) -> list[str]:
-    numbers: list[str] = []
+def _runs(text: str, start: int, inner: str, room: int) -> _Runs:
+    runs: _Runs = []
     position = start
     for part in inner.split(","):
         low, dash, high = part.partition("-")
@@ -255,11 +279,22 @@ def _expand_brackets(text: str, start: int, inner: str, room: int) -> list[str]:
             raise _bad_set(text, position, f"{_shown(part)}, which is no number or range,")
         if int(last) < int(low) or len(last) < len(low) or (last.startswith("0") and len(last) != len(low)):
             raise _bad_set(text, position, f"the range {_shown(part)}, which runs backwards or changes its width,")
-        if int(last) - int(low) >= room - len(numbers):
+        room -= int(last) - int(low) + 1
+        if room < 0:
             raise _bad_set(text, position, f"more than {MAX_NODES_IN_A_SET} nodes")
-        numbers.extend(str(number).zfill(len(low)) for number in range(int(low), int(last) + 1))
+        runs.append((int(low), int(last), len(low)))
         position += len(part) + 1
-    return numbers
+    return runs
+
+
+def _choices(piece: str | _Runs) -> list[str]:
+    if isinstance(piece, str):
+        return [piece]
+    return [str(number).zfill(width) for low, high, width in piece for number in range(low, high + 1)]
+
+
+def _choice_count(piece: str | _Runs) -> int:
+    return 1 if isinstance(piece, str) else sum(high - low + 1 for low, high, _ in piece)
 
 
 def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
@@ -315,3 +350,15 @@ def decode_uid(text: str) -> str:
     if len(digits) != 32:
         raise Rejected(f"{_shown(text)} is not a uid of 22 characters", reason="BadUid")
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+ADDRESS_PATTERN: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}"
+"""HOST:PORT and nothing else: no scheme, no path."""
+_ADDRESS: Final = re.compile(ADDRESS_PATTERN)
+
+
+def dial_target(address: str) -> str:
+    """The gRPC target of HOST:PORT, in which a host such as `unix` is no scheme. Raises Rejected for anything else."""
+    if not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) > 65535:
+        raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressInvalid")
+    return f"dns:///{address}"

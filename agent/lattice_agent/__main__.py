@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from lattice.daemon import logs, metrics, process
+from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import SystemClock
+from lattice.daemon.mtls import AGENT, Files
+from lattice.daemon.scrapers import Scrapers, by_certificate, serve_metrics
 from lattice.daemon.settings import CommonSettings, load
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.scheduling.inventory import InventoryNode, read_inventory
-from lattice.units import quantity_bytes
+from lattice.units import dial_target, quantity_bytes
 from lattice_agent.agent import Agent, Outside
 from lattice_agent.crew import Crew
 from lattice_agent.declared import Declared, of_class, read_components
@@ -31,14 +34,14 @@ from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
 from lattice_agent.host.linux import open_host
+from lattice_agent.host.lock import alone_on
 from lattice_agent.keeping import Kept
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.peers.tls import AGENT, Files
-from lattice_agent.reading import SharedReads
-from lattice_agent.registration import Registration, Self
+from lattice_agent.registration import Flaw, Registration, Self
+from lattice_agent.works import GrpcWorks, SharedWorks
 
 PROGRAM = "lattice-agent"
 GROUP = "lattice:agents"
@@ -60,9 +63,13 @@ class AgentSettings(CommonSettings):
     listen: str = field(default="0.0.0.0:50052", metadata={"help": "HOST:PORT of the gRPC server"})
     advertise: str = field(default="", metadata={"help": "HOST:PORT that other agents and the gateway call; default: node and port"})
     state_dir: Path = field(default=Path("/var/lib/lattice"), metadata={"help": "journals, exit records, logs"})
+    run_dir: Path = field(default=Path("/run/lattice"), metadata={"help": "in memory: what was started since the boot, and its ends"})
     certificate: str = field(default="", metadata={"help": "certificate, CN lattice:agent:NODE, also for the host name NODE"})
     key: str = field(default="", metadata={"help": "its key"})
     ca: str = field(default="", metadata={"help": "authority of the other agents and the gateway"})
+    gateway: tuple[str, ...] = field(
+        default=(), metadata={"help": "HOST:PORT,… of the gateways' gRPC servers, where the node asks for its work; any of them will do"}
+    )
     group: str = field(default="", metadata={"help": "topology group of a node that is not known yet"})
     features: tuple[str, ...] = field(default=(), metadata={"help": "features that allocations may ask for, comma-separated"})
     hollow: int = field(default=0, metadata={"help": "be so many nodes that run nothing and only wait"})
@@ -82,8 +89,14 @@ class AgentSettings(CommonSettings):
         """Refuses what cannot be."""
         if self.hollow < 0 or self.hollow > 16384:
             raise Rejected(f"--hollow {self.hollow}: between 0 and 16384 nodes", reason="SettingWrong")
-        if not self.is_hollow and not (self.certificate and self.key and self.ca):
-            raise Rejected("--certificate, --key and --ca are needed: agents know each other by certificate", reason="SettingMissing")
+        if not (self.certificate and self.key and self.ca):
+            raise Rejected(
+                "--certificate, --key and --ca are needed: agents and gateways know each other by certificate", reason="SettingMissing"
+            )
+        if not self.gateway:
+            raise Rejected("--gateway HOST:PORT is needed: a node asks a gateway for its work", reason="SettingMissing")
+        if self.advertise:
+            dial_target(self.advertise)
         if self.heartbeat < 0:
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
         self.declared()
@@ -92,6 +105,10 @@ class AgentSettings(CommonSettings):
     def is_hollow(self) -> bool:
         """Whether the process is hollow nodes."""
         return self.hollow > 0 or self.hollow_inventory is not None
+
+    def files(self) -> Files:
+        """What it shows to other agents and to gateways, and checks them against."""
+        return Files(Path(self.certificate), Path(self.key), Path(self.ca))
 
     def declared(self) -> Declared:
         """What the agent is told of its machine; Rejected names the flag that is wrong."""
@@ -138,15 +155,15 @@ async def build(settings: AgentSettings, world: World) -> None:
 
     configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat, retimed=beat_all)
     async with asyncio.TaskGroup() as group:
-        group.create_task(metrics.serve(counted.registry, settings.metrics_address, lambda: _ready(agents, len(world.places))))
+        group.create_task(_serve_metrics(counted, settings, world, lambda: _ready(agents, len(world.places))))
         group.create_task(configuration.run())
-        group.create_task(crew.run())
+        group.create_task(process.endless(crew.run()))
         gate = asyncio.Semaphore(REGISTERED_AT_ONCE)
 
         async def enter(place: Place) -> None:
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
-            registration.flaw = await place.outside.host.flaw()
+            registration.flaw = Flaw("StateUnwritable", await place.outside.host.flaw())
             async with gate:
                 await _registered(registration, clock, node)
             agent = Agent(
@@ -170,6 +187,20 @@ async def build(settings: AgentSettings, world: World) -> None:
             group.create_task(start(agents))
         only = "" if settings.is_hollow else world.places[0].me.node
         group.create_task(Feed(cluster, clock, crew, agents, only=only).run())
+
+
+async def _serve_metrics(counted: AgentMetrics, settings: AgentSettings, world: World, ready: Callable[[], tuple[bool, str]]) -> None:
+    """Serves metrics to certificates of the name `lattice:metrics`: so many nodes should not ask the API server about tokens."""
+    if not (settings.certificate and settings.metrics_address):
+        await serve_metrics(counted.registry, settings, ready, Scrapers(world.cluster, world.clock).admit)
+        return
+    authority = await asyncio.to_thread(Path(settings.ca).read_text, encoding="utf-8")
+    certificate = ServerCertificate(settings.certificate, settings.key, client_ca=authority)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(certificate.follow(world.clock))
+        group.create_task(
+            metrics.serve(counted.registry, settings.metrics_address, ready, admit=by_certificate, context=certificate.context)
+        )
 
 
 def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
@@ -203,9 +234,12 @@ async def _registered(registration: Registration, clock: Clock, node: str) -> No
 async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) -> AsyncIterator[World]:
     """This machine as one node."""
     node = settings.node or os.uname().nodename
-    files = Files(Path(settings.certificate), Path(settings.key), Path(settings.ca))
+    files = settings.files()
     files.read()
-    async with open_host(settings.state_dir, node=node, clock=clock, scope_root=settings.scope_root) as host:
+    async with (
+        alone_on(settings.state_dir, clock),
+        open_host(settings.state_dir, settings.run_dir, node=node, clock=clock, scope_root=settings.scope_root) as host,
+    ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
         me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
@@ -214,14 +248,21 @@ async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) ->
             kept = Kept(settings.state_dir, agent.ended)
             return serve(settings.listen, files, AgentService(agent.reporter, kept, clock))
 
-        place = Place(me, Outside(cluster, clock, host, GrpcPeers(files, clock)))
-        yield World(cluster, clock, (place,), (server,))
+        works = GrpcWorks(settings.gateway, files)
+        place = Place(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))
+        try:
+            yield World(cluster, clock, (place,), (server,))
+        finally:
+            await works.close()
 
 
 @asynccontextmanager
 async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
     """Many nodes that only wait; each writes under its own name."""
-    timers, peers, reads = HollowTimers(clock), LocalPeers(clock), SharedReads()
+    files = settings.files()
+    files.read()
+    asked = GrpcWorks(settings.gateway, files)
+    timers, peers, works = HollowTimers(clock), LocalPeers(clock), SharedWorks(asked)
     machine = gather()
     boot = f"hollow-{secrets.token_hex(8)}"
     facts = Facts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
@@ -231,14 +272,17 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
     for me in (*_counted(settings, facts), *(_listed(settings, facts, node) for node in listed)):
         host = HollowHost(me.node, clock=clock, timers=timers, facts=me.facts, instance=f"{instance}-{me.node}")
         own = cluster.impersonate(AGENT + me.node, (GROUP,))
-        places.append(Place(replace(me, instance=host.instance()), Outside(own, clock, host, peers, reads)))
+        places.append(Place(replace(me, instance=host.instance()), Outside(own, clock, host, peers, works)))
 
     def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
         for node, agent in agents.items():
             peers.join(node, agent.reporter)
         return timers.run()
 
-    yield World(cluster, clock, tuple(places), (join,))
+    try:
+        yield World(cluster, clock, tuple(places), (join,))
+    finally:
+        await asked.close()
 
 
 def _counted(settings: AgentSettings, facts: Facts) -> Iterator[Self]:

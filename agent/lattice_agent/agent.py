@@ -13,39 +13,45 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lattice.daemon.logs import event as log_event
+from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
+from lattice.models.conditions import UNKILLABLE
 from lattice.views.cluster import ConfigSpec
 from lattice_agent import reports
 from lattice_agent.bell import Bell
 from lattice_agent.crew import Crew
 from lattice_agent.effects import Effects
 from lattice_agent.heartbeat import Heartbeat
+from lattice_agent.history import HistoryTeller
 from lattice_agent.host.interface import ExitRecord, Host, Key
-from lattice_agent.lifecycle import OVER, Directed, Event, Exited, Lifecycle, PlanAbsent, PlanRead, Refused, Stage, Started, Tick
+from lattice_agent.lifecycle import OVER, Directed, Event, Exited, Lifecycle, PlanAbsent, PlanRead, Refused, Stage, Started, Survived, Tick
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.peers.interface import Peers
-from lattice_agent.reading import OwnReads, Reads
-from lattice_agent.registration import Registration
+from lattice_agent.registration import Flaw, Registration
 from lattice_agent.reporter import Reporter
+from lattice_agent.works import Works
 
 log = logging.getLogger(__name__)
 
+AWAY_SECONDS = 3.0
+"""A peer that calls have not reached for so long is reported: an agent that is only restarted is back by then."""
+HISTORY_AGAIN_SECONDS = 2.0
 LONGEST_SLEEP = 60.0
 """A timer is looked at again after this, so that a machine that was suspended finds its walltimes over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What an agent is given: the API server as this node sees it, time, the machine, the other agents."""
+    """What an agent is given: the API server as this node sees it, time, the machine, the other agents, the gateways."""
 
     cluster: Cluster
     clock: Clock
     host: Host
     peers: Peers
-    reads: Reads = field(default_factory=OwnReads)
+    works: Works
 
 
 @dataclass(slots=True)
@@ -57,6 +63,7 @@ class _Seat:
     agent: Agent
     target: tuple[str, str] = ("", "")
     last: Member | None = None
+    away: bool = False
     task: asyncio.Task[None] | None = field(default=None)
 
     def member(self) -> Member | None:
@@ -65,7 +72,14 @@ class _Seat:
 
     def directed(self, direction: Direction) -> None:
         """The reporter's whole answer."""
+        self.away = False
         self.agent.post(Directed(self.key, direction))
+
+    def unreached(self, seconds: float) -> None:
+        """Calls to the reporter have failed for so long."""
+        if seconds >= AWAY_SECONDS and not self.away:
+            self.away = True
+            self.agent.beat_if_urgent()
 
 
 class Agent:
@@ -94,29 +108,31 @@ class Agent:
         self._metrics = metrics
         self._registration = registration
         cluster, clock, host = outside.cluster, outside.clock, outside.host
-        self.machine = Lifecycle(node, seen_seq=host.seen_seq(), known=())
+        self.machine = Lifecycle(node, seen=host.seen(), known=())
         self.heartbeat = Heartbeat(
             node, cluster, clock, reports.Identity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
         )
         self.reporter = Reporter(
             node,
             cluster=cluster,
+            works=outside.works,
             clock=clock,
             hollow=hollow,
             on_direction=lambda key, direction: self.post(Directed(key, direction)),
             say=lambda key, after: crew.say(node, key, after),
+            on_away=self.beat_if_urgent,
         )
         self._effects = Effects(
             node,
-            cluster=cluster,
             host=host,
-            clock=clock,
             config=config,
-            reads=outside.reads,
+            works=outside.works,
             row_of=self._row_of,
+            awaits=self._awaits_start,
             post=self.post,
             on_read=self.reporter.describe,
         )
+        self.history = HistoryTeller(node, cluster=cluster, host=host, attempts=self.machine.attempts)
         self._events: deque[Event] = deque()
         self._draining = False
         self._seats: dict[Key, _Seat] = {}
@@ -126,8 +142,9 @@ class Agent:
     async def begin(self) -> None:
         """Takes up what the node knows from before; nothing is decided before the first plan."""
         known = await self._outside.host.attempts()
-        self.machine = Lifecycle(self.node, seen_seq=self._outside.host.seen_seq(), known=known)
+        self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known)
         self._known = set(self.machine.attempts)
+        self.history = HistoryTeller(self.node, cluster=self._outside.cluster, host=self._outside.host, attempts=self.machine.attempts)
         self._crew.hands[self.node] = self
         self._outside.host.on_exit(self._on_exit)
         for key, attempt in self.machine.attempts.items():
@@ -135,9 +152,9 @@ class Agent:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def plan(self, seq: int, rows: tuple[PlanRow, ...], *, call: int = 0) -> None:
+    def plan(self, read: PlanRead, *, call: int = 0) -> None:
         """The node's plan has been read; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
-        self.post(PlanRead(seq, rows))
+        self.post(read)
         if call > self._called:
             self._called = call
             self.beat_now()
@@ -156,6 +173,16 @@ class Agent:
         """Renews the Lease at once, if this node renews it at all yet."""
         if self.planned:
             self._crew.beat(self.node)
+
+    def beat_if_urgent(self) -> None:
+        """Renews the Lease at once when something is to be said that does not wait for the next beat."""
+        if self.planned and self.heartbeat.wants(self._said()):
+            self._crew.beat(self.node)
+
+    def _said(self) -> reports.Said:
+        """What the next heartbeat says."""
+        away = {seat.target[0] for seat in self._seats.values() if seat.away}
+        return reports.Said(self.machine.report(), tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
         """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""
@@ -186,7 +213,10 @@ class Agent:
         if isinstance(event, PlanRead):
             if self.machine.ignored_plans != ignored:
                 self._metrics.plans_ignored.inc()
-                log_event(log, "PlanIgnored", logging.WARNING, node=self.node, seq=event.seq, seen=self.machine.seq)
+                log_event(
+                    log, "PlanIgnored", logging.WARNING, node=self.node, seq=event.seq, epoch=event.epoch or None,
+                    seen=self.machine.seq, seen_epoch=self.machine.seen.epoch or None,
+                )  # fmt: skip
             else:
                 self.reporter.follow({Key(*row.key): row for row in event.rows})
         for instruction in instructions:
@@ -195,8 +225,7 @@ class Agent:
         if isinstance(event, Refused) and event.reason == "NodeUnfit":
             self.beat_now()
         self._tell_reporters()
-        if self.planned and self.heartbeat.wants(self.machine.report()):
-            self._crew.beat(self.node)
+        self.beat_if_urgent()
         self._arm()
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
@@ -272,15 +301,22 @@ class Agent:
     async def beat(self) -> float | None:
         """Renews the node's Lease with the newest report, after a look at the node itself."""
         await self._look()
-        return await self.heartbeat.beat(self.machine.seq, self.machine.report())
+        return await self.heartbeat.beat(self.machine.seen, self._said())
 
     async def _look(self) -> None:
         """A node that finds itself unfit says so, and once more when it is well: it is given work accordingly."""
-        flaw = await self._outside.host.flaw()
-        if bool(flaw) != bool(self._registration.flaw):
-            word, level = ("Unhealthy", logging.WARNING) if flaw else ("Healthy", logging.INFO)
-            log_event(log, word, level, node=self.node, message=flaw or None)
-            self._registration.flaw = flaw
+        survivors = self._outside.host.survivors()
+        for key, message in survivors.items():
+            self.post(Survived(key, message))
+        said = await self._outside.host.flaw()
+        found = Flaw("EndsInMemory" if self._outside.host.ends_in_memory() else "StateUnwritable", said)
+        if survivors:
+            found = Flaw(UNKILLABLE, "; ".join(f"attempt {key.attempt} of {key.uid}: {said}" for key, said in survivors.items()))
+        before = self._registration.flaw
+        if bool(found.message) != bool(before.message) or (found.message and found.reason != before.reason):
+            word, level = ("Unhealthy", logging.WARNING) if found.message else ("Healthy", logging.INFO)
+            log_event(log, word, level, node=self.node, reason=found.reason if found.message else None, message=found.message or None)
+            self._registration.flaw = found
             self._crew.register(self.node)
 
     async def tick(self) -> float | None:
@@ -289,14 +325,24 @@ class Agent:
         return None
 
     async def register(self) -> float | None:
-        """Keeps the node's own object."""
-        return await self._registration.keep()
+        """Keeps the node's own object, and tells its history when a recovery asks for it."""
+        again = await self._registration.keep()
+        try:
+            await self.history.tell()
+        except LatticeError as error:
+            log_event(log, "HistoryNotTold", logging.WARNING, node=self.node, reason=error.reason, message=error.message)
+            return HISTORY_AGAIN_SECONDS
+        return again
 
     # ── what others ask ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _row_of(self, key: Key) -> PlanRow | None:
         attempt = self.machine.attempts.get(key)
         return attempt.row if attempt else None
+
+    def _awaits_start(self, key: Key) -> bool:
+        attempt = self.machine.attempts.get(key)
+        return attempt is not None and attempt.stage is Stage.WAITING
 
     def ended(self, key: Key) -> bool:
         """Whether nothing more will be printed by this attempt here."""

@@ -27,24 +27,34 @@ def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
     return Terms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
 
 
+def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
+    """The longest run in seconds: the shorter one of the spec's and the admitted one; None: endless."""
+    walltime = allocation.spec.lifecycle.walltime
+    asked = parse_duration(walltime) if walltime else None
+    return min((seconds for seconds in (asked, row.walltime) if seconds is not None), default=None)
+
+
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> Work:
     """The work of this node; `node` is one of the row's nodes."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head)
     rank = row.nodes.index(node)
+    account = config.work.account_of(spec.user)
     job_name = spec.tags.get("name", "") or row.name
-    names = Names(row.number, job_name, spec.user.rpartition(":")[2], node, rank)
+    names = Names(row.number, job_name, account, node, rank)
     stdout, stderr, append = _files(spec.environment, names)
     on_head = spec.on_head_only
     everywhere = 1 if on_head else spec.tasks.per_node * len(row.nodes)
     submitted = allocation.status.submit_time or allocation.metadata.creation_timestamp
     return Work(
-        key=Key(*row.key), number=row.number, namespace=row.namespace, name=row.name, user=spec.user, tenant=spec.tenant,
+        key=Key(*row.key), number=row.number, namespace=row.namespace, name=row.name, user=spec.user, account=account, tenant=spec.tenant,
         job_name=job_name, nodes=row.nodes, node=node, rank_of_node=rank, head=row.head, tasks=terms.tasks,
         first_rank=0 if on_head else rank * spec.tasks.per_node, total_tasks=spec.tasks.total or everywhere,
         entrypoint=spec.entrypoint, script=spec.script, variables=dict(spec.environment.variables),
         workdir=spec.environment.workdir, stdout=stdout, stderr=stderr, append=append,
-        grace_seconds=terms.grace_seconds, walltime_seconds=terms.walltime_seconds,
+        grace_seconds=terms.grace_seconds, walltime_seconds=walltime_of(allocation, row),
         min_uid=config.work.min_uid, open_files=config.work.open_files, log_bytes=quantity_bytes(config.work.log_bytes),
+        max_processes=config.work.max_processes, reserved_memory=quantity_bytes(config.work.reserved_memory),
+        remove_leftovers=config.work.remove_leftovers,
         slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0,
     )  # fmt: skip

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError, NotFound, Rejected, Stale
-from lattice.kube.clock import Clock
-from lattice.kube.cluster import Cluster
-from lattice.ledger.plans import PlanRow
+from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
+from lattice.ledger.plans import RUN, PlanRow
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Work as Allocation
 from lattice_agent import assignment
 from lattice_agent import lifecycle as machine
-from lattice_agent.host.interface import Host, Key, Running, Work
+from lattice_agent.host.interface import Host, Key, Ordered, Running, Seen, Work
 from lattice_agent.lifecycle import Event, Instruction
-from lattice_agent.reading import Reads
+from lattice_agent.works import Found, Works
 
 log = logging.getLogger(__name__)
 
@@ -30,34 +28,34 @@ NODE_KEY = Key("-", 0)
 
 
 class Effects:
-    """The hands of one node: API server and host. An instruction stays first in line until it is done."""
+    """The hands of one node: gateway and host. An instruction stays first in line until it is done."""
 
     def __init__(
         self,
         node: str,
         *,
-        cluster: Cluster,
         host: Host,
-        clock: Clock,
         config: Callable[[], ConfigSpec],
-        reads: Reads,
+        works: Works,
         row_of: Callable[[Key], PlanRow | None],
+        awaits: Callable[[Key], bool],
         post: Callable[[Event], None],
-        on_read: Callable[[Key, Allocation], None],
+        on_read: Callable[[Key, Found], None],
     ) -> None:
         self.node = node
-        self._cluster = cluster
         self._host = host
-        self._clock = clock
         self._config = config
-        self._reads = reads
+        self._works = works
         self._row_of = row_of
+        self._awaits = awaits
         self._post = post
         self._on_read = on_read
         self._pending: dict[Key, deque[Instruction]] = {}
         self._objects: dict[Key, Allocation] = {}
         self._rows: dict[Key, PlanRow] = {}
         self._assigned: dict[Key, Work] = {}
+        self._private: dict[Key, Mapping[str, str]] = {}
+        """Values of Secrets, from the reading to the start; a restart of the agent asks for them again."""
         self._tries: dict[Key, int] = {}
 
     def put(self, instruction: Instruction) -> Key:
@@ -85,15 +83,22 @@ class Effects:
             case machine.Prepare():
                 await self._prepare(instruction.key)
             case machine.Start():
-                await self._start(instruction.key)
+                return await self._start(instruction.key)
             case machine.Terminate():
-                return await self._end(instruction.key, "terminate")
+                return await self._end(instruction.key, "terminate", instruction.order)
             case machine.Kill():
                 return await self._end(instruction.key, "kill")
             case machine.Forget():
-                return await self._forget(instruction.key)
+                return await self._forget(instruction)
             case machine.Remember():
-                await self._host.remember_seq(instruction.seq)
+                return await self._remember(instruction.seen)
+        return None
+
+    async def _remember(self, seen: Seen) -> float | None:
+        try:
+            await self._host.remember(seen)
+        except LatticeError as error:
+            return self._again(NODE_KEY, "SeqNotKept", error)
         return None
 
     async def _read(self, key: Key) -> float | None:
@@ -101,17 +106,19 @@ class Effects:
         if row is None:
             return None  # no plan names it now; the next one that does asks again
         try:
-            found = await self._reads.get(self._cluster, row)
-            if found.metadata.uid != key.uid:
-                raise NotFound(f"allocation {row.namespace}/{row.name} is another object now")
-            terms = assignment.terms_of(found, self.node, row.head)
+            found = await self._works.find(self.node, row, variables=row.order == RUN and self._awaits(key))
+            terms = assignment.terms_of(found.work, self.node, row.head)
         except (NotFound, Rejected) as error:
             self._post(machine.Refused(key, "StartFailed", error.message))
             return None
         except LatticeError as error:
-            return self._again(key, "AllocationUnread", error)
-        self._objects[key], self._rows[key] = found, row
+            return self._again(key, "WorkUnread", error)
+        self._objects[key], self._rows[key] = found.work, row
         self._on_read(key, found)
+        if found.refusal:
+            self._post(machine.Refused(key, "StartFailed", found.refusal))
+            return None
+        self._private[key] = found.variables or {}
         self._post(machine.TermsRead(key, terms))
         return None
 
@@ -120,39 +127,48 @@ class Effects:
             work = assignment.assign(self._objects[key], self._rows[key], self.node, self._config())
             await self._host.prepare(work)
         except Stale as error:
-            self._post(machine.Vanished(key, error.message))
+            known = await self._host.recall(key)
+            self._post(machine.Recalled(known) if known is not None else machine.Vanished(key, error.message))
         except LatticeError as error:
             self._refuse(key, error)
         else:
             self._assigned[key] = work
             self._post(machine.Prepared(key))
 
-    async def _start(self, key: Key) -> None:
+    async def _start(self, key: Key) -> float | None:
         try:
-            running: Running = await self._host.start(self._assigned[key])
+            running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
+        except Retry as error:
+            return self._again(key, "StartUndecided", error)
         except LatticeError as error:
             self._refuse(key, error)
         else:
             self._post(machine.Started(key, running))
+        self._private.pop(key, None)
+        return None
 
     def _refuse(self, key: Key, error: LatticeError) -> None:
         reason = error.reason if error.reason in REFUSALS else "StartFailed"
         self._warn("StartRefused", key, error)
         self._post(machine.Refused(key, reason, error.message))
 
-    async def _end(self, key: Key, how: str) -> float | None:
+    async def _end(self, key: Key, how: str, order: Ordered | None = None) -> float | None:
         event(log, "Ending", allocation=key.uid, attempt=key.attempt, node=self.node, how=how)
         try:
-            await (self._host.kill(key) if how == "kill" else self._host.terminate(key))
+            if order is None:
+                await self._host.kill(key)
+            elif not await self._host.terminate(key, order):
+                self._post(machine.Missed(key))
         except LatticeError as error:
             if how == "kill":
                 return self._again(key, "KillFailed", error)
             self._warn("TerminateFailed", key, error)
         return None
 
-    async def _forget(self, key: Key) -> float | None:
+    async def _forget(self, order: machine.Forget) -> float | None:
+        key = order.key
         try:
-            await self._host.forget(key)
+            await self._host.forget(key, seq=order.seq)
         except NotFound:
             pass  # forgotten already
         except LatticeError as error:
@@ -164,6 +180,7 @@ class Effects:
         """Nothing more is asked about it."""
         self._objects.pop(key, None)
         self._rows.pop(key, None)
+        self._private.pop(key, None)
         self._assigned.pop(key, None)
 
     def _again(self, key: Key, message: str, error: LatticeError) -> float:

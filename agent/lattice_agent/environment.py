@@ -1,7 +1,8 @@
-"""The environment of the work: pure. A login environment, then the user's variables, then LATTICE_* and SLURM_*."""
+"""The environment of the work: pure. A login environment, then those of Secrets, the user's variables, LATTICE_* and SLURM_*."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lattice.units import fold_nodes
@@ -88,7 +89,7 @@ def _slurm_of_node(work: Work, workdir: str) -> dict[str, str]:
         "SLURM_JOB_ID": number,
         "SLURM_JOBID": number,
         "SLURM_JOB_NAME": work.job_name,
-        "SLURM_JOB_USER": work.user.partition(":")[2] or work.user,
+        "SLURM_JOB_USER": work.account or work.user,
         "SLURM_NODELIST": nodes,
         "SLURM_JOB_NODELIST": nodes,
         "SLURM_NNODES": str(len(work.nodes)),
@@ -107,6 +108,12 @@ def _slurm_of_node(work: Work, workdir: str) -> dict[str, str]:
 def compose(work: Work, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
     """The whole environment but for what differs from task to task; later parts win."""
     return login(account, environment_file) | work.variables | of_node(work, workdir=workdir)
+
+
+def effective(private: Mapping[str, str], work: Work, *, workdir: str) -> dict[str, str]:
+    """Those variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
+    stronger = work.variables.keys() | of_node(work, workdir=workdir).keys()
+    return {name: value for name, value in private.items() if name not in stronger}
 
 
 def flaw(variables: dict[str, str]) -> str:

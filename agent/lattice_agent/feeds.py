@@ -22,7 +22,7 @@ from lattice.views.cluster import Config, ConfigSpec, Node
 from lattice.views.ledger import Plan
 from lattice_agent.agent import Agent
 from lattice_agent.crew import Crew
-from lattice_agent.plan import rows_by_node
+from lattice_agent.plan import read_as, rows_by_node
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ class Feed:
         agent = self._agents.get(change.key)
         if agent is None:
             return
-        if change.new is None or change.new.status.instance == "":
+        agent.history.wanted = change.new.status.recovery if change.new is not None else None
+        if change.new is None or change.new.status.instance == "" or agent.history.owed:
             self._crew.register(agent.node)
         index = change.new.status.index if change.new is not None else None
         if index is None or agent.index == index:
@@ -138,4 +139,4 @@ class Feed:
                 agent.unreadable_plan()
             return
         for agent in agents:
-            agent.plan(plan.spec.seq, tuple(rows.get(agent.node, ())), call=plan.spec.call)
+            agent.plan(read_as(plan, rows.get(agent.node, ())), call=plan.spec.call)

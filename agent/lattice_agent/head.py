@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lattice.ledger.plans import RUN, STOP, PlanRow
+from lattice.models.conditions import UNKILLABLE
 from lattice.units import fold_nodes, format_duration
 from lattice_agent.host.interface import Key
 from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
@@ -49,7 +50,16 @@ class Over:
     exit_known: bool = True
 
 
-Verdict = Open | Begun | Over
+@dataclass(frozen=True, slots=True)
+class Surviving:
+    """KILL has not ended every process: condition Finished stays False, and says who is left. `start` is 0 when unknown."""
+
+    message: str
+    begun: bool
+    start: float
+
+
+Verdict = Open | Begun | Surviving | Over
 
 
 class Head:
@@ -110,6 +120,9 @@ class Head:
         if self._all_over():
             ends = [end.ended for member in members for end in member.exits if end.ended]
             return self._over(begun, start, max(ends, default=0.0))
+        surviving = [member for member in members if member.phase is Phase.ENDING and member.reason == UNKILLABLE]
+        if surviving:
+            return Surviving("; ".join(f"{member.node}: {member.message}" for member in surviving), begun, start)
         if begun:
             return Begun(start, len(self.nodes))
         return Open()
@@ -162,15 +175,15 @@ class Head:
         stopped = self.awaited is not None and (any(member.ordered for member in members) or len(members) < len(self.nodes))
         if stopped or any(member.ordered for member in members):
             message = f"ended as ordered, no process is left on {_count(self.nodes)}"
-            return Over("Stopped", message, begun, start, end, failure, exit_known=any(member.exits for member in members))
+            return Over("Stopped", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
         refused = next((member for member in members if member.phase is Phase.START_FAILED), None)
         if refused is not None:
             message = refused.message if refused.node in refused.message else f"node {refused.node}: {refused.message}"
-            return Over(refused.reason or "StartFailed", message, begun, start, end, failure, exit_known=failure is not None)
+            return Over(refused.reason or "StartFailed", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
         lost = [member for member in members if member.phase is Phase.LOST]
         if lost:
             message = f"{fold_nodes([member.node for member in lost])} lost it: {lost[0].message}"
-            return Over("Lost", message, begun, start, end, failure, exit_known=failure is not None)
+            return Over("Lost", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
         return self._ended(begun, start, end, failure)
 
     def _ended(self, begun: bool, start: float, end: float, failure: Failure | None) -> Over:
@@ -179,7 +192,7 @@ class Head:
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
             limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""
             message = f"its walltime{limit} was over on {fold_nodes([member.node for member in by_walltime])}: TERM, grace period, KILL"
-            return Over("WalltimeExceeded", message, begun, start, end, failure)
+            return Over("WalltimeExceeded", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
         if failure is None:
             return Over("Completed", f"every task on {_count(self.nodes)} ended with 0", begun, start, end)
         task = failure.task
@@ -188,6 +201,13 @@ class Head:
             return Over("ExitUnknown", message, begun, start, end, failure, exit_known=False)
         how = f"by signal {task.signal}" if task.signal else f"with exit code {task.code}"
         return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
+
+    def _knows_exit(self, failure: Failure | None) -> bool:
+        """Whether an exit code can be named: that of the first failure, or 0 once every node with tasks has said how all of them ended."""
+        if failure is not None:
+            return not failure.task.unknown
+        with_tasks = [self.head] if self.on_head_only else self.nodes
+        return all(node in self.members and self.members[node].exits for node in with_tasks)
 
 
 def _has_started(member: Member) -> bool:

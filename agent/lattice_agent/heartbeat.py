@@ -12,10 +12,11 @@ from lattice.errors import AlreadyExists, LatticeError, NotFound
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES
-from lattice.ledger.reports import ANNOTATION, ReportRow
+from lattice.ledger.reports import ANNOTATION
 from lattice.units import format_time
 from lattice.views.cluster import Lease
 from lattice_agent import reports
+from lattice_agent.host.interface import Seen
 from lattice_agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -45,20 +46,20 @@ class Heartbeat:
         self._identity = identity
         self._metrics = metrics
         self._seconds = seconds
-        self._said: tuple[ReportRow, ...] = ()
+        self._said = reports.Said()
         self._failing = False
 
-    def wants(self, rows: tuple[ReportRow, ...]) -> bool:
+    def wants(self, said: reports.Said) -> bool:
         """Whether this report does not wait for the next beat."""
-        return reports.is_urgent(self._said, rows)
+        return reports.is_urgent(self._said, said)
 
-    async def beat(self, seq: int, rows: tuple[ReportRow, ...]) -> float:
+    async def beat(self, seen: Seen, said: reports.Said) -> float:
         """Renews the Lease; the seconds until the next beat."""
         self.count += 1
-        before, self._said = self._said, rows
+        before, self._said = self._said, said
         begun = self._clock.monotonic()
         try:
-            await self._renew(reports.annotation(self._identity, self.count, seq, rows))
+            await self._renew(reports.annotation(self._identity, self.count, seen, said))
         except LatticeError as error:
             self._said = before
             if not self._failing:

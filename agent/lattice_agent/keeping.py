@@ -7,6 +7,9 @@ from pathlib import Path
 
 from lattice_agent.host.interface import Key
 
+MAX_UID = 64
+"""No uid is longer; what a caller makes up is no file name."""
+
 
 class Kept:
     """The output below one state directory (peers.interface.Logs)."""
@@ -25,7 +28,7 @@ class Kept:
 
     def directory(self, key: Key) -> Path | None:
         """Where its segments are; None: this node has nothing of it."""
-        if "/" in key.uid or key.uid.startswith("."):
+        if "/" in key.uid or key.uid.startswith(".") or len(key.uid) > MAX_UID:
             return None
         path = self._attempts / f"{key.uid}-{key.attempt}"
         return path if path.is_dir() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 
 from lattice.errors import Rejected
 from lattice_agent import environment
@@ -81,16 +82,28 @@ class Place:
     note: str = ""
 
 
-def describe(work: Work, place: Place, *, directory: str, boot: str, environment_file: str, switch_user: bool) -> dict[str, object]:
+def describe(
+    work: Work,
+    place: Place,
+    private: Mapping[str, str],
+    *,
+    directory: str,
+    run_directory: str,
+    boot: str,
+    environment_file: str,
+    switch_user: bool,
+) -> dict[str, object]:
     """The fields of `shim.Launch`, but for the scope's entrances."""
     account = place.account
     return {
         "directory": directory,
+        "run_directory": run_directory,
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
         "boot": boot,
         "argv": command(work, f"{directory}/script"),
         "environment": environment.compose(work, account, environment_file, workdir=place.workdir),
+        "private": environment.effective(private, work, workdir=place.workdir),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "workdir": place.workdir,
@@ -98,6 +111,8 @@ def describe(work: Work, place: Place, *, directory: str, boot: str, environment
         "stderr": work.stderr,
         "log_bytes": work.log_bytes,
         "open_files": work.open_files,
+        "max_processes": work.max_processes,
+        "remove_leftovers": work.remove_leftovers,
         "note": place.note,
         "user": account.uid if switch_user else None,
         "group": account.gid if switch_user else None,

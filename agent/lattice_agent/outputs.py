@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lattice.errors import Corrupt
-from lattice_agent import shim
+from lattice_agent import streams
 
-FORMAT = 1
+FORMAT = streams.FORMAT
 _SHED_BYTES = 64
 """No segment of output that was given up is larger."""
 
@@ -100,9 +100,9 @@ class LogReader:
 
     def _record(self, file: BinaryIO) -> Entry | None:
         at = file.tell()
-        head = file.read(shim.RECORD.size)
-        if len(head) == shim.RECORD.size:
-            time, lost, length = shim.RECORD.unpack(head)
+        head = file.read(streams.RECORD.size)
+        if len(head) == streams.RECORD.size:
+            time, lost, length = streams.RECORD.unpack(head)
             data = file.read(length)
             if len(data) == length:
                 dropped, self._gap = self._gap + lost, 0
@@ -171,9 +171,11 @@ def shed(directory: Path, stream: str, now: float) -> int:
         reader.close()
     for path in paths[:-1]:
         path.unlink(missing_ok=True)
-    text = f"{FORMAT} {reader.position}\n".encode() + shim.RECORD.pack(now, 0, 0)
-    (directory / f"{stream}.{numbers[-1] + 1}").write_bytes(text)
-    paths[-1].unlink(missing_ok=True)
+    text = f"{FORMAT} {reader.position}\n".encode() + streams.RECORD.pack(now, 0, 0)
+    with paths[-1].open("r+b", buffering=0) as last:  # in place: a full disk has no room for another file
+        last.truncate(_SHED_BYTES)
+        last.write(text)
+        last.truncate(len(text))
     return freed
 
 

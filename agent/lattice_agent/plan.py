@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lattice.ledger.plans import PlanRow, parse_plan
 from lattice.views.ledger import Plan
 from lattice_agent.lifecycle import PlanRead
@@ -16,7 +18,13 @@ def rows_of(node: str, plan: Plan) -> tuple[PlanRow, ...]:
 
 def read(node: str, plan: Plan) -> PlanRead:
     """The plan as the node's state machine takes it."""
-    return PlanRead(plan.spec.seq, rows_of(node, plan))
+    return read_as(plan, rows_of(node, plan))
+
+
+def read_as(plan: Plan, rows: Iterable[PlanRow]) -> PlanRead:
+    """These rows with what the plan says of the ledger that it was made from."""
+    spec = plan.spec
+    return PlanRead(spec.seq, tuple(rows), spec.epoch, spec.term, spec.since)
 
 
 def rows_by_node(plan: Plan) -> dict[str, list[PlanRow]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,13 @@ LOOK_SECONDS = 0.5
 NOTHING = Declared()
 
 
+class Flaw(NamedTuple):
+    """Why the node should be given no work now; without a message it is healthy."""
+
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Self:
     """What the node says of itself."""
@@ -44,8 +51,8 @@ class Self:
     switch: str = ""
     declared: Declared = NOTHING
 
-    def status(self, flaw: str = "") -> dict[str, Any]:
-        """The agent's part of `LatticeNode.status`; with a `flaw` the node is unhealthy."""
+    def status(self, *, healthy: bool = True) -> dict[str, Any]:
+        """The agent's part of `LatticeNode.status`."""
         features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
         return {
             "capabilities": {
@@ -55,7 +62,7 @@ class Self:
                 "features": list(features),
                 **self.declared.capabilities(),
             },
-            "health": "Unhealthy" if flaw else "Healthy",
+            "health": "Healthy" if healthy else "Unhealthy",
             "fingerprint": fingerprint(self.facts.kernel, __version__, self.declared.components),
             "components": dict(self.declared.components),
             "kernel": self.facts.kernel[:128],
@@ -76,8 +83,7 @@ class Registration:
         self._clock = clock
         self._me = me
         self._heartbeat_seconds = heartbeat_seconds
-        self.flaw = ""
-        """Why the node should be given no work now, as a clause; empty: it is healthy."""
+        self.flaw = Flaw("", "")
 
     async def register(self) -> Node:
         """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
@@ -120,7 +126,7 @@ class Registration:
 
     async def _write(self, found: Node) -> Node:
         """One patch of what differs: facts, health with its reason, and the conflict that is over."""
-        status = self._me.status(self.flaw)
+        status = self._me.status(healthy=not self.flaw.message)
         body: dict[str, Any] = {"status": status}
         conditions = self._conditions_now(found)
         if conditions != found.status.conditions:
@@ -170,10 +176,10 @@ class Registration:
         if is_true(conditions, NAME_CONFLICT):
             conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
         healthy = condition(conditions, HEALTHY)
-        if self.flaw and (healthy is None or healthy.status == TRUE):
-            return self._with(conditions, found, HEALTHY, FALSE, "StateUnwritable", self.flaw)
-        if not self.flaw and healthy is not None and healthy.status == FALSE:
-            return self._with(conditions, found, HEALTHY, TRUE, "Resolved", "there is room again")
+        if self.flaw.message and (healthy is None or healthy.status == TRUE or healthy.reason != self.flaw.reason):
+            return self._with(conditions, found, HEALTHY, FALSE, *self.flaw)
+        if not self.flaw.message and healthy is not None and healthy.status == FALSE:
+            return self._with(conditions, found, HEALTHY, TRUE, "Resolved", "nothing is wrong with it any more")
         return conditions
 
     def _with(

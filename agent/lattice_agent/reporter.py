@@ -10,21 +10,24 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
+from lattice.kube.patches import merge
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.plans import PlanRow
-from lattice.units import parse_duration
-from lattice.views.work import Work as Allocation
 from lattice_agent import status
+from lattice_agent.assignment import walltime_of
 from lattice_agent.bell import Bell
-from lattice_agent.head import Head, Open
+from lattice_agent.head import Begun, Head, Open
 from lattice_agent.host.interface import Key
-from lattice_agent.members import Direction, Member
+from lattice_agent.members import FINAL, Direction, Member
+from lattice_agent.works import Found, Works, Written
 
 log = logging.getLogger(__name__)
 
 FIRST_LOOK, LOOKS_GROW, LONGEST_LOOK = 0.03, 3.0, 5.0
 """Seconds to the first look whether the scheduler's part of the status has come, how much longer each next one waits, and the longest:
 a scheduler that is behind is not to be held up by as many reads as there are attempts."""
+BEGUN_SECONDS = 0.01
+"""How long Started waits for the end of work that ends at once: then both are one write."""
 RECHECK_SECONDS = 10.0
 FIND_SECONDS, FIND_STEP = 2.0, 0.02
 
@@ -39,9 +42,15 @@ class _Case:
         self.described = False
         self.bell = Bell()
         self.said = Direction()
+        self.away: set[str] = set()
+        """Nodes whose call has broken off before their work had ended."""
         self.looks = 0
-        self.written: Allocation | None = None
-        """The object as this desk wrote it last: the next write tries it before it reads again."""
+        self.waited = False
+        """It has begun, and a moment was left to its end."""
+        self.found: Found | None = None
+        """The object as it was read or written here last: a write tries it before it reads again."""
+        self.stale = ""
+        """The resourceVersion that the API server did not take any more."""
 
 
 class Reporter:
@@ -52,17 +61,21 @@ class Reporter:
         node: str,
         *,
         cluster: Cluster,
+        works: Works,
         clock: Clock,
         hollow: bool,
         on_direction: Callable[[Key, Direction], None],
         say: Callable[[Key, float], None],
+        on_away: Callable[[], None] = lambda: None,
     ) -> None:
         self.node = node
         self._cluster = cluster
+        self._works = works
         self._clock = clock
         self._hollow = hollow
         self._on_direction = on_direction
         self._say = say
+        self._on_away = on_away
         self._cases: dict[Key, _Case] = {}
         self._heard: set[Key] = set()
 
@@ -89,13 +102,14 @@ class Reporter:
             else:
                 self._say(key, 0.0)
 
-    def describe(self, key: Key, found: Allocation) -> None:
+    def describe(self, key: Key, found: Found) -> None:
         """Takes what the Allocation says about the attempt."""
         case = self._cases.get(key)
         if case is not None:
-            walltime = found.spec.lifecycle.walltime
             case.described = True
-            case.head.describe(on_head_only=found.spec.on_head_only, walltime_seconds=parse_duration(walltime) if walltime else None)
+            if case.found is None or case.found.version < found.version:
+                case.found = found
+            case.head.describe(on_head_only=found.work.spec.on_head_only, walltime_seconds=walltime_of(found.work, case.row))
             self._weigh(key)
 
     def reports(self, key: Key) -> bool:
@@ -118,6 +132,9 @@ class Reporter:
         case = self._cases.get(member.key)
         if case is None:
             return False
+        if member.node in case.away:
+            case.away.discard(member.node)
+            self._on_away()
         if case.head.members.get(member.node) == member:
             return True
         if not case.head.hear(member):
@@ -133,6 +150,18 @@ class Reporter:
         """What the nodes of the attempt are told."""
         case = self._cases.get(key)
         return case.said if case else None
+
+    def left(self, key: Key, node: str) -> None:
+        """A node's call has ended: before the end of its work that is a cut."""
+        case = self._cases.get(key)
+        member = case.head.members.get(node) if case is not None else None
+        if case is not None and member is not None and member.phase not in FINAL:
+            case.away.add(node)
+            self._on_away()
+
+    def away(self) -> set[str]:
+        """Nodes of the attempts at this desk whose calls have broken off."""
+        return {node for case in self._cases.values() for node in case.away}
 
     def _weigh(self, key: Key) -> None:
         self._heard.discard(key)
@@ -157,16 +186,13 @@ class Reporter:
         verdict = case.head.verdict()
         if isinstance(verdict, Open) and case.named and (case.described or not case.head.members):
             return None
+        if isinstance(verdict, Begun) and not case.waited:
+            case.waited = True
+            return BEGUN_SECONDS
         try:
-            found, case.written = case.written or await self._read(case), None
-            if not case.described and found.metadata.uid == key.uid:
-                self.describe(key, found)
-            verdict = case.head.verdict()
-            outcome = status.decide(found, key, self.node, verdict, now=self._clock.now(), hollow=self._hollow)
+            found, outcome = await self._decide(case)
             if isinstance(outcome, status.Write):
-                case.written = await self._cluster.patch(
-                    ALLOCATIONS, case.row.name, outcome.patch, case.row.namespace, subresource="status", type=Allocation
-                )
+                await self._write(case, found, outcome)
         except NotFound as error:
             outcome = status.Closed(error.message)
         except Stale:
@@ -175,8 +201,32 @@ class Reporter:
             return self._later(case, error.reason, error.message)
         return self._after(key, case, outcome)
 
-    async def _read(self, case: _Case) -> Allocation:
-        return await self._cluster.get(ALLOCATIONS, case.row.name, case.row.namespace, type=Allocation)
+    async def _decide(self, case: _Case) -> tuple[Found, status.Outcome]:
+        """What is to be written by the object as it is known here, or, where that is behind, as it is now."""
+        if case.found is not None:
+            outcome = self._outcome(case, case.found)
+            if not isinstance(outcome, status.Later):
+                return case.found, outcome
+            case.stale = case.found.work.metadata.resource_version
+        case.found = await self._works.find(self.node, case.row, stale=case.stale)
+        if not case.described:
+            self.describe(case.head.key, case.found)
+        return case.found, self._outcome(case, case.found)
+
+    def _outcome(self, case: _Case, found: Found) -> status.Outcome:
+        return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
+
+    async def _write(self, case: _Case, found: Found, outcome: status.Write) -> None:
+        """Replaces the status at the version that was read: a node may not patch, so that it can look at nobody else's work."""
+        metadata = found.work.metadata
+        case.found, case.stale = None, metadata.resource_version
+        changed = merge(found.status, outcome.status)
+        body = {"metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
+                             "resourceVersion": metadata.resource_version}, "status": changed}  # fmt: skip
+        written = await self._cluster.replace(
+            ALLOCATIONS, metadata.name, body, metadata.namespace, subresource="status", type=Written, metadata_only=True
+        )
+        case.found = found.written(written.metadata, changed)
 
     def _after(self, key: Key, case: _Case, outcome: status.Outcome) -> float | None:
         match outcome:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lattice.ledger import reports
 from lattice.ledger.reports import NodeReport, ReportRow, format_report
+from lattice_agent.host.interface import Seen
 
 URGENT = frozenset({reports.UNNAMED, reports.GONE, reports.LOST, reports.UNKNOWN_EXIT, reports.START_FAILED})
 """States that the scheduler waits for; the others travel with the next beat."""
@@ -19,12 +20,23 @@ class Identity:
     instance: str
 
 
-def annotation(identity: Identity, beat: int, seq: int, rows: tuple[ReportRow, ...]) -> str:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node says: its attempts, and the nodes of them that it cannot talk to, in order of their names."""
+
+    rows: tuple[ReportRow, ...] = ()
+    away: tuple[str, ...] = ()
+
+
+def annotation(identity: Identity, beat: int, seen: Seen, said: Said) -> str:
     """The text of `lattice.dev/report`."""
-    return format_report(NodeReport(beat, seq, identity.boot, identity.instance, rows))
+    report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
+    return format_report(report)
 
 
-def is_urgent(before: tuple[ReportRow, ...], after: tuple[ReportRow, ...]) -> bool:
-    """Whether something that the scheduler waits for is new since the last report."""
-    said = {(row.uid, row.attempt, row.state) for row in before}
-    return any(row.state in URGENT and (row.uid, row.attempt, row.state) not in said for row in after)
+def is_urgent(before: Said, after: Said) -> bool:
+    """Whether something that the scheduler waits for is new since the last report; so is who can be reached."""
+    if before.away != after.away:
+        return True
+    told = {(row.uid, row.attempt, row.state) for row in before.rows}
+    return any(row.state in URGENT and (row.uid, row.attempt, row.state) not in told for row in after.rows)

@@ -10,7 +10,7 @@ the agent starts another one, and when the agent goes (end of file) it ends. Shi
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import select
@@ -27,15 +27,11 @@ MAX_FRAME = 64 << 20
 
 
 def load_shim() -> ModuleType:
-    """The shim's code from the file beside this one, without making this folder importable."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
-    spec = importlib.util.spec_from_file_location("lattice_shim", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lattice_shim"] = module
-    spec.loader.exec_module(module)
-    return module
+    """The shim's code, from the folder of this file, which is importable as the package `lattice_agent` and no other way."""
+    package = ModuleType("lattice_agent")
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    sys.modules["lattice_agent"] = package
+    return importlib.import_module("lattice_agent.shim")
 
 
 class Runner:
@@ -93,7 +89,7 @@ class Runner:
                 case "start":
                     self._shim.run(self._shim.Launch(**request["launch"]), report)
                 case "probe":
-                    self._shim.tell(report, probe(self._shim, request))
+                    self._shim.tell(report, probe(self._shim.streams, request))
                 case unknown:
                     self._shim.tell(report, {"failure": f"the runner knows no request {unknown!r}"})
             code = 0
@@ -125,11 +121,10 @@ def note_crash(request: dict[str, Any]) -> None:
         os.write(fd, traceback.format_exc().encode())
 
 
-def probe(shim: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
+def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
     """As the user, for good: enters the first directory that lets it, opens the output files, reads the script."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if request["user"] is not None:
-        shim.become(request["user"], request["group"], request["groups"])
+    streams.Identity(request["user"], request["group"], tuple(request["groups"])).become()
     os.umask(0o022)
     reasons = []
     for directory in request["directories"]:
@@ -143,8 +138,9 @@ def probe(shim: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
         return {"failure": f"the working directory {'; '.join(reasons)}"}
     try:
         for path in request["files"]:
-            os.close(shim.open_output(path, truncate=request["truncate"]))
-    except shim.Failure as failure:
+            if not streams.check_output(path):
+                os.close(streams.open_output(path, truncate=request["truncate"]))
+    except streams.Failure as failure:
         return {"failure": str(failure)}
     return {"workdir": directory, "passed_over": reasons}
 

@@ -1,12 +1,12 @@
 """The process that keeps one attempt: it starts the tasks as the user, copies their output, writes the exit record.
 
-One file of standard library, loaded by `runner.py` and run in a fork of it. It is session leader and subreaper,
-stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and ends when no process
-of the work is left. Formats: docs/explanation/formats.md (exit record 1, log segment 1, state directory 1).
+Of standard library alone (with `durable.py` and `streams.py` beside it), loaded by `runner.py` and run in a fork of it. It is
+session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and
+ends when no process of the work is left.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH104, PTH108, PTH110, PTH118, PTH208
+# ruff: noqa: PTH110, PTH118, PTH208
 from __future__ import annotations
 
 import ctypes
@@ -17,22 +17,14 @@ import os
 import resource
 import select
 import signal
-import stat
-import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-FORMAT = 1
-SEGMENTS = 8
-RECORD = struct.Struct("<dQI")
-"""Of a log segment: when it was read, bytes lost before it, bytes that follow."""
-MAX_RECORD = 256 << 10
-MAX_PARTIAL = 64 << 10
-PARTIAL_SECONDS = 0.2
-PIPE_BYTES = 256 << 10
+from lattice_agent import durable, leftovers, streams
+from lattice_agent.streams import PARTIAL_SECONDS, PIPE_BYTES, Failure, Identity, Inlet, LogStream, OutputFile, Stream
+
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
@@ -41,15 +33,12 @@ RT_SIGACTION = {"x86_64": 13, "aarch64": 134}  # system call numbers
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Failure(Exception):
-    """The work cannot be started; the text is the sentence for people."""
-
-
 @dataclass(frozen=True)
 class Launch:
     """Everything that decides what is started, as JSON brings it."""
 
     directory: str
+    run_directory: str
     uid_text: str
     attempt: int
     boot: str
@@ -63,12 +52,21 @@ class Launch:
     log_bytes: int
     open_files: int
     shim_procs: str
-    work_procs: str
+    work_procs: list[str]
     work_kill: str
+    max_processes: int = 0
+    remove_leftovers: bool = False
+    private: dict[str, str] = field(default_factory=dict, repr=False)
+    """Variables of Secrets: they are shown and written nowhere, and stronger than those of `environment`."""
     note: str = ""
     user: int | None = None
     group: int | None = None
     groups: list[int] = field(default_factory=list)
+
+    @property
+    def identity(self) -> Identity:
+        """Who the tasks run as."""
+        return Identity(self.user, self.group, tuple(self.groups))
 
 
 @dataclass
@@ -95,234 +93,6 @@ def start_ticks(pid: int | str) -> int:
         return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
     finally:
         os.close(fd)
-
-
-def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600, exclusive: bool = False) -> None:
-    """Writes DIRECTORY/NAME by tmp, fsync and rename; `exclusive` refuses to replace (FileExistsError)."""
-    path, draft = os.path.join(directory, name), os.path.join(directory, f".{name}.{os.getpid()}")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        if exclusive:
-            os.link(draft, path)
-        else:
-            os.rename(draft, path)
-    finally:
-        with suppress(OSError):
-            os.unlink(draft)
-    sync_directory(directory)
-
-
-def sync_directory(directory: str) -> None:
-    """Makes the names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes:
-    """The file `shim`: the right to start this attempt, taken once."""
-    return f"{FORMAT}\n{pid} {ticks} {started!r} {boottime!r}\n".encode()
-
-
-def claim(directory: str, data: bytes) -> None:
-    """Takes the right to start; FileExistsError when it is taken. Not fsynced: it matters in this boot only."""
-    draft = os.path.join(directory, f".shim.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(fd, data)
-        os.link(draft, os.path.join(directory, "shim"))
-    finally:
-        os.close(fd)
-        os.unlink(draft)
-
-
-def become(user: int, group: int, groups: list[int]) -> None:
-    """Becomes the user for good."""
-    os.setgroups(groups)
-    os.setgid(group)
-    os.setuid(user)
-
-
-@contextmanager
-def acting_as(user: int | None, group: int | None, groups: list[int]) -> Iterator[None]:
-    """Opens files with the user's rights; does nothing without ids. For single-threaded processes only."""
-    if user is None or group is None:
-        yield
-        return
-    own = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(group)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(own)
-
-
-def open_output(path: str, *, truncate: bool) -> int:
-    """Opens an output file for appending; a FIFO, a socket or a block device is refused, a character device is never waited for."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
-    try:
-        fd = os.open(path, flags, 0o644)
-    except OSError as error:
-        why = "is neither a regular file nor a character device" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
-        raise Failure(f"the output file {path!r} {why}") from error
-    mode = os.fstat(fd).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-        os.close(fd)
-        raise Failure(f"the output file {path!r} is neither a regular file nor a character device")
-    os.set_blocking(fd, stat.S_ISREG(mode))  # a terminal that nobody reads must not hold the work up
-    return fd
-
-
-class OutputFile:
-    """A file of the user's that gets a copy; what it does not take is counted and the work goes on."""
-
-    def __init__(self, path: str, fd: int) -> None:
-        self.path, self.fd, self.lost, self.error = path, fd, 0, ""
-
-    def write(self, data: bytes) -> None:
-        """Writes all of it, or counts what is lost."""
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self.fd, view) :]
-        except OSError as error:
-            self.lost += len(view)
-            self.error = error.strerror or str(error)
-
-
-class LogStream:
-    """One stream's rotating segments; the oldest is dropped beyond `keep_bytes`, what a full disk loses is counted."""
-
-    def __init__(self, directory: str, name: str, keep_bytes: int) -> None:
-        self._prefix = os.path.join(directory, name + ".")
-        self._segment_bytes = max(4096, keep_bytes // SEGMENTS)
-        self._fd, self._number, self._size = -1, 0, 0
-        self._position, self._lost = 0, 0
-
-    def write(self, now: float, data: bytes) -> None:
-        """Appends it as records of at most 256 KiB."""
-        for at in range(0, len(data), MAX_RECORD):
-            self._append(now, data[at : at + MAX_RECORD])
-
-    def close(self) -> None:
-        """Notes what was lost last; nothing is written afterwards."""
-        if self._lost:
-            self._append(time.time(), b"")
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def _append(self, now: float, part: bytes) -> None:
-        try:
-            if self._fd < 0 or self._size >= self._segment_bytes:
-                self._rotate()
-            head = RECORD.pack(now, self._lost, len(part))
-            written = os.writev(self._fd, [head, part])
-        except OSError:
-            written = -1
-        if written != RECORD.size + len(part):
-            self._lost += len(part)
-            with suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-            return
-        self._size += written
-        self._position += self._lost + len(part)
-        self._lost = 0
-
-    def _rotate(self) -> None:
-        """Begins the next segment; on a full disk the old one stays current and the caller counts."""
-        number = self._number + 1
-        path = f"{self._prefix}{number}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        head = f"{FORMAT} {self._position}\n".encode()
-        try:
-            if os.write(fd, head) != len(head):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            os.close(fd)
-            os.unlink(path)
-            raise
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._number, self._size = fd, number, len(head)
-        with suppress(FileNotFoundError):
-            os.unlink(f"{self._prefix}{number - SEGMENTS}")
-
-
-class Stream:
-    """Where one of the two streams goes: log segments, and a file when asked."""
-
-    def __init__(self, log: LogStream) -> None:
-        self.log = log
-        self.file: OutputFile | None = None
-
-    def write(self, now: float, data: bytes) -> None:
-        """Writes to both; neither can stop the work."""
-        self.log.write(now, data)
-        if self.file:
-            self.file.write(data)
-
-
-class Inlet:
-    """The read end of one task's pipe: passes whole lines on, partial ones after a moment."""
-
-    def __init__(self, fd: int, stream: Stream) -> None:
-        self.fd, self._stream, self._pending, self.since = fd, stream, b"", 0.0
-        os.set_blocking(fd, False)
-
-    def read(self, now: float) -> bool:
-        """Takes what is there; False at the end."""
-        try:
-            data = os.read(self.fd, PIPE_BYTES)
-        except BlockingIOError:
-            return True
-        self._accept(now, data)
-        return bool(data)
-
-    def _accept(self, now: float, data: bytes) -> None:
-        whole, newline, rest = (self._pending + data).rpartition(b"\n")
-        if newline:
-            self._stream.write(now, whole + newline)
-        if rest and (newline or not self._pending):
-            self.since = now
-        self._pending = rest
-        if len(rest) > MAX_PARTIAL:
-            self.flush(now)
-
-    def overdue(self, now: float) -> bool:
-        """Whether a partial line has waited long enough."""
-        return bool(self._pending) and not 0 <= now - self.since < PARTIAL_SECONDS
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a partial line is held back."""
-        return bool(self._pending)
-
-    def flush(self, now: float) -> None:
-        """Passes a partial line on."""
-        if self._pending:
-            self._stream.write(now, self._pending)
-            self._pending = b""
-
-    def drain(self, now: float) -> None:
-        """Takes all that is left without waiting, then closes."""
-        with suppress(BlockingIOError):
-            while data := os.read(self.fd, PIPE_BYTES):
-                self._accept(now, data)
-        self.flush(now)
-        os.close(self.fd)
 
 
 @dataclass(frozen=True)
@@ -365,7 +135,7 @@ class Shim:
         with os.fdopen(errors_r, "rb") as failures:
             try:
                 for local, variables in enumerate(launch.task_environments):
-                    self._start_task(local, launch.environment | variables, errors_w)
+                    self._start_task(local, launch.environment | launch.private | variables, errors_w)
             finally:
                 os.close(errors_w)
             said = failures.read()
@@ -374,10 +144,12 @@ class Shim:
 
     def _open_files(self) -> None:
         launch, opened = self.launch, dict[str, OutputFile]()
-        with acting_as(launch.user, launch.group, launch.groups):
+        with launch.identity.acting():
             for stream, path in ((self.out, launch.stdout), (self.err, launch.stderr or launch.stdout)):
                 if path and path not in opened:
-                    opened[path] = OutputFile(path, open_output(os.path.join(launch.workdir, path), truncate=False))
+                    opened[path] = OutputFile(
+                        path, streams.open_output(os.path.join(launch.workdir, path), truncate=False), launch.identity
+                    )
                     self.files.append(opened[path])
                 stream.file = opened.get(path)
 
@@ -416,8 +188,8 @@ class Shim:
                     inlet.flush(now)
             self._reap()
 
-    def end(self) -> None:
-        """Kills what the tasks left behind, reaps all of it, takes the last output."""
+    def end_leftovers(self) -> None:
+        """Kills what the tasks left behind, and reaps all of it."""
         while self._reap():
             if self.launch.work_kill:
                 with suppress(OSError):
@@ -429,6 +201,9 @@ class Shim:
                 select.select([self._wake], [], [], 0.02)
                 with suppress(BlockingIOError):
                     os.read(self._wake, 4096)
+
+    def drain(self) -> None:
+        """Takes the last output."""
         now = time.time()
         for inlet in self.inlets.values():
             inlet.drain(now)
@@ -455,7 +230,7 @@ class Shim:
         """The exit record."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
-        return encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
+        return durable.encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
 
 
 def _task_entry(task: Task) -> dict[str, Any]:
@@ -471,37 +246,6 @@ def _task_entry(task: Task) -> dict[str, Any]:
         "stime": task.usage[1],
         "maxrss": task.usage[2],
     }
-
-
-def encode_exit(
-    uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False
-) -> bytes:
-    """The text of an exit record (1); `unfit`: the node's own fault, not the work's."""
-    body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
-    if failure:
-        body["failure"] = failure
-    if unfit:
-        body["unfit"] = True
-    return f"{FORMAT}\n{json.dumps(body)}\n".encode()
-
-
-def keep_exit(directory: str, data: bytes) -> None:
-    """Writes the exit record, on a full disk into the room that the reserve held; gives up only without a directory."""
-    delay = 0.02
-    while True:
-        try:
-            write_durably(directory, "exit", data)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError:
-            with suppress(OSError):
-                os.unlink(os.path.join(directory, "reserve"))
-            time.sleep(delay)
-            delay = min(2 * delay, 2.0)
-        else:
-            with suppress(OSError):
-                os.unlink(os.path.join(directory, "reserve"))
-            return
 
 
 def descendants(*roots: int) -> list[int]:
@@ -527,16 +271,17 @@ def descendants(*roots: int) -> list[int]:
 def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int) -> NoReturn:
     """Turns a fresh fork into the task; what hinders it goes through the error pipe, never into an exit code."""
     try:
-        if launch.work_procs:
-            _write(launch.work_procs, b"0")
+        for procs in launch.work_procs:
+            _write(procs, b"0")
         score_for_oom(WORK_OOM_SCORE)
         os.setsid()
         _reset_signals()
         for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
             raise_limit(limit, resource.RLIM_INFINITY)
         raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
-        if launch.user is not None and launch.group is not None:
-            become(launch.user, launch.group, launch.groups)
+        if launch.max_processes:
+            raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
+        launch.identity.become()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.umask(0o022)
         try:
@@ -562,7 +307,7 @@ def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseExcep
     sentence = f"{command!r} cannot be executed: {said}"
     if isinstance(error, FileNotFoundError):
         if "/" not in launch.argv[0]:
-            return f"{sentence}; it is not in PATH={environment.get('PATH', '')}"
+            return f"{sentence}; it is not in PATH" + ("" if "PATH" in launch.private else f"={environment.get('PATH', '')}")
         if os.path.exists(launch.argv[0]):
             return f"{sentence}; the file exists, but not the interpreter that it names"
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
@@ -628,30 +373,46 @@ def run(launch: Launch, report: int) -> None:
     """Keeps one attempt from beginning to end. `report` gets one JSON line: running, taken or failure."""
     _detach(report)
     running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
+    shim = Shim(launch, StopWatch(*running[2:]))
     try:
-        claim(launch.directory, encode_claim(*running))
+        durable.take_right(launch.run_directory, launch.directory, durable.encode_claim(*running))
     except FileExistsError:
         tell(report, {"taken": True})
         return
-    except FileNotFoundError:
-        tell(report, {"failure": f"the directory {launch.directory} of the attempt is gone", "unfit": True})
-        return
     except OSError as error:
-        tell(report, {"failure": f"its state cannot be written: {error}", "unfit": True})
-        return
-    shim, failure, unfit = Shim(launch, StopWatch(*running[2:])), "", False
-    try:
-        shim.start()
-    except (Failure, OSError) as error:
-        failure, unfit = str(error), not isinstance(error, Failure)
+        failure, unfit = _state_sentence(launch, error), True
     else:
+        leftovers.separate_ipc()
+        failure, unfit = _start(shim)
+    if not failure:
         tell(report, {"running": running})
         os.close(report)
         shim.keep()
-    shim.end()
-    keep_exit(launch.directory, shim.record(failure, unfit=unfit))
+    shim.end_leftovers()
+    record = shim.record(failure, unfit=unfit)
+    with suppress(OSError):  # before the last output: a file that hangs must not take the exit code along
+        durable.write_in_memory(launch.run_directory, durable.EXIT, record)
+    shim.drain()
+    if launch.remove_leftovers:
+        leftovers.remove(launch.user, running[2])
+    durable.keep_exit(launch.run_directory, launch.directory, record)
     if failure:
         tell(report, {"failure": failure, "unfit": unfit})
+
+
+def _start(shim: Shim) -> tuple[str, bool]:
+    """Starts the tasks; why that failed, and whether the node is at fault; empty: they run."""
+    try:
+        shim.start()
+    except (Failure, OSError) as error:
+        return str(error), not isinstance(error, Failure)
+    return "", False
+
+
+def _state_sentence(launch: Launch, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"the directory {launch.directory} of the attempt is gone"
+    return f"its state cannot be written: {error}"
 
 
 def tell(report: int, what: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lattice import errors
+from lattice.kube.resources import TENANTS
 from lattice_dev import demo, logs
 from lattice_dev.build import find_or_build_helm
 from lattice_dev.instance import Instance
@@ -60,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "only",
         nargs="*",
         metavar="ONLY",
-        help="latency, writes, memory, rates, core, waiting, answers, eta, optimum, replay (all of these), or peers",
+        help="latency, writes, memory, rates, core, waiting, answers, eta, optimum, replay (all of these), fairness, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
@@ -140,6 +142,10 @@ def _kill(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _user(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    with contextlib.closing(instance.cluster()) as cluster:
+        known = {entry["metadata"]["name"] for entry in cluster.list(TENANTS).items}
+    if chosen.tenant not in known:
+        print(f"Note: tenant {chosen.tenant} did not exist: it is made, with its namespace", file=sys.stderr)
     print(instance.add_user(chosen.user, chosen.tenant, chosen.role))
     return 0
 

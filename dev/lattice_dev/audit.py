@@ -1,4 +1,4 @@
-"""The apiserver's audit policy: every write is there by name, reads only of people."""
+"""The apiserver's audit policy: every write is there by name, reads of people, of Secrets, and of what is not an agent's to read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ POLICY = {
     "rules": [
         {"level": "None", "nonResourceURLs": ["*"]},
         {"level": "None", "verbs": READS, "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}]},
-        {"level": "None", "verbs": READS, "userGroups": ["system:masters", "system:serviceaccounts", "lattice:agents"]},
         {"level": "None", "verbs": READS, "users": ["system:apiserver", "system:kube-controller-manager"]},
+        {"level": "Metadata", "verbs": READS, "resources": [{"group": "", "resources": ["secrets"]}]},
+        {"level": "None", "verbs": READS, "userGroups": ["lattice:agents"], "resources": [
+            {"group": "lattice.dev", "resources": ["latticenodes", "latticenodes/status", "nodegroupplans", "latticeconfigs"]},
+        ]},
+        {"level": "Metadata", "userGroups": ["lattice:agents"]},
+        {"level": "None", "verbs": READS, "userGroups": ["system:masters", "system:serviceaccounts"]},
         {
             "level": "None",
             "verbs": READS,

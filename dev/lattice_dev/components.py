@@ -82,7 +82,7 @@ def _apiserver(site: Site) -> Component:
         f"--service-account-key-file={site.service_accounts.certificate}",
         f"--service-account-signing-key-file={site.service_accounts.key}",
         f"--audit-policy-file={site.where.directory / 'audit-policy.yaml'}", f"--audit-log-path={site.where.audit_log}",
-        "--audit-log-maxsize=4096",
+        "--audit-log-maxsize=4096", f"--admission-control-config-file={site.where.directory / 'admission.yaml'}",
     ]  # fmt: skip
     if not site.options.compaction:
         argv.append("--etcd-compaction-interval=0")
@@ -127,12 +127,16 @@ def _daemons(site: Site) -> list[Component]:
         "operator": ("lattice_controllers.operator", []),
         "webhook": (
             "lattice_webhooks",
-            ["--listen", f"{LOOPBACK}:{site.ports['webhook']}", "--certificate", str(webhook.certificate), "--key", str(webhook.key)],
+            [
+                "--listen", f"{LOOPBACK}:{site.ports['webhook']}", "--certificate", str(webhook.certificate), "--key", str(webhook.key),
+                "--client-ca", str(site.authority("webhook-clients-ca")),
+            ],
         ),
         "gateway": (
             "lattice_gateway",
             [
                 "--listen", f"{LOOPBACK}:{site.ports['gateway']}", "--certificate", str(gateway.certificate), "--key", str(gateway.key),
+                "--agent-listen", site.work_gateway,
                 "--agent-certificate", str(peer.certificate), "--agent-key", str(peer.key), "--agent-ca", str(site.authority("agents-ca")),
             ],
         ),
@@ -157,12 +161,15 @@ def _agent(site: Site, node: str) -> Component:
     argv = [
         sys.executable, "-m", "lattice_agent", "--node", node, "--kubeconfig", str(site.where.kubeconfig(f"agent-{node}")),
         "--metrics-address", f"{address}:{site.agent_metrics_port(node)}", "--listen", listen, "--advertise", listen,
-        "--state-dir", str(site.where.node(node) / "state"), "--group", group_of(site.nodes.index(node), len(site.nodes)),
+        "--state-dir", str(site.where.node(node) / "state"), "--run-dir", str(site.where.node(node) / "run"),
+        "--group", group_of(site.nodes.index(node), len(site.nodes)),
         "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
+        "--gateway", site.work_gateway,
     ]  # fmt: skip
     if root := site.where.scope_root():
         argv += ["--scope-root", str(root / node)]
-    return Component(f"agent-{node}", 2, (*_inside(site, node), *argv), Answers(address, site.agent_metrics_port(node), "/readyz"), node)
+    probe = Answers(address, site.agent_metrics_port(node), "/readyz", site.authority("agents-ca"))
+    return Component(f"agent-{node}", 2, (*_inside(site, node), *argv), probe, node)
 
 
 def _inside(site: Site, node: str) -> tuple[str, ...]:
@@ -180,12 +187,13 @@ def group_of(index: int, count: int) -> str:
 
 
 def _hollow(site: Site) -> Component:
-    port, options = site.ports["hollow-metrics"], site.options
+    port, options, pair = site.ports["hollow-metrics"], site.options, site.pair("agents-ca", "hollow")
     argv = [
         sys.executable, "-m", "lattice_agent", "--hollow", str(options.hollow), "--node-prefix", "hollow",
         "--kubeconfig", str(site.where.kubeconfig("hollow")), "--metrics-address", f"{LOOPBACK}:{port}",
-        "--state-dir", str(site.where.node("hollow") / "state"),
+        "--state-dir", str(site.where.node("hollow") / "state"), "--gateway", site.work_gateway,
+        "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
     ]  # fmt: skip
     if options.inventory:
         argv += ["--hollow-inventory", options.inventory]
-    return Component("hollow", 2, tuple(argv), Answers(LOOPBACK, port, "/readyz"))
+    return Component("hollow", 2, tuple(argv), Answers(LOOPBACK, port, "/readyz", site.authority("agents-ca")))

@@ -59,6 +59,18 @@ HOLLOW_ROLES: tuple[dict[str, Any], ...] = (
 )
 
 
+METRICS_READER: tuple[dict[str, Any], ...] = (
+    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "lattice-metrics", "namespace": "lattice-system"}},
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "lattice-dev-metrics"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lattice-metrics-reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "lattice-metrics", "namespace": "lattice-system"}],
+    },
+)
+
+
 def shipped(part: str) -> Path:
     """Where `crds` or `files` (of the chart) lie: in the repository, or in the installed package."""
     in_tree = {"crds": HERE.parents[1] / "crds", "files": HERE.parents[1] / "charts" / "lattice" / "files"}[part]
@@ -111,7 +123,7 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     bundle = base64.b64encode(authority.read_bytes()).decode()
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
-    for manifest in [*definitions, *chosen, *(HOLLOW_ROLES if hollow else ())]:
+    for manifest in [*definitions, *chosen, *METRICS_READER, *(HOLLOW_ROLES if hollow else ())]:
         apply(cluster, manifest)
     for manifest in foreign:
         create_missing(cluster, manifest)  # another one's kinds: made where they are missing, never changed

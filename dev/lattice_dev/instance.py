@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import shutil
 import signal as signals
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from lattice_dev.components import Component, components
 from lattice_dev.network import Network
 from lattice_dev.processes import kill_scope
 from lattice_dev.progress import Progress, Quiet
-from lattice_dev.site import DAEMONS, Site
+from lattice_dev.site import DAEMONS, LOOPBACK, Site
 from lattice_dev.state import Layout, Options, State, User
 from lattice_dev.supervisor import Supervisor
 from lattice_dev.version import version
@@ -188,6 +190,14 @@ class Instance:
         """Gives the node's network back."""
         network.mend(self._networked().link(node))
 
+    def cut_between(self, one: str, other: str) -> None:
+        """Loses what two nodes say to each other; both still reach the API server."""
+        network.cut_between(self._networked().link(one), self._networked().link(other))
+
+    def mend_between(self, one: str, other: str) -> None:
+        """Lets two nodes reach each other again."""
+        network.mend_between(self._networked().link(one), self._networked().link(other))
+
     def power_off(self, node: str) -> None:
         """Ends everything on the node at once, as a power cut does; its disk stays."""
         here, recorded = self._existing()
@@ -202,8 +212,8 @@ class Instance:
 
     def power_on(self, node: str, *, wipe: bool = False) -> None:
         """Starts the node with a new boot id; with `wipe` its state directory is gone, as after a replaced disk."""
-        if wipe:
-            shutil.rmtree(self.where.node(node) / "state", ignore_errors=True)
+        for part in ("run", "state") if wipe else ("run",):
+            shutil.rmtree(self.where.node(node) / part, ignore_errors=True)
         _write_boot_id(self.where, node)
         self.start(f"agent-{node}")
 
@@ -224,6 +234,22 @@ class Instance:
                 f"no kubeconfig for {user!r} in instance {self.where.name}; there are: {', '.join(known)}", reason="NoUser"
             )
         return path
+
+    def metrics(self, program: str) -> str:
+        """What a daemon exports now, as a scraper with a token reads it."""
+        port, kubectl = self.site().ports[f"{program}-metrics"], self.site().programs.path("kubectl")
+        words = [kubectl, "--kubeconfig", str(self.kubeconfig()), "create", "token", "lattice-metrics", "--namespace=lattice-system"]
+        token = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=10)
+        try:
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            text: str = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise errors.Denied(f"{program} answers {answer.status}: {text.strip()}", reason="MetricsRefused")
+        return text
 
     def cluster(self, user: str = "admin") -> BlockingCluster:
         """The API as this user."""
@@ -319,6 +345,11 @@ class Instance:
         if here.options.kubeconfig:
             self._write_outside_kubeconfigs(here)
             return
+        calls = self.where.kubeconfig("webhook-calls")
+        kubeconfigs.write(
+            calls, kubeconfigs.of_webhook(here.webhook.removeprefix("https://"), here.pair("webhook-clients-ca", "kube-apiserver"))
+        )
+        kubeconfigs.write(self.where.directory / "admission.yaml", kubeconfigs.admission(calls))
         users = {name: (here.server, name) for name in ("admin", "kube-controller-manager", "hollow", *DAEMONS)}
         users |= {f"agent-{node}": (here.node_server, f"agent-{node}") for node in here.nodes}
         for name, (server, file) in users.items():

@@ -13,6 +13,8 @@ import yaml
 from lattice import errors
 from lattice_dev.pki import Pair
 
+_ADMISSION = "apiserver.config.k8s.io"
+
 
 def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, Any]:
     """A kubeconfig that reads its certificates from files, so that a renewal needs no new kubeconfig."""
@@ -21,6 +23,19 @@ def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, A
         {"client-certificate": str(pair.certificate), "client-key": str(pair.key)},
         user,
     )
+
+
+def of_webhook(address: str, pair: Pair) -> dict[str, Any]:
+    """Which certificate the API server shows to the webhook at HOST:PORT."""
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    return {"apiVersion": "v1", "kind": "Config", "users": [{"name": address, "user": user}]}
+
+
+def admission(kubeconfig: Path) -> dict[str, Any]:
+    """The API server's AdmissionConfiguration: webhooks are called as the kubeconfig says."""
+    own = {"apiVersion": f"{_ADMISSION}/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(kubeconfig)}
+    plugins = [{"name": f"{kind}AdmissionWebhook", "configuration": own} for kind in ("Mutating", "Validating")]
+    return {"apiVersion": f"{_ADMISSION}/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
 
 
 def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) -> dict[str, Any]:

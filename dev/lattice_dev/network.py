@@ -16,6 +16,8 @@ from lattice import errors
 SPACE = IPv4Network("10.213.0.0/16")
 FIRST_NODE = 10
 MOST_NODES = 240
+NOBODY = "02:00:00:00:00:00"
+"""A link address that no device has."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,19 @@ def cut(link: NodeLink) -> None:
 def mend(link: NodeLink) -> None:
     """Gives the cable back."""
     _ip_batch([f"link set {link.device} up"])
+
+
+def cut_between(one: NodeLink, other: NodeLink) -> None:
+    """Loses every packet between two nodes, in silence; both still reach everybody else."""
+    for link, peer in ((one, other), (other, one)):
+        _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
+
+
+def mend_between(one: NodeLink, other: NodeLink) -> None:
+    """Lets them reach each other again; nothing is done where they do."""
+    for link, peer in ((one, other), (other, one)):
+        _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
+        _ip_batch([f"neigh del {peer.address} dev eth0"], namespace=link.namespace)
 
 
 def inode(namespace: Path) -> int:

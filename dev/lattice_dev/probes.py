@@ -57,14 +57,17 @@ class Answers:
     def _connect(self) -> http.client.HTTPConnection:
         if self.authority is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
-        return http.client.HTTPSConnection(self.host, self.port, timeout=SECONDS, context=_context(self.authority, self.client))
+        context = _context(self.authority, self.client, self.authority.stat().st_mtime_ns)
+        return http.client.HTTPSConnection(self.host, self.port, timeout=SECONDS, context=context)
 
 
 Probe = Listens | Answers
 
 
 @functools.lru_cache(maxsize=16)
-def _context(authority: Path, client: Pair | None) -> ssl.SSLContext:
+def _context(authority: Path, client: Pair | None, made: int) -> ssl.SSLContext:
+    """The context of these files; `made` tells an instance from an earlier one of its name, which had another authority."""
+    del made
     context = ssl.create_default_context(cafile=str(authority))
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)

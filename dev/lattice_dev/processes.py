@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -174,10 +173,10 @@ def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[
 
 
 def kill_scope(root: Path, clock: Clock) -> None:
-    """Ends everything in the cgroup v2 subtree at `root` and removes it; nothing happens where there is none."""
+    """Ends everything in the cgroup subtree at `root` (of v1: what v2 has ended) and removes it; nothing happens where there is none."""
     if not root.is_dir():
         return
-    with contextlib.suppress(FileNotFoundError):
+    if (root / "cgroup.kill").exists():
         (root / "cgroup.kill").write_text("1")
     deadline = clock.monotonic() + 10
     while (root / "cgroup.events").exists() and "populated 1" in (root / "cgroup.events").read_text():

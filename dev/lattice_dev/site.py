@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lattice.daemon.mtls import GATEWAY_HOST
 from lattice_dev.build import Programs
 from lattice_dev.network import Network, NodeLink
 from lattice_dev.pki import Authority, Identity, Pair
@@ -15,6 +16,7 @@ from lattice_dev.state import Layout, Options
 LOOPBACK = "127.0.0.1"
 CLUSTER_HOSTS = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 DAEMONS = ("scheduler", "operator", "webhook", "gateway")
+AUTHORITIES = ("ca", "etcd-ca", "agents-ca", "front-proxy-ca", "webhook-clients-ca")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 
 
@@ -49,6 +51,11 @@ class Site:
         return f"https://{LOOPBACK}:{self.ports['gateway']}"
 
     @property
+    def work_gateway(self) -> str:
+        """HOST:PORT at which agents ask the gateway for their work: on the bridge where the nodes have a network of their own."""
+        return f"{self.network.gateway if self.network else LOOPBACK}:{self.ports['gateway-agents']}"
+
+    @property
     def webhook(self) -> str:
         """The webhook's URL."""
         return f"https://{LOOPBACK}:{self.ports['webhook']}"
@@ -71,7 +78,7 @@ class Site:
         return 9106 if self.network else self.ports[f"agent-{node}-metrics"]
 
     def authority(self, name: str) -> Path:
-        """The certificate of an authority: `ca`, `etcd-ca`, `agents-ca` or `front-proxy-ca`."""
+        """The certificate of an authority: one of `AUTHORITIES`."""
         return self.where.pki / f"{name}.crt"
 
     def pair(self, authority: str, file: str) -> Pair:
@@ -98,7 +105,7 @@ def node_names(count: int) -> tuple[str, ...]:
 
 def port_roles(options: Options, *, plain: bool) -> list[str]:
     """Every port that the instance needs on loopback, named by its component."""
-    roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "webhook", "scheduler"]
+    roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "gateway-agents", "webhook", "scheduler"]
     roles += [f"{daemon}-metrics" for daemon in (*DAEMONS, "hollow")]
     if plain:
         roles += [f"agent-{node}{suffix}" for node in node_names(options.nodes) for suffix in ("", "-metrics")]
@@ -119,8 +126,10 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
         ("ca", "hollow", Identity("lattice:hollow", groups=("lattice:hollow",))),
         ("etcd-ca", "etcd", etcd),
         ("etcd-ca", "kube-apiserver", Identity("kube-apiserver")),
-        ("agents-ca", "gateway", Identity("lattice:gateway")),
+        ("webhook-clients-ca", "kube-apiserver", Identity("kube-apiserver")),
+        ("agents-ca", "gateway", Identity("lattice:gateway", hosts=(GATEWAY_HOST,), server=True)),
         ("agents-ca", "scheduler", Identity("lattice:scheduler", hosts=("lattice-scheduler",), server=True)),
+        ("agents-ca", "metrics", Identity("lattice:metrics")),
         ("agents-ca", "hollow", Identity("lattice:hollow", addresses=(LOOPBACK,), hosts=("localhost",), server=True)),
     ]
     wanted += [("ca", daemon, Identity(f"lattice:{daemon}")) for daemon in DAEMONS]
@@ -135,7 +144,7 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
 
 def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
     """Issues what is missing or worn (everything with `force`); answers the names of what was issued."""
-    authorities = {name: Authority(site.where.pki, name, now) for name in ("ca", "etcd-ca", "agents-ca", "front-proxy-ca")}
+    authorities = {name: Authority(site.where.pki, name, now) for name in AUTHORITIES}
     issued = []
     for authority, file, identity in wanted_certificates(site):
         _, new = authorities[authority].issue(file, identity, force=force)

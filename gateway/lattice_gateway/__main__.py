@@ -1,4 +1,7 @@
-"""lattice-gateway: what people read from nodes and ask of the scheduler, over HTTPS; stateless, safe to run many times."""
+"""lattice-gateway: what people read from nodes and ask of the scheduler, over HTTPS, and what nodes read of their work, over gRPC.
+
+Stateless, safe to run many times.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,36 @@ import logging
 import os
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lattice import __version__
-from lattice.daemon import https, logs, metrics, process
+from lattice.daemon import https, logs, process
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
+from lattice.daemon.mtls import Files
+from lattice.daemon.scrapers import Scrapers, serve_metrics
 from lattice.daemon.settings import CommonSettings, load
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
-from lattice.kube.resources import CONFIG_MAPS, NODES
+from lattice.kube.resources import CONFIG_MAPS, NODES, PLANS
 from lattice.views import Node
+from lattice.views.ledger import Plan
+from lattice_gateway import nodes
 from lattice_gateway.agents import AgentFiles, GrpcAgents
 from lattice_gateway.metrics import Metrics
+from lattice_gateway.nodes import WorkService
 from lattice_gateway.scheduler import LeadingScheduler
 from lattice_gateway.server import Server
+from lattice_gateway.variables import Secrets
+from lattice_gateway.works import Works
 
 PROGRAM = "lattice-gateway"
 CLIENT_CA = ("extension-apiserver-authentication", "kube-system", "client-ca-file")
-CLIENT_CA_SECONDS = 60.0
+CLIENT_CA_SECONDS, CLIENT_CA_UNREAD_SECONDS = 60.0, 1.0
+"""Between two readings of the client CA, and after one that failed."""
 
 log = logging.getLogger("lattice_gateway")
 
@@ -39,8 +51,9 @@ class Settings(CommonSettings):
     listen: str = field(default="0.0.0.0:8443", metadata={"help": "HOST:PORT of the HTTPS server"})
     certificate: str = field(metadata={"help": "PEM file of the serving certificate; read again when it changes"})
     key: str = field(metadata={"help": "PEM file of its key"})
+    agent_listen: str = field(default="0.0.0.0:8444", metadata={"help": "HOST:PORT of the gRPC server, where agents ask for their work"})
     agent_certificate: str = field(
-        metadata={"help": "PEM file of the certificate that is shown to agents and to the scheduler (CN lattice:gateway)"}
+        metadata={"help": "PEM file of the certificate shown to agents and to the scheduler (CN lattice:gateway, DNS name lattice-gateway)"}
     )
     agent_key: str = field(metadata={"help": "PEM file of its key"})
     agent_ca: str = field(metadata={"help": "PEM file of the CA that the certificates of agents and scheduler are checked against"})
@@ -63,35 +76,49 @@ class Gateway:
         self._metrics = Metrics()
         self._nodes = Informer(outside.cluster, NODES, type=Node, clock=outside.clock)
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca="")
+        self._plans = Informer(outside.cluster, PLANS, type=Plan, clock=outside.clock)
         files = AgentFiles(settings.agent_certificate, settings.agent_key, settings.agent_ca)
         agents, scheduler = GrpcAgents(self._nodes.objects, files), LeadingScheduler(outside.cluster, files)
         self._server = Server(outside.cluster, agents, scheduler, outside.clock, self._metrics)
+        works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
+        secrets = Secrets(outside.cluster, outside.clock)
+        self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)
         self.listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
 
     def ready(self) -> tuple[bool, str]:
         """Whether requests are answered, and the sentence that says so."""
-        if not self._nodes.synced.is_set():
-            return False, "not read yet: latticenodes"
+        for informer in (self._nodes, self._plans):
+            if not informer.synced.is_set():
+                return False, f"not read yet: {informer.resource.plural}"
         return self.listening.done(), "requests are answered" if self.listening.done() else "not listening yet"
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        await self._trust()
+        trusted = await self._trust()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._nodes.run())
-            group.create_task(self._server.usage.informer.run())
-            group.create_task(self._certificate.follow(self._outside.clock))
-            group.create_task(self._follow_client_ca())
-            group.create_task(metrics.serve(self._metrics.registry, self._settings.metrics_address, self.ready))
-            group.create_task(self._serve())
+            group.create_task(
+                serve_metrics(
+                    self._metrics.registry, self._settings, self.ready, Scrapers(self._outside.cluster, self._outside.clock).admit
+                )
+            )
+            for work in (
+                self._nodes.run(),
+                self._plans.run(),
+                self._server.usage.informer.run(),
+                self._certificate.follow(self._outside.clock),
+                self._follow_client_ca(trusted=trusted),
+                self._serve(),
+                self._serve_nodes(),
+            ):
+                group.create_task(process.endless(work))
 
-    async def _follow_client_ca(self) -> None:
+    async def _follow_client_ca(self, *, trusted: bool) -> None:
         while True:
-            await self._outside.clock.sleep(CLIENT_CA_SECONDS)
-            await self._trust()
+            await self._outside.clock.sleep(CLIENT_CA_SECONDS if trusted else CLIENT_CA_UNREAD_SECONDS)
+            trusted = await self._trust()
 
-    async def _trust(self) -> None:
-        """Take the cluster's client CA as it is now; without it, only tokens tell who asks."""
+    async def _trust(self) -> bool:
+        """Takes the cluster's client CA as it is now; False when it cannot be read: until then, only tokens tell who asks."""
         name, namespace, key = CLIENT_CA
         try:
             found = await self._outside.cluster.get(CONFIG_MAPS, name, namespace)
@@ -100,11 +127,20 @@ class Gateway:
             self._certificate.trust("")
         except LatticeError as error:
             event(log, "ClientCaUnread", logging.WARNING, reason=error.reason, message=error.message)
+            return False
+        return True
 
     async def _serve(self) -> None:
         await self._nodes.synced.wait()
         app, context = self._server.application(), self._certificate.context
         await https.serve(app, self._settings.listen, context, on_listen=self._listens, cancel_abandoned=True)
+
+    async def _serve_nodes(self) -> None:
+        await self._nodes.synced.wait()
+        await self._plans.synced.wait()
+        settings = self._settings
+        files = Files(Path(settings.agent_certificate), Path(settings.agent_key), Path(settings.agent_ca))
+        await nodes.serve(settings.agent_listen, files, self._service)
 
     def _listens(self, host: str, port: int) -> None:
         event(log, "Listening", address=f"{host}:{port}")

@@ -15,6 +15,7 @@ import grpc.aio as aio
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1.agent_pb2_grpc import AgentStub
+from lattice.units import dial_target
 from lattice.views import Node
 
 CONNECT_SECONDS: Final = 5.0
@@ -72,7 +73,7 @@ class GrpcAgents:
             ("grpc.enable_retries", 0),
             ("grpc.max_receive_message_length", 8 * 1024 * 1024),
         ]
-        async with aio.secure_channel(address, self._files.credentials(), options=options) as channel:
+        async with aio.secure_channel(dial_target(address), self._files.credentials(), options=options) as channel:
             await _connected(channel, node, address)
             try:
                 async with aclosing(_chunks(AgentStub(channel), request)) as chunks:
@@ -112,6 +113,8 @@ def _translated(error: aio.AioRpcError, node: str) -> LatticeError:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return NotFound(f"node {node}: {details}", reason="NoOutput")
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return Rejected(f"node {node}: {details}", reason="QuestionInvalid")
     if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return Denied(f"node {node} refuses the gateway: {details}", reason="AgentRefused")
     return Retry(f"the connection to node {node} was lost: {details}", reason="AgentLost")

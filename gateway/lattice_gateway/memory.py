@@ -1,8 +1,9 @@
-"""Answers kept for some seconds."""
+"""Answers kept for some seconds, and questions that are asked once for all who ask at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from lattice.kube.clock import Clock
@@ -35,3 +36,55 @@ class Memory(Generic[K, V]):
             del self._entries[next(iter(self._entries))]
         self._entries[key] = (self._clock.monotonic(), value)
         return value
+
+
+class Kept(Generic[K, V]):
+    """Large answers by question, each for `seconds`; the oldest are forgotten beyond `limit`, in bytes as `size` counts them."""
+
+    def __init__(self, clock: Clock, seconds: float, limit: int, size: Callable[[V], int]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._limit = limit
+        self._size = size
+        self._entries: dict[K, tuple[float, V]] = {}
+        self._bytes = 0
+
+    def get(self, key: K) -> V | None:
+        """The answer, or None when there is none that is young enough."""
+        entry = self._entries.get(key)
+        if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
+            return None
+        return entry[1]
+
+    def keep(self, key: K, value: V) -> V:
+        """Keep an answer from now on, and give it back."""
+        self._drop(key)
+        self._entries[key] = (self._clock.monotonic(), value)
+        self._bytes += self._size(value)
+        while self._bytes > self._limit:
+            self._drop(next(iter(self._entries)))
+        return value
+
+    def _drop(self, key: K) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= self._size(entry[1])
+
+
+class Once(Generic[K, V]):
+    """Has a question that is under way answer all who ask it meanwhile."""
+
+    def __init__(self) -> None:
+        self._running: dict[K, asyncio.Task[V]] = {}
+
+    async def run(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+        """The answer of the question that is under way, or of a new one; who is cancelled does not end it for the others."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.ensure_future(_awaited(ask))
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return await asyncio.shield(task)
+
+
+async def _awaited(ask: Callable[[], Awaitable[V]]) -> V:
+    return await ask()

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 @dataclass(frozen=True)
 class Metrics:
-    """The book's API metrics; `method` is the HTTP method and what is read, `status` the HTTP status."""
+    """The book's API metrics; `method` is the HTTP method and what is read, or the RPC, `status` the HTTP or gRPC status."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     requests: Counter = field(init=False)

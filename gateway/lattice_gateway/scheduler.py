@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -22,6 +23,8 @@ ANNOTATION: Final = "lattice.dev/answers"
 SERVER_NAME: Final = "lattice-scheduler"
 """The host name in the scheduler's certificate, whatever its address."""
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 30.0
+_CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
+"""What the HTTP client's sentences say of its TLS, which is nothing for people."""
 
 
 class Scheduler(Protocol):
@@ -74,7 +77,7 @@ class LeadingScheduler:
                     raise error_of(response.status, content)
                 return content
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            cause = str(error) or type(error).__name__
+            cause = _CONTEXT.sub("", str(error)) or type(error).__name__
             raise Retry(f"the scheduler does not answer at {address}: {cause}", reason="SchedulerSilent") from error
 
     def _context(self) -> ssl.SSLContext:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -15,7 +16,8 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.https import error_response
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
-from lattice.errors import LatticeError
+from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
+from lattice.errors import LatticeError, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation
@@ -33,10 +35,16 @@ from lattice_gateway.usage import HISTORY, USAGE, USAGE_OF_TENANT, UsageDesk
 
 log = logging.getLogger(__name__)
 
+MOST_STREAMS: Final = 64
+"""Streams of output that one person reads at a time."""
+MOST_QUESTIONS: Final = {"POST plan": 1}
+"""Questions of one kind that one person has answered at a time, where it is another number than the usual one."""
+USUAL_QUESTIONS: Final = 8
 RECHECK_SECONDS: Final = 300.0
 """How often the rights of a long stream are checked again."""
 LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Question = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
 
 
 class Server:
@@ -49,28 +57,28 @@ class Server:
         self._metrics = metrics
         self._authenticator = Authenticator(cluster, clock)
         self._rights = Rights(cluster, clock)
+        self._turns: Counter[tuple[str, str]] = Counter()
         self._questions = Questions(cluster, self._rights, scheduler)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
         """The routes, each under /v1 and /api/v1."""
         app = web.Application(client_max_size=LARGEST_PLAN)
-        questions = self._questions
         for root in ("/v1", "/api/v1"):
             app.router.add_get(root + LOGS, self._measured("GET logs", self._answer_logs))
-            app.router.add_get(root + WHY, self._measured("GET why", self._identified(questions.why)))
-            app.router.add_get(root + QUEUE, self._measured("GET queue", self._identified(questions.queue)))
-            app.router.add_get(root + QUEUE_OF_ONE, self._measured("GET queue", self._identified(questions.queue)))
-            app.router.add_get(root + QUOTA, self._measured("GET quota", self._identified(questions.quota)))
-            app.router.add_get(root + QUOTA_EXPLAINED, self._measured("GET quota", self._identified(questions.quota_explained)))
-            app.router.add_get(root + CYCLES, self._measured("GET cycles", self._identified(questions.cycles)))
-            app.router.add_get(root + CYCLE, self._measured("GET cycles", self._identified(questions.cycles)))
-            app.router.add_get(root + USAGE, self._measured("GET usage", self._identified(self.usage.usage)))
-            app.router.add_get(root + USAGE_OF_TENANT, self._measured("GET usage", self._identified(self.usage.usage)))
-            app.router.add_get(root + HISTORY, self._measured("GET history", self._identified(self.usage.history)))
-            app.router.add_post(root + PLAN, self._measured("POST plan", self._identified(questions.plan)))
+            for verb, path, answer in self._questions_served():
+                name = f"{verb} {path.split('/')[1]}"
+                app.router.add_route(verb, root + path, self._measured(name, self._identified(name, answer)))
         app.router.add_get("/healthz", self._healthz)
         return app
+
+    def _questions_served(self) -> tuple[tuple[str, str, Question], ...]:
+        asked, usage = self._questions, self.usage
+        return (
+            ("GET", WHY, asked.why), ("GET", QUEUE, asked.queue), ("GET", QUEUE_OF_ONE, asked.queue), ("GET", QUOTA, asked.quota),
+            ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
+            ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
+        )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:
         del request
@@ -92,24 +100,41 @@ class Server:
 
         return measured
 
-    def _identified(self, answer: Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]) -> Answer:
-        """The handler, told who asks."""
+    def _identified(self, method: str, answer: Question) -> Answer:
+        """The handler, told who asks; nobody has more than a few questions of one kind answered at a time."""
 
         async def identified(request: web.Request) -> web.StreamResponse:
-            return await answer(request, await self._identify(request))
+            identity = await self._identify(request)
+            with self._turn(identity, method, MOST_QUESTIONS.get(method, USUAL_QUESTIONS)):
+                return await answer(request, identity)
 
         return identified
 
+    @contextlib.contextmanager
+    def _turn(self, identity: Identity, method: str, most: int) -> Iterator[None]:
+        """One of so many of this person at a time; Retry where all are taken."""
+        key = (identity.user, method)
+        if self._turns[key] >= most:
+            said = f'"{identity.user}" has {self._turns[key]} requests {method} under way (limit: {most}): wait for their answers'
+            raise Retry(said, reason="TooManyQuestions")
+        self._turns[key] += 1
+        try:
+            yield
+        finally:
+            self._turns[key] -= 1
+            if not self._turns[key]:
+                del self._turns[key]
+
     async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
         identity = await self._identify(request)
-        query = read_query(request.query, self._clock.now())
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         await self._rights.may_read_logs(identity, namespace, name)
         allocation = await self._cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
         await self._rights.may_see_work_of(identity, allocation)
+        query = read_query(request.query, self._clock.now())  # only now: reading it may be work
         target = None if query.follow else limit_to(at_once(allocation, query.attempt), query.nodes, allocation.metadata.key)
         event(log, "LogsRead", allocation=allocation.metadata.key, user=identity.user, follow=query.follow)
-        with self._metrics.streams.labels("logs").track_inprogress():
+        with self._turn(identity, "GET logs", MOST_STREAMS), self._metrics.streams.labels("logs").track_inprogress():
             return await self._stream(request, allocation, query, target)
 
     async def _identify(self, request: web.Request) -> Identity:
@@ -165,3 +190,8 @@ async def _answered(answer: Answer, request: web.Request) -> web.StreamResponse:
         return await answer(request)
     except LatticeError as error:
         return error_response(error)
+    except asyncio.CancelledError as error:  # aiohttp would close the connection without a word
+        if is_cancelled():
+            raise
+        event(log, "HandlerCancelled", logging.ERROR, error=error, path=request.path, message=CANCELLED_INSIDE)
+        return error_response(Retry(CANCELLED_INSIDE, reason="Cancelled"))

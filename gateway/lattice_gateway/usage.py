@@ -42,6 +42,7 @@ MOST_ROWS: Final = 10_000
 CATCH_UP_SECONDS: Final = 2.0
 """How long the cache of records may be behind what the scheduler has read."""
 _WHO: Final = ("tenant", "user", "project")
+_NUMBERS: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", re.ASCII)
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
@@ -94,7 +95,7 @@ class UsageDesk:
 
     async def history(self, request: web.Request, identity: Identity) -> web.Response:
         """What ran, how long, how it ended: the reader's own work, or that of others as far as he may name them."""
-        asked = _asked(request.query, identity, ("since", "until", "state", "limit"))
+        asked = _asked(request.query, identity, ("since", "until", "state", "limit", "number", "name"))
         now = self._clock.now()
         among = _among(request.query, now)
         sight = await self._sight(identity, asked)
@@ -226,7 +227,17 @@ def _among(query: Mapping[str, str], now: float) -> Among:
         limit = f"after until ({format_time(until)})" if query.get("until") else "in the future"
         sentence = f"the parameter since ({format_time(since)}) lies {limit}; without it: 7 days ago"
         raise Rejected(sentence, reason="ParameterInvalid", fields=("since",))
-    return Among(since, until, states, _whole("limit", query.get("limit", ""), DEFAULT_ROWS, MOST_ROWS))
+    most = _whole("limit", query.get("limit", ""), DEFAULT_ROWS, MOST_ROWS)
+    names = frozenset(name for name in query.get("name", "").split(",") if name)
+    return Among(since, until, states, most, tuple(_range(part) for part in query.get("number", "").split(",") if part), names)
+
+
+def _range(text: str) -> tuple[int, int]:
+    """`12` or `12-17`."""
+    found = _NUMBERS.fullmatch(text)
+    if found is None:
+        raise Rejected(f"the parameter number has {text!r}: numbers or ranges such as 12,15-17", reason="ParameterInvalid")
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _moment(name: str, text: str, now: float, absent: float) -> float:

@@ -21,6 +21,9 @@ COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancel
 STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
 """How an attempt stands: the first four have ended; after Requeued another attempt followed."""
 
+HEARD_LATE: Final = 2.0
+"""A heartbeat that was under way at the end says still that the work runs."""
+
 _moment = lru_cache(maxsize=65536)(parse_time)
 
 
@@ -70,6 +73,21 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
             return self
         held = max(0, int(now) - self.committed)
         return msgspec.structs.replace(self, node_seconds=self.nodes * held, gpu_seconds=self.gpus * held)
+
+
+def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
+    """An ended charge that ends no later than now, and not before a node of the attempt was last heard to run it.
+
+    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote is its node's word alone.
+    """
+    if not (charge.committed and charge.ended) or charge.summed:
+        return charge
+    ended = int(heard) if heard > charge.ended + HEARD_LATE else charge.ended
+    ended = max(min(ended, int(now)), charge.committed)
+    if ended == max(charge.ended, charge.committed):
+        return charge
+    held = ended - charge.committed
+    return msgspec.structs.replace(charge, ended=ended, node_seconds=charge.nodes * held, gpu_seconds=charge.gpus * held)
 
 
 def charges_of(allocation: Allocation) -> list[Charge]:

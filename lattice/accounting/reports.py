@@ -57,12 +57,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Which attempts of a history: in [since, until), in these states (none: all), at most `limit`."""
+    """Which attempts of a history: in [since, until), in these states (none: all), at most `limit`.
+
+    `numbers` are ranges, both ends included, and `names` those of objects or jobs: of the one or the other; none of both: all.
+    """
 
     since: float
     until: float
     states: frozenset[str] = frozenset()
     limit: int = 100
+    numbers: tuple[tuple[int, int], ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,9 @@ def row_of(charge: Charge, now: float) -> HistoryRow:
 
 
 def _matches(charge: Charge, among: Among) -> bool:
+    named = charge.name in among.names or (charge.job and charge.job in among.names)
+    if (among.names or among.numbers) and not named and not any(first <= charge.number <= last for first, last in among.numbers):
+        return False
     begun = charge.committed or charge.ended or charge.submitted
     return begun < among.until and (not charge.ended or charge.ended >= among.since) and (not among.states or charge.state in among.states)
 

@@ -8,7 +8,7 @@ from typing import Final
 from lattice.admission.constraints import check_gpus, check_node_sets, check_resources
 from lattice.admission.facts import Facts
 from lattice.admission.leaves import check_ceiling, check_leaf, check_preemptible_label
-from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_walltime
+from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_tasks, check_walltime
 from lattice.admission.ownership import check_tenant, check_user, check_vcluster
 from lattice.admission.reservations import check_reservation
 from lattice.admission.submission import Submission, read_submission
@@ -25,6 +25,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_leaf,
     check_work,
     check_nodes,
+    check_tasks,
     check_resources,
     check_gpus,
     check_node_sets,
@@ -41,6 +42,18 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_ceiling,
 )
 """What a new Allocation must pass; what changes by itself comes last."""
+
+ON_PLACEMENT: Final = (check_vcluster, check_leaf, check_nodes, check_tasks, check_walltime, check_class)
+"""What must hold of an Allocation when nodes are given to it: the limits of that moment, whoever admitted it."""
+
+
+def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
+    """Why an Allocation may get no nodes; None where it may. What can be seen in no cached object is not judged."""
+    for check in ON_PLACEMENT:
+        for finding in check(asked, facts):
+            if isinstance(finding, Refused):
+                return finding
+    return None
 
 
 def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:

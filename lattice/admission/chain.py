@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from lattice.admission import allocations, configs, nodes, quotas, reservations, tenants, vclusters
-from lattice.admission.defaults import fill_allocation
+from lattice.admission.defaults import fill_allocation, usable_vclusters
 from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
+from lattice.admission.ownership import without_vcluster
 from lattice.admission.submission import part, read_submission
 from lattice.admission.updates import lengthens
 from lattice.admission.verdicts import Accepted, Finding, Object, Refused, Verdict, conclude
@@ -77,6 +78,17 @@ def unreadable(request: Request) -> Refused | None:
     if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
         return None
     return quotas.unreadable(request.kind, request.old, request.obj)
+
+
+def undecided(request: Request, facts: Facts) -> Refused | None:
+    """The refusal of a new Allocation whose vcluster no default decides: said before a policy finds the field empty."""
+    spec = part(request.obj, "spec")
+    tenant = str(spec.get("tenant") or "")
+    if request.kind != "Allocation" or request.operation != "CREATE" or spec.get("vcluster") or facts.vclusters is None:
+        return None
+    if not tenant or tenant not in (facts.tenants or {}) or tenant != facts.namespace_tenant:
+        return None  # the checks of the tenant have the better sentence
+    return without_vcluster(tenant, usable_vclusters(tenant, dict(facts.vclusters)))
 
 
 def judge(request: Request, facts: Facts) -> Verdict:

@@ -14,10 +14,14 @@ from lattice.quota.amounts import amounts_of
 from lattice.units import parse_duration, parse_quantity, parse_time, quantity_bytes
 from lattice.views import Config
 
+LEAST_START_SECONDS = 20
+"""A start that takes less is not looked at."""
 MAX_NODES = 16384
 """Nodes that the ledger can count."""
 LEAST_RECORDING_BYTES = 1 << 20
 """A log of cycles that is smaller holds no cycle of a large machine."""
+_OWN_PREFIXES = ("system:", "lattice:")
+"""What names of Kubernetes' and Lattice's own identities begin with."""
 LEAST_LOG_BYTES = 65536
 """Less than this kept of a stream would lose a single screen of output."""
 
@@ -57,6 +61,7 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
         ("spec.scheduling.nearCompletion", scheduling.near_completion, 0, 86400),
         ("spec.scheduling.recording.maxAge", scheduling.recording.max_age, 60, 365 * 86400),
         ("spec.quotaTree.delay", config.spec.quota_tree.delay, 0, 86400),
+        ("spec.work.startTimeout", config.spec.work.start_timeout, LEAST_START_SECONDS, 86400),
         ("spec.nodes.heartbeatInterval", nodes.heartbeat_interval, 1, 600),
         ("spec.nodes.heartbeatTimeout", nodes.heartbeat_timeout, 2, 3600),
         ("spec.nodes.gracePeriod", nodes.grace_period, 1, 86400),
@@ -133,6 +138,10 @@ def _work(config: Config) -> Iterator[Finding]:
     elif kept < LEAST_LOG_BYTES:
         sentence = f"spec.work.logBytes is {work.log_bytes}, and must be at least {LEAST_LOG_BYTES} bytes"
         yield Refused("OptionInvalid", sentence, "spec.work.logBytes", "choose for example 64Mi")
+    for prefix in work.user_prefixes:
+        if prefix.startswith(_OWN_PREFIXES) or not prefix:
+            sentence = f"spec.work.userPrefixes lists {prefix!r}: names that begin so are the cluster's own, not people's"
+            yield Refused("OptionInvalid", sentence, "spec.work.userPrefixes", "list the prefix of an identity provider, such as oidc:")
     for qos, level in sorted(config.spec.compat.qos_mapping.items()):
         if not 0 <= level <= 10:
             sentence = f"spec.compat.qosMapping[{qos!r}] is {level}, and preemption classes are 0 to 10"

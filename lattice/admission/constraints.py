@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from lattice.admission.facts import Facts
 from lattice.admission.limits import NODES
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
-from lattice.units import expand_nodes, parse_node_count, parse_quantity
+from lattice.units import count_nodes, expand_nodes, parse_node_count, parse_quantity
 
 CONSTRAINTS = "spec.resources.constraints"
 GPUS = "spec.resources.gpus"
+MOST_NAMED_NODES: Final = 4096
+"""A node list, or the excluded nodes, may name so many."""
+EXACT_NAMES: Final = 512
+"""Up to so many names are made at submission, to say exactly how many nodes are left."""
 
 
 def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
@@ -51,23 +56,41 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Node sets parse, and the node list less the excluded nodes leaves enough of them."""
+    """Node sets parse and are not too long, and the node list less the excluded nodes leaves enough of them.
+
+    Names are made of short sets only; of longer ones the node list alone is counted, and the scheduler says what is left.
+    """
     del facts
     constraints = asked.spec.resources.constraints
-    sets: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
     for field, text in (("nodeList", constraints.node_list), ("excludeNodes", constraints.exclude_nodes)):
-        names = reading(expand_nodes, text, field=f"{CONSTRAINTS}.{field}", reason="NodeSetInvalid")
-        if isinstance(names, Refused):
-            yield names
+        count = reading(count_nodes, text, field=f"{CONSTRAINTS}.{field}", reason="NodeSetInvalid")
+        if isinstance(count, Refused):
+            yield count
             return
-        sets[field] = set(names)
-    count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
-    if not sets["nodeList"] or isinstance(count, Refused):
+        if count > MOST_NAMED_NODES:
+            sentence = f"{CONSTRAINTS}.{field} names {count} nodes (limit: {MOST_NAMED_NODES})"
+            yield Refused("NodeSetInvalid", sentence, f"{CONSTRAINTS}.{field}", "ask for hardware or features instead of names")
+            return
+        counts[field] = count
+    if counts["nodeList"]:
+        yield from _enough(asked, counts["nodeList"], exact=max(counts.values()) <= EXACT_NAMES)
+
+
+def _enough(asked: Submission, named: int, *, exact: bool) -> Iterator[Finding]:
+    """Whether a node list of so many names leaves as many nodes as are asked for."""
+    constraints = asked.spec.resources.constraints
+    wanted = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
+    if isinstance(wanted, Refused):
         return
-    left = sets["nodeList"] - sets["excludeNodes"]
-    if len(left) < count[0]:
-        less = f" less {CONSTRAINTS}.excludeNodes" if len(left) < len(sets["nodeList"]) else ""
-        sentence = f"{CONSTRAINTS}.nodeList{less} leaves {len(left)} nodes and {count[0]} are asked for"
-        yield Refused("NodeListTooSmall", sentence, f"{CONSTRAINTS}.nodeList", f"name at least {count[0]} nodes")
-    elif len(left) < count[1]:
-        yield Caution(f"{CONSTRAINTS}.nodeList leaves {len(left)} nodes: of the {count[1]} asked for at most it never gets more")
+    left, without = named, 0
+    if exact:
+        listed = set(expand_nodes(constraints.node_list))
+        left = len(listed.difference(expand_nodes(constraints.exclude_nodes)))
+        without = len(listed) - left
+    if left < wanted[0]:
+        less = f" less {CONSTRAINTS}.excludeNodes" if without else ""
+        sentence = f"{CONSTRAINTS}.nodeList{less} leaves {left} nodes and {wanted[0]} are asked for"
+        yield Refused("NodeListTooSmall", sentence, f"{CONSTRAINTS}.nodeList", f"name at least {wanted[0]} nodes")
+    elif left < wanted[1]:
+        yield Caution(f"{CONSTRAINTS}.nodeList leaves {left} nodes: of the {wanted[1]} asked for at most it never gets more")

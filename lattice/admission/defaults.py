@@ -6,7 +6,6 @@ does not drift. What cannot be filled stays absent, and the checks say why.
 
 from __future__ import annotations
 
-import copy
 from typing import Final
 
 from lattice.admission.facts import Facts
@@ -33,10 +32,11 @@ def may_use(tenant: str, vcluster: VCluster) -> bool:
 
 def fill_allocation(obj: Object, facts: Facts) -> Object:
     """A copy of a new Allocation with every absent value filled in that has a default."""
-    filled = copy.deepcopy(obj)
-    spec = filled.get("spec")
-    if not isinstance(spec, dict):
-        return filled  # the schema refuses it with the path
+    given = obj.get("spec")
+    if not isinstance(given, dict):
+        return obj  # the schema refuses it with the path
+    spec = dict(given)
+    filled = {**obj, "metadata": dict(part(obj, "metadata")), "spec": spec}  # what is deeper is shared, and replaced where it changes
     _fill_finalizer(filled)
     _set_absent(spec, "user", facts.requester.user)
     _set_absent(spec, "tenant", facts.namespace_tenant or "")
@@ -54,7 +54,7 @@ def _set_absent(at: Object, key: str, value: str) -> None:
 
 
 def _fill_finalizer(obj: Object) -> None:
-    metadata = obj.setdefault("metadata", {})
+    metadata = obj["metadata"]
     finalizers = metadata.get("finalizers") or []
     if RELEASE_FINALIZER not in finalizers:
         metadata["finalizers"] = [*finalizers, RELEASE_FINALIZER]

@@ -54,6 +54,16 @@ class Waits:
 
 
 @dataclass(frozen=True)
+class Pending:
+    """Allocations that wait in a tenant, held or not, as they were counted a moment ago: of the user and of all, and how many may."""
+
+    user: int
+    tenant: int
+    most_of_user: int
+    most_of_tenant: int
+
+
+@dataclass(frozen=True)
 class QuotaFacts:
     """The quota trees as the gatherer saw them; None is "not known".
 
@@ -85,7 +95,8 @@ class Facts:
     `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
     ended and name the object that is to be deleted; `now` is seconds since the epoch; `node_names` are the
     LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts the allocations that
-    wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users.
+    wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users;
+    `pending` is what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a VCluster.
     """
 
     requester: Requester
@@ -102,4 +113,6 @@ class Facts:
     occupied: tuple[Occupied, ...] | None = None
     waits: Waits | None = None
     own: Own | None = None
+    pending: Pending | None = None
     quotas: QuotaFacts | None = None
+    groups: Mapping[str, int] | None = None

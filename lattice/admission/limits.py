@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from lattice.admission.facts import Facts, Own, Waits
+from lattice.admission.facts import Facts, Own, Pending, Waits
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
 from lattice.ledger.commit import Excess
@@ -14,6 +15,8 @@ from lattice.views.cluster import VClusterLimits
 NODES = "spec.resources.nodes"
 WALLTIME = "spec.lifecycle.walltime"
 CLASS = "spec.lifecycle.preemptionClass"
+MOST_TASKS: Final = 4096
+"""Of one node, as the model has it."""
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
@@ -33,6 +36,21 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
             f"{least} nodes are asked for and the cluster has {facts.nodes}: "
             "the allocation waits with reason NeverFits until enough nodes join"
         )
+
+
+def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """No more tasks are asked for than the nodes start; of work on the head alone, than they could hold."""
+    del facts
+    tasks = asked.spec.tasks
+    count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
+    if tasks.total is None or isinstance(count, Refused):
+        return
+    each = MOST_TASKS if asked.spec.on_head_only else tasks.per_node
+    most = each * count[1]
+    if tasks.total > most:
+        nodes = f"{count[1]} {'node' if count[1] == 1 else 'nodes'}"
+        sentence = f"spec.tasks.total is {tasks.total}, and {nodes} with {each} each start {most} (requested: {tasks.total}, limit: {most})"
+        yield Refused("TasksAboveNodes", sentence, "spec.tasks.total", "raise spec.tasks.perNode, or ask for more nodes")
 
 
 def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
@@ -105,6 +123,20 @@ def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
         excess = Excess(_alone(asked), "max_pending", facts.own.pending, 1, most)
         hint = "wait until some have started, or cancel some" if most else "ask your tenant's admin when submissions are open again"
         yield Refused("TooManyPending", f"allocation rejected: {excess.sentence}", "spec.tenant", hint)
+
+    if facts.pending is not None:
+        yield from _default_pending(asked, facts.pending, of_user=most is None)
+
+
+def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> Iterator[Finding]:
+    """Fewer allocations wait than the tenant, and without a limit of its own each of its users, may have waiting."""
+    user = (_alone(asked), pending.user, pending.most_of_user)
+    whole = (f'tenant "{asked.spec.tenant}"', pending.tenant, pending.most_of_tenant)
+    for who, current, limit in (user, whole) if of_user else (whole,):
+        if current >= limit:
+            excess = Excess(who, "max_pending", current, 1, limit)
+            hint = "wait until some have started, cancel some, or ask an admin to raise maxPending"
+            yield Refused("TooManyPending", f"allocation rejected: {excess.sentence}", "spec.tenant", hint)
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from lattice.admission.defaults import may_use, usable_vclusters
 from lattice.admission.facts import RUN_AS, Facts
@@ -51,6 +51,16 @@ def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
         yield Refused("UserMismatch", sentence, "spec.user", "leave spec.user out: it is set from the request")
 
 
+def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
+    """The refusal of work that names no vcluster in a tenant that has no default."""
+    if not usable:
+        sentence, hint = f'tenant "{tenant}" may use no vCluster', "ask the operators to open one to the tenant"
+    else:
+        sentence = f'tenant "{tenant}" has no default vCluster: name one of {listed(usable)}'
+        hint = "set spec.vcluster (`--vcluster`); the operators can set spec.defaultVCluster of the tenant"
+    return Refused("VClusterRequired", sentence, "spec.vcluster", hint)
+
+
 def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """The vcluster is named, exists, takes work of the tenant; a closed one is warned of."""
     if facts.vclusters is None:
@@ -58,8 +68,7 @@ def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
     name, tenant = asked.spec.vcluster, asked.spec.tenant
     usable = usable_vclusters(tenant, dict(facts.vclusters))
     if not name:
-        why = f'spec.vcluster is not set, and tenant "{tenant}" has no default'
-        yield Refused("VClusterRequired", f"{why}. Available: {listed(usable)}", "spec.vcluster", "set spec.vcluster to one of them")
+        yield without_vcluster(tenant, usable)
         return
     vcluster = facts.vclusters.get(name)
     if vcluster is None:

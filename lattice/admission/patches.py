@@ -16,6 +16,8 @@ def _operations(old: Object, new: Object, path: str) -> Iterator[Object]:
     for key in old.keys() - new.keys():
         yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
     for key, value in new.items():
+        if key in old and old[key] is value:
+            continue  # shared by both
         at = f"{path}/{_escaped(key)}"
         if key not in old:
             yield {"op": "add", "path": at, "value": value}

@@ -18,7 +18,7 @@ from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.node import LatticeNode
 from lattice.models.reservation import Reservation
-from lattice.models.shape import API_VERSION, DURATION_PATTERN, Kind, Part
+from lattice.models.shape import API_VERSION, DURATION_PATTERN, LINE_PATTERN, Kind, Part
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
@@ -147,6 +147,8 @@ def _sentence(message: str, given: Any) -> str:
     message = message.removeprefix("Value error, ")
     if DURATION_PATTERN in message:
         message = "is no duration: write for example 45s, 30m, 1h30m, 72h or 7d"
+    if LINE_PATTERN in message:
+        message = "holds a control character: write one line of plain text"
     lowered = message[:1].lower() + message[1:]
     if type(given).__name__ in ("datetime", "date"):
         return f"{lowered}; YAML reads it as a time: put it in quotes"

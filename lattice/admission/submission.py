@@ -11,7 +11,7 @@ from lattice.admission.facts import Facts
 from lattice.admission.verdicts import Object, Refused
 from lattice.lifecycle.conditions import is_true
 from lattice.models.conditions import SCHEDULED
-from lattice.views import AllocationStatus, Tenant, VCluster
+from lattice.views import Allocation, AllocationStatus, Tenant, VCluster
 from lattice.views.work import WorkSpec
 
 
@@ -46,6 +46,22 @@ def read_submission(obj: Object) -> Submission | Refused:
     return Submission(
         str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), part(obj, "spec"), spec, status, part(metadata, "labels")
     )
+
+
+def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Submission:
+    """An Allocation as daemons cache it, with the walltime that its vcluster gives it.
+
+    It tells no script from an entrypoint: its tasks are taken to stand on the head alone.
+    """
+    meta, spec, lifecycle = allocation.metadata, allocation.spec, allocation.spec.lifecycle
+    if lifecycle.walltime is None and lifecycle.type == "Bounded" and vcluster is not None:
+        lifecycle = msgspec.structs.replace(lifecycle, walltime=vcluster.spec.defaults.walltime)
+    tasks = spec.tasks if spec.tasks.on is not None else msgspec.structs.replace(spec.tasks, on="HeadNode")
+    work = WorkSpec(
+        tenant=spec.tenant, user=spec.user, project=spec.project, vcluster=spec.vcluster, tags=spec.tags, tasks=tasks,
+        resources=spec.resources, lifecycle=lifecycle, reservation=spec.reservation, cancel=spec.cancel,
+    )  # fmt: skip
+    return Submission(meta.namespace, meta.name, {"quota": spec.quota}, work, allocation.status, meta.labels)
 
 
 def malformed(error: msgspec.ValidationError, root: str) -> Refused:

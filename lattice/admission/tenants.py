@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lattice.admission.defaults import may_use
+from lattice.admission.defaults import may_use, usable_vclusters
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
@@ -32,6 +32,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _access(tenant)
     yield from _quota(tenant)
     yield from _budget(tenant, facts)
+    yield from _accounts(tenant, facts)
     yield from _vcluster(tenant, facts)
     retention = reading(parse_duration, tenant.spec.finished_retention, field="spec.finishedRetention", reason="DurationInvalid")
     if isinstance(retention, Refused):
@@ -134,6 +135,25 @@ def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
             yield Caution(f"the fair share targets of all tenants sum to {total}: nothing is left for those without one")
 
 
+def _accounts(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    """An account means one tenant; names that Slurm allows are allowed, less blanks and commas, which separate them."""
+    field = "spec.accountNames"
+    others = [other for other in (facts.tenants or {}).values() if other.metadata.name != tenant.metadata.name]
+    taken = {word: other.metadata.name for other in others for word in (*other.spec.account_names, other.metadata.name)}
+    for word in tenant.spec.account_names:
+        if not word or "," in word or any(letter.isspace() or not letter.isprintable() for letter in word):
+            yield Refused(
+                "AccountInvalid", f"{field} has {word!r}, which is no account of Slurm's", field, "write it without blanks and commas"
+            )
+        elif word in taken:
+            yield Refused("AccountTaken", f'account "{word}" already means tenant "{taken[word]}"', field, "an account means one tenant")
+    named = {word: other.metadata.name for other in others for word in other.spec.account_names}
+    own = tenant.metadata.name
+    if own in named:
+        sentence = f'"{own}" is already an account of tenant "{named[own]}"'
+        yield Refused("AccountTaken", sentence, "metadata.name", "choose another name, or take the account away there")
+
+
 def _target(tenant: Tenant) -> Decimal | int:
     given = tenant.spec.budget.fair_share_target
     value = reading(parse_quantity, given, field="", reason="QuantityInvalid") if given is not None else 0
@@ -141,13 +161,19 @@ def _target(tenant: Tenant) -> Decimal | int:
 
 
 def _vcluster(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    wanted = tenant.spec.default_v_cluster
-    if not wanted or facts.vclusters is None:
+    wanted, name = tenant.spec.default_v_cluster, tenant.metadata.name
+    if facts.vclusters is None:
+        return
+    usable = usable_vclusters(name, dict(facts.vclusters))
+    if not wanted and len(usable) > 1:
+        yield Caution(
+            f'tenant "{name}" has no default vCluster and may use {", ".join(usable)}: work that names none is refused; '
+            "set spec.defaultVCluster"
+        )
+    if not wanted:
         return
     vcluster = facts.vclusters.get(wanted)
     if vcluster is None:
         yield Caution(f'spec.defaultVCluster "{wanted}" does not exist yet: work that names no vcluster is refused until it does')
-    elif not may_use(tenant.metadata.name, vcluster):
-        yield Caution(
-            f'spec.defaultVCluster "{wanted}" does not list tenant "{tenant.metadata.name}": work that names no vcluster is refused'
-        )
+    elif not may_use(name, vcluster):
+        yield Caution(f'spec.defaultVCluster "{wanted}" does not list tenant "{name}": work that names no vcluster is refused')

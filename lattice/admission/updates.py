@@ -32,6 +32,8 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
     yield from _immutable(old, new)
     if old.spec.cancel is not None and new.spec.cancel is None:
         yield Refused("CancelUnset", "spec.cancel cannot be taken back", "spec.cancel", "submit the work again")
+    if new.raw.get("hold") and not old.raw.get("hold") and is_placed(old.status):
+        yield Caution("spec.hold keeps pending work from starting: this allocation has its nodes already, and goes on")
     yield from _walltime(old, new, facts)
     yield from _class(old, new, facts)
     if old.spec.tags != new.spec.tags:
@@ -72,6 +74,8 @@ def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Findin
         if new.spec.lifecycle.type == "Bounded":
             sentence = f"spec.lifecycle.walltime cannot be taken away from a Bounded allocation (current: {current})"
             yield Refused("WalltimeRequired", sentence, WALLTIME, "set another walltime")
+        else:
+            yield from _extension(new, facts, f"(current: {current}, requested: none)")
         return
     seconds = reading(parse_duration, wanted, field=WALLTIME, reason="DurationInvalid")
     if isinstance(seconds, Refused):

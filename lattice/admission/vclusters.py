@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import msgspec
 
+from lattice.admission.defaults import usable_vclusters
 from lattice.admission.facts import Facts
 from lattice.admission.submission import malformed
 from lattice.admission.verdicts import Caution, Finding, Object, Refused, reading
@@ -40,6 +41,8 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _weights(vcluster)
     yield from _cycle(vcluster)
     yield from _lending(vcluster)
+    yield from _homeless(vcluster, others, facts)
+    yield from _undecided_tenants(vcluster, facts)
     unknown = [name for name in vcluster.spec.tenants if name != "*" and facts.tenants is not None and name not in facts.tenants]
     if unknown:
         yield Caution(f"spec.tenants names tenants that do not exist yet: {', '.join(sorted(unknown)[:20])}")
@@ -80,6 +83,48 @@ def _groups(vcluster: VCluster, others: list[VCluster]) -> Iterator[Finding]:
 def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
     selector = vcluster.spec.nodes.selector
     return selector.group if selector is not None else ()
+
+
+def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Iterator[Finding]:
+    """A vcluster without home groups is warned of that loses nodes to the home groups that this one takes."""
+    before = (facts.vclusters or {}).get(vcluster.metadata.name)
+    counts, held = facts.groups, {group for other in others for group in _home_groups(other)}
+    had = set(_home_groups(before)) if before is not None else set[str]()
+    taken = [group for group in _home_groups(vcluster) if group not in had | held]
+    lends = vcluster.spec.borrowing.lend
+    losers = sorted(other.metadata.name for other in others if not _home_groups(other) and not (lends and other.spec.borrowing.borrow))
+    lost = sum((counts or {}).get(group, 0) for group in taken)
+    if counts is None or not losers or not lost:
+        return
+    left = sum(count for group, count in counts.items() if group not in held.union(had, taken))
+    what = f"group {taken[0]}" if len(taken) == 1 else f"groups {', '.join(taken)}"
+    yield Caution(
+        f"{what} ({_nodes(lost)}) is at home here from now on: vCluster {', '.join(losers)} has no home groups, uses nodes that are "
+        f"at home nowhere, and keeps {left} of {left + lost}; its work that asks for more waits with reason NeverFits"
+    )
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
+    """Tenants are warned of that had one vcluster without naming a default, and now have several."""
+    if facts.vclusters is None or facts.tenants is None:
+        return
+    known = dict(facts.vclusters)
+    now = {**known, vcluster.metadata.name: vcluster}
+    between = [
+        name
+        for name, tenant in sorted(facts.tenants.items())
+        if not tenant.spec.default_v_cluster and len(usable_vclusters(name, known)) == 1 and len(usable_vclusters(name, now)) > 1
+    ]
+    if between:
+        more = f" and {len(between) - 20} more" if len(between) > 20 else ""
+        yield Caution(
+            f"tenants without a default vCluster may now use several, and their work that names none is refused: "
+            f"{', '.join(between[:20])}{more}; set their spec.defaultVCluster"
+        )
 
 
 def _walltimes(vcluster: VCluster) -> Iterator[Finding]:

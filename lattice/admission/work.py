@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,6 +12,8 @@ from lattice.admission.verdicts import Caution, Finding, Refused
 
 MAX_WORK_BYTES: Final = 65536
 """Longest entrypoint, and longest script."""
+MAX_VARIABLES_BYTES: Final = 131072
+"""Names and values of all variables together, as `policies-limits.yaml` has it too."""
 MAX_JOB_NAME: Final = 253
 """Longest value of a tag."""
 OUTPUT_LETTERS: Final = "jxuAaNnJts%"
@@ -21,7 +22,12 @@ SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "PRIVATE_KEY
 """Parts of a variable's name that tell a secret."""
 
 _PATTERN = re.compile(r"%[0-9]{0,2}(.?)", re.DOTALL)
+_PIECE = r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*+\""""
+_WORDS = re.compile(rf"(?:[^\\'\"]++|{_PIECE})*+", re.DOTALL)
+"""A line as `shlex.split` reads it, in time that grows with its length alone."""
+_FIRST_WORD = re.compile(rf"[ \t\r\n]*+((?:[^\\'\" \t\r\n]|{_PIECE})++)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -48,13 +54,14 @@ def _entrypoint(text: str) -> Iterator[Finding]:
     if "\0" in text:
         yield Refused("EntrypointInvalid", f"spec.entrypoint has a NUL at character {text.index(chr(0)) + 1}", field, "take it out")
         return
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        sentence = f"spec.entrypoint does not split into words: {str(error).lower()}"
+    read = _WORDS.match(text)
+    if read is None or read.end() < len(text):
+        what = "no escaped character" if read is not None and text.endswith("\\") and text[read.end()] == "\\" else "no closing quotation"
+        sentence = f"spec.entrypoint does not split into words: {what}"
         yield Refused("EntrypointInvalid", sentence, field, "close each quote; no shell reads the line, use `script` for shell code")
         return
-    if not words or not words[0]:
+    first = _FIRST_WORD.match(text)
+    if first is None or not first[1].replace('""', "").replace("''", ""):
         yield Refused("EntrypointInvalid", "spec.entrypoint is empty", field, "name the command to run")
 
 
@@ -87,11 +94,16 @@ def _script(text: str) -> Iterator[Finding]:
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Each variable can be set; names that tell a secret, and names that Lattice sets itself, are warned of."""
     del facts
+    size = sum(len(name.encode()) + len(value.encode("utf-8", "surrogatepass")) for name, value in asked.spec.environment.variables.items())
+    if size > MAX_VARIABLES_BYTES:
+        sentence = f"spec.environment.variables have {size} bytes together (limit: {MAX_VARIABLES_BYTES})"
+        yield Refused("VariableInvalid", sentence, "spec.environment.variables", "put long values into a file on the nodes")
+        return
     secrets: list[str] = []
     for name, value in sorted(asked.spec.environment.variables.items()):
         field = f"spec.environment.variables[{name[:60]!r}]"
-        if not name or "=" in name or "\0" in name:
-            sentence = f"the variable name {name[:60]!r} is empty or has a '=' or a NUL"
+        if not _VARIABLE.fullmatch(name):
+            sentence = f"{name[:60]!r} is not the name of a variable: letters, digits and '_', and no digit first"
             yield Refused("VariableInvalid", sentence, field, "choose another name")
         elif "\0" in value:
             yield Refused(
@@ -104,7 +116,8 @@ def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
     if secrets:
         shown = ", ".join(secrets[:5]) + (f" and {len(secrets) - 5} more" if len(secrets) > 5 else "")
         yield Caution(
-            f"variables that look like secrets are readable by everybody in the tenant: {shown}; read them from a file of the user"
+            f"variables that look like secrets are readable by everybody in the tenant: {shown};"
+            " put them into a Secret and name it in spec.environment.variablesFrom, or read them from a file of the user"
         )
 
 
@@ -130,7 +143,7 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The job name is short free text without '/', control characters or blanks at its ends."""
+    """The job name is short free text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
     del facts
     name = asked.spec.tags.get("name")
     if name is None:
@@ -138,7 +151,7 @@ def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
     field, shown = "spec.tags.name", repr(name[:60])
     if len(name) > MAX_JOB_NAME:
         yield Refused("JobNameInvalid", f"the job name has {len(name)} characters (limit: {MAX_JOB_NAME})", field, "choose a shorter one")
-    if "/" in name or _CONTROL.search(name):
-        yield Refused("JobNameInvalid", f"the job name {shown} has a '/' or a control character", field, "use a '-' instead")
+    if _CONTROL.search(name):
+        yield Refused("JobNameInvalid", f"the job name {shown} has a control character", field, "use a '-' instead")
     if not name or name != name.strip():
         yield Refused("JobNameInvalid", f"the job name {shown} is empty or has blanks at its ends", field, "take them away")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lattice.cli import exits
+from lattice.cli.streams import open_closed_streams
 from lattice.cli.verbs import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
 from lattice.errors import LatticeError
 
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
     from lattice.cli.console import Outside
 
 
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; entry points pass it to `sys.exit`."""
+    open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         verb, rest = split_verb(arguments)
@@ -31,8 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return exits.DONE
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _discard_output()
+        sys.stderr.write(f"Error: the output could not be written: {error.strerror}\n")
+        return exits.FAILED
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from writing, at its end, what nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(verb: str, rest: list[str], outside: Outside) -> int:
@@ -48,9 +65,10 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
         return code
     except LatticeError as error:
         from lattice.cli.failures import explain
+        from lattice.cli.render import printable
 
         outside.stdout.flush()
-        outside.stderr.write("\n".join(explain(error)) + "\n")
+        outside.stderr.write(printable("\n".join(explain(error))) + "\n")
         if args.verbose:
             outside.stderr.write(f"  Reason: {error.reason}\n")
         return exits.of_error(error)
@@ -63,6 +81,8 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
     module.arguments(parser)
     add_global_flags(parser)
+    if after is not None and not getattr(module, "TAKES_COMMAND", False):
+        parser.error(f"lattice {verb} takes nothing after --")
     args = parser.parse_intermixed_args(before) if module.INTERMIXED else parser.parse_args(before)
     args.verb, args.command = verb, after
     return args
@@ -113,7 +133,9 @@ def _without_verb(rest: list[str]) -> int:
 
         return run("version", ["--client"], outside())
     asked = "--help" in rest or "-h" in rest
-    (sys.stdout if asked else sys.stderr).write(overview())
+    stream = sys.stdout if asked else sys.stderr
+    stream.write(overview())
+    stream.flush()
     return exits.DONE if asked else exits.USAGE
 
 

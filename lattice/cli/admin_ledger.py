@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.render import Column, fields, plural, table
 from lattice.errors import NotFound
 from lattice.kube.resources import LEDGERS, NODE_INDEXES
-from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
+from lattice.models.conditions import LEDGER_ACCEPT, LEDGER_CONDITION, LEDGER_GONE, LEDGER_RECOVER, LEDGER_UNCERTAIN
 from lattice.units import format_time, parse_duration
 from lattice.views import Ledger, LedgerStatus, NodeIndex
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 _PAUSE = 1.0
+_UNCERTAIN = "RecoveryUncertain"
+_HINT = "  Hint: right after a restore wait for one heartbeat of the nodes, then look at `lattice admin status`"
+_QUESTION = "Recover the ledger? Do this only after etcd was restored from a snapshot; what nodes run and have ended is taken up."
+_QUESTION_GONE = "Make the ledger again? Do this only when the object is gone and etcd is not to be restored."
+_RELEASE = "Release restored work that no node knows? What has run on nodes that cannot be asked runs again."
 _COLUMNS = (
     Column("TENANT"),
     Column("NODES", right=True),
@@ -32,7 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("show", help="epoch, sequence number, limits and use")
     actions.add_parser("verify", help="check what etcd really holds: no node twice, sums, names; 1 when something is wrong")
-    recover = actions.add_parser("recover", help="after etcd was restored: adopt what really runs, then go on")
+    recover = actions.add_parser("recover", help="after etcd was restored, or the ledger is gone: take up what nodes know, then go on")
+    recover.add_argument("--accept", action="store_true", help="do not hold work that may have run on nodes that cannot be asked")
     recover.add_argument("--yes", action="store_true", help="do not ask")
     recover.add_argument("--timeout", default="10m", metavar="TIME", help="how long to wait for the scheduler")
 
@@ -104,32 +110,73 @@ def _verify(console: Console) -> int:
 
 
 def _recover(console: Console) -> int:
-    """Ask by annotation; the scheduler answers by one more recovery."""
-    before = _status(console).recoveries
-    condition = console.cluster.get(LEDGERS, "lattice", type=Ledger).metadata.annotations.get(LEDGER_CONDITION)
-    if condition is None:
+    """Ask by annotation; the scheduler answers by one more recovery, or by work that is held no more."""
+    ledger = _found(console)
+    if ledger is None or ledger.status is None:
+        return _make(console, exists=ledger is not None)
+    condition = ledger.metadata.annotations.get(LEDGER_CONDITION, "")
+    held = condition.startswith(_UNCERTAIN)
+    if not condition or (held and not console.args.accept):
         console.complain(
-            "Error: there is nothing to recover: no node has seen a newer ledger than this one",
-            "  Hint: right after a restore wait for one heartbeat of the nodes, then look at `lattice admin status`",
+            f"Error: there is nothing to recover: {condition or 'no node has seen a newer ledger than this one'}",
+            "  Hint: `--accept` releases restored work that is held" if held else _HINT,
         )
         return exits.FAILED
     console.note(condition)
-    question = "Recover the ledger? Do this only after etcd was restored from a snapshot; work that nodes report is adopted."
-    if not console.confirm(question):
+    if not console.confirm(_RELEASE if held else _QUESTION):
         console.note("Nothing was changed")
         return exits.FAILED
-    now = console.outside.now
-    console.cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {LEDGER_RECOVER: format_time(now())}}}, type=dict[str, Any])
+    _ask(console, LEDGER_ACCEPT if console.args.accept else "")
+    console.note("Asked the scheduler" + ("" if held else "; it waits for every node that is not Down"))
+    before = ledger.status.recoveries
+    return _waited(console, lambda found: LEDGER_UNCERTAIN not in found.metadata.annotations if held else _recoveries(found) > before)
+
+
+def _make(console: Console, *, exists: bool) -> int:
+    """The Ledger itself is gone: an empty one with the wish, which the scheduler fills."""
+    console.note("The ledger is gone: the scheduler makes it again from what nodes and plans say")
+    if not console.confirm(_QUESTION_GONE):
+        console.note("Nothing was changed")
+        return exits.FAILED
+    if exists:
+        _ask(console, LEDGER_GONE)
+    else:
+        wish = {LEDGER_RECOVER: f"{LEDGER_GONE}{format_time(console.outside.now())}"}
+        body = {"apiVersion": LEDGERS.api_version, "kind": LEDGERS.kind, "metadata": {"name": "lattice", "annotations": wish}}
+        console.cluster.create(LEDGERS, body, type=dict[str, Any])
     console.note("Asked the scheduler; it waits for every node that is not Down")
+    return _waited(console, lambda found: _recoveries(found) > 0)
+
+
+def _found(console: Console) -> Ledger | None:
+    try:
+        return console.cluster.get(LEDGERS, "lattice", type=Ledger)
+    except NotFound:
+        return None
+
+
+def _recoveries(ledger: Ledger) -> int:
+    return ledger.status.recoveries if ledger.status is not None else 0
+
+
+def _ask(console: Console, prefix: str) -> None:
+    wish = {"metadata": {"annotations": {LEDGER_RECOVER: f"{prefix}{format_time(console.outside.now())}"}}}
+    console.cluster.patch(LEDGERS, "lattice", wish, type=dict[str, Any])
+
+
+def _waited(console: Console, done: Callable[[Ledger], bool]) -> int:
+    """Wait until the scheduler has done it, and say how the ledger stands."""
+    now = console.outside.now
     deadline = now() + parse_duration(console.args.timeout)
     while now() < deadline:
-        status = _status(console)
-        if status.recoveries > before:
+        found = _found(console)
+        if found is not None and found.status is not None and done(found):
+            status = found.status
             console.say(f"Recovered: epoch {status.epoch}, seq {status.seq}, next number {status.next_number}")
             return exits.DONE
         console.outside.sleep(_PAUSE)
     console.complain(
         f"Error: the ledger is not recovered after {console.args.timeout}",
-        "  Hint: `lattice nodes --state=unknown,degraded` shows which nodes it waits for; the wish stands",
+        "  Hint: `lattice admin ledger show -o yaml` says in `lattice.dev/condition` which nodes it waits for; the wish stands",
     )
     return exits.NOT_YET

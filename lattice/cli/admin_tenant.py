@@ -28,6 +28,7 @@ _COLUMNS = (
     Column("READY"),
     Column("PER USER"),
     Column("NAMESPACES"),
+    Column("ACCOUNTS"),
     Column("MESSAGE"),
 )
 
@@ -61,6 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         if name != "set-quota":
             one.add_argument("--for-namespace", action="append", metavar="NAMESPACE", help="its namespaces (default: its name)")
             one.add_argument("--default-vcluster", metavar="VCLUSTER", help="where its work goes that names none")
+            one.add_argument("--account", action="append", metavar="ACCOUNT", help="Slurm accounts that mean it; all of them, repeatable")
             one.add_argument("--retention", metavar="TIME", help="how long ended allocations stay")
             for role in ("user", "group", "admin"):
                 one.add_argument(f"--{role}", action="append", metavar=role.upper(), help=f"its {role}s; all of them, repeatable")
@@ -123,6 +125,7 @@ def spec_of(args: argparse.Namespace) -> dict[str, Any]:
     others = {
         "namespaces": args.for_namespace,
         "defaultVCluster": args.default_vcluster,
+        "accountNames": args.account,
         "finishedRetention": args.retention,
         "access": access,
     }
@@ -198,6 +201,7 @@ def _row(item: dict[str, Any], wide: bool) -> list[str]:
         str(ready.get("status", "")),
         _per_user(quota) if wide else "",
         ",".join(spec.get("namespaces") or ()) if wide else "",
+        ",".join(spec.get("accountNames") or ()) if wide else "",
         str(ready.get("message", "")) if wide else "",
     ]
 

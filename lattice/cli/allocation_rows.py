@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lattice.cli.answer_rows import expected_sentence, start_cell
 from lattice.cli.render import Column, age, clock, fields, plural, span, table
 from lattice.lifecycle.conditions import condition
-from lattice.models.conditions import CANCELLED, COMPLETED, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED
+from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED, UNKILLABLE
 from lattice.scheduling.answers import ExpectedStart
 from lattice.units import format_clock, parse_duration, parse_time
 from lattice.views import Allocation, Attempt, Condition, Exit
@@ -79,11 +79,48 @@ def blocker(allocation: Allocation) -> Condition | None:
     return condition(conditions, READY)
 
 
-def where_or_why(allocation: Allocation) -> str:
-    """The nodes of what runs or has completed, else the reason in brackets."""
+def leaving(allocation: Allocation) -> str:
+    """`Ending`, or the wish that it end which no status shows yet; empty for what goes on or has ended."""
+    if is_final(allocation):
+        return ""
+    why = condition(allocation.status.conditions, READY)
+    if why is not None and why.reason in (ENDING, UNKILLABLE):
+        return why.reason
+    if allocation.metadata.deletion_timestamp:
+        return "DeleteRequested"
+    return "CancelRequested" if allocation.spec.cancel is not None else ""
+
+
+def kill_sentence(allocation: Allocation, now: float) -> str:
+    """When KILL follows, for what ends by order or has outrun its walltime; empty for others."""
+    lifecycle, status = allocation.spec.lifecycle, allocation.status
+    if is_final(allocation) or not status.start_time or status.end_time:
+        return ""
+    at = parse_time(status.kill_time) if status.kill_time else None
+    over = parse_time(status.start_time) + _seconds(allocation)
+    if at is None and lifecycle.walltime and over < now:
+        at = over + parse_duration(lifecycle.grace_period)
+    if at is None:
+        return ""
+    return f"KILL in {span(at - now)}" if at > now else f"KILL was due {span(now - at)} ago"
+
+
+def end_lines(allocation: Allocation) -> list[str]:
+    """How it ended, for who waited for it: the state, and of what did not complete the reason and where to look."""
+    name, state = label(allocation), state_line(allocation)
+    if phase_of(allocation) == COMPLETED:
+        return [f"{name} {state}"]
+    why = reason_sentence(allocation)
+    more = [f"  {why}"] if why not in ("", phase_of(allocation)) and f"({why})" not in state else []
+    hint = [f"  Hint: lattice logs {name}"] if allocation.status.start_time else []
+    return [f"{name} {state}", *more, *hint]
+
+
+def where_or_why(allocation: Allocation, kill: str = "") -> str:
+    """The nodes of what runs or has completed, else the reason in brackets; `kill` stands behind the reason of what ends."""
     phase, status = phase_of(allocation), allocation.status
-    if allocation.spec.cancel is not None and phase not in FINAL_PHASES:
-        return "(CancelRequested)"
+    if leaving(allocation) or kill:
+        return f"({', '.join(filter(None, (leaving(allocation) or 'WalltimeExceeded', kill)))})"
     if phase in (RUNNING, COMPLETED) and status.nodes:
         return status.nodes
     why = blocker(allocation)
@@ -101,7 +138,9 @@ def state_line(allocation: Allocation) -> str:
 
 def reason_sentence(allocation: Allocation) -> str:
     """The reason and its sentence, without what the two say alike; empty without a reason."""
-    why = blocker(allocation)
+    why, wish = blocker(allocation), leaving(allocation)
+    if wish not in ("", ENDING):
+        return f"{wish}: TERM follows at once, and KILL {allocation.spec.lifecycle.grace_period} after it"
     if why is None:
         return ""
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why.reason == CANCELLED else why.message
@@ -113,9 +152,14 @@ def expected_cell(allocation: Allocation, now: float) -> str:
     return start_cell(_expected(allocation), now)
 
 
+_NO_START = frozenset({"VClusterClosed", "Held", "NeverFits"})
+"""Reasons beside which an expected start of the moment before would be wrong."""
+
+
 def _expected(allocation: Allocation) -> ExpectedStart | None:
     found = allocation.status.expected_start
-    if found is None or phase_of(allocation) != PENDING:
+    why = blocker(allocation)
+    if found is None or phase_of(allocation) != PENDING or (why is not None and why.reason in _NO_START):
         return None
     return ExpectedStart(p50=found.p50, p90=found.p90, reason=found.reason)
 
@@ -162,7 +206,7 @@ def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool)
         one.spec.vcluster,
         age(since(one), now),
         expected_cell(one, now),
-        where_or_why(one),
+        where_or_why(one, kill_sentence(one, now)),
         *extra,
     ]
 
@@ -178,6 +222,7 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Job name", spec.tags.get("name", "")),
             ("State", state),
             ("Reason", reason_sentence(one)),
+            ("Ending", kill_sentence(one, now)),
             ("Cancel", f"requested: {spec.cancel.reason or 'no reason given'}" if spec.cancel is not None else ""),
             ("Exit", _exit(status.exit)),
             ("Nodes", _nodes(one)),
@@ -221,7 +266,7 @@ def _seconds(one: Allocation) -> float:
 
 
 def _exit(end: Exit | None) -> str:
-    if end is None:
+    if end is None or end.code is None:
         return ""
     signal = f", signal {end.signal}" if end.signal else ""
     where = f" (node {end.node}, rank {end.rank})" if end.node and end.code else ""
@@ -229,7 +274,7 @@ def _exit(end: Exit | None) -> str:
 
 
 def _attempt(attempt: Attempt) -> str:
-    code = f", exit {attempt.exit.code}" if attempt.exit is not None else ""
+    code = f", exit {attempt.exit.code}" if attempt.exit is not None and attempt.exit.code is not None else ""
     when = f"{attempt.start_time or 'never started'} to {attempt.end_time or '?'}"
     return f"{attempt.attempt}: {attempt.reason}{code}, on {attempt.nodes or 'no node'}, {when}"
 

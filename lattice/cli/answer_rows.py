@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lattice.cli.render import Column, plural, span, table
-from lattice.scheduling.answers import Blocker, Change, ExpectedStart, Placement, Position, Preemption, Quota, Ranking, Use, Work
+from lattice.scheduling.answers import Blocker, Change, ExpectedStart, Held, Placement, Position, Preemption, Quota, Ranking, Use, Work
 from lattice.units import parse_time
 
 _BLOCKERS: Final = (
@@ -59,6 +59,18 @@ def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
     if not told:
         return f"not known: {expected.reason}" if expected.reason else ""
     return f"{told} ({expected.reason})" if expected.reason else told
+
+
+def reservation_sentence(held: Held | None, now: float) -> str:
+    """When it starts at the latest by its reservation, and what moved that last."""
+    if held is None:
+        return ""
+    told = f"starts at the latest {held.start} ({relative(held.start, now)}), given {held.given}" if held.start else ""
+    if held.cause:
+        to = f"to {held.moved_to}" if held.moved_to else "and taken back"
+        moved = f"moved from {held.moved_from} {to}: {held.because}"
+        return f"{told}; {moved}" if told else moved
+    return told
 
 
 def start_cell(expected: ExpectedStart | None, now: float) -> str:

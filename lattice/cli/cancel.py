@@ -30,7 +30,9 @@ ASK_ABOVE = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `cancel`."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
+    parser.add_argument(
+        "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
+    )
     parser.add_argument("--all-mine", action="store_true", help="all that are mine and have not ended")
     parser.add_argument("--state", metavar="STATE,…", help="of these, only those in this state")
     parser.add_argument("--name", metavar="NAME", help="of mine, those with this job name")
@@ -77,5 +79,13 @@ def _cancel(console: Console, one: Allocation) -> int:
     except LatticeError as error:
         console.complain(*explain(error))
         return exits.of_error(error)
-    console.changed("Allocation", made, f"Cancelled allocation {label(one)}")
+    console.changed("Allocation", made, _told(one))
     return exits.DONE
+
+
+def _told(one: Allocation) -> str:
+    """What the cancel does: processes on nodes are told to end first, and that takes time."""
+    name, grace = label(one), one.spec.lifecycle.grace_period
+    if not one.status.nodes:
+        return f"Cancelled allocation {name}"
+    return f"Cancelling allocation {name}: TERM now, KILL after {grace} if it is still there; `lattice wait {name}` waits for its end"

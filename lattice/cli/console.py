@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from lattice.cli.cluster import Blocking
 from lattice.cli.configuration import Configuration
+from lattice.cli.render import printable
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
@@ -66,9 +67,13 @@ class Console:
         return self.outside.columns > 0 and not off
 
     def say(self, *lines: str) -> None:
-        """The result, on standard output."""
+        """The result, on standard output; nothing in it is obeyed by a terminal."""
         if lines:
-            self.outside.stdout.write("\n".join(lines) + "\n")  # one write: standard output may be unbuffered
+            self.raw("\n".join(map(printable, lines)) + "\n")  # one write: standard output may be unbuffered
+
+    def raw(self, text: str) -> None:
+        """What a program printed, byte for byte, or what was made printable before."""
+        self.outside.stdout.write(text)
 
     def note(self, *lines: str) -> None:
         """What is good to know, on standard error; `-q` silences it."""
@@ -82,14 +87,14 @@ class Console:
     def complain(self, *lines: str) -> None:
         """Lines on standard error."""
         for line in lines:
-            self.outside.stderr.write(line + "\n")
+            self.outside.stderr.write(printable(line) + "\n")
 
     def document(self, obj: Any) -> None:
         """An object as `-o json` or `-o yaml` asks."""
         if self.format == "yaml":
             from lattice.cli.yaml_text import dump
 
-            self.outside.stdout.write(dump([obj]))
+            self.raw(dump([obj]))
             return
         import json
 
@@ -132,7 +137,7 @@ class Console:
             return True
         if not self.outside.columns:
             raise Rejected(f"{question} There is no terminal to ask on: confirm with --yes", reason="BadInput")
-        self.outside.stderr.write(f"{question} [y/N] ")
+        self.outside.stderr.write(printable(f"{question} [y/N] "))
         self.outside.stderr.flush()
         return self.outside.stdin.readline().decode(errors="replace").strip().lower() in ("y", "yes")
 

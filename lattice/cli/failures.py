@@ -7,6 +7,8 @@ import re
 from lattice.errors import Denied, LatticeError, NotFound, Retry, Stale, UnknownOutcome
 
 _WEBHOOK = re.compile(r"^.*?denied (?:the )?request: ", re.DOTALL)
+_NAMED = re.compile(r'^[A-Z][A-Za-z]+ "[^"]*": ')
+"""In front of what the webhook says: kind and name of the object, for those who apply many."""
 _VERB = re.compile(r"^(?:get|list|watch|create|replace|patch|delete) [a-z]+(?:\.[a-z0-9.]+)?(?:/[a-z]+)?(?: [^ :]+)?: ")
 _NUMBERS = re.compile(r" ?\((current: [^()]*)\)", re.IGNORECASE)
 _HINT = re.compile(r"[.;]? Hint: (.*)$", re.DOTALL)
@@ -48,7 +50,9 @@ _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
 def explain(error: LatticeError) -> list[str]:
     """The lines for standard error."""
     text, hint = _VERB.sub("", error.message, count=1), ""
-    text = _INVALID.sub("", _WEBHOOK.sub("", text, count=1))
+    if _WEBHOOK.match(text):
+        text = _NAMED.sub("", _WEBHOOK.sub("", text, count=1), count=1)
+    text = _INVALID.sub("", text)
     text = _readable(text)
     if error.reason == "ParameterInvalid":
         text = text.replace("the parameter ", "--", 1)
@@ -63,7 +67,7 @@ def explain(error: LatticeError) -> list[str]:
         lines += [f"  {part.strip()[:1].upper()}{part.strip()[1:]}" for part in numbers[1].split(",")]
     hint = hint or _hint(error)
     if hint:
-        lines.append(f"  Hint: {hint[:1].upper()}{hint[1:]}")
+        lines.append(f"  Hint: {hint if hint.startswith('lattice ') else hint[:1].upper() + hint[1:]}")
     return lines
 
 

@@ -1,10 +1,12 @@
-"""Which allocation is meant: by name, number, uid prefix, or NAMESPACE/NAME."""
+"""Which allocation is meant: by name, number, uid prefix, NAMESPACE/NAME, or a job name that only one has; lists and ranges too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lattice.cli.allocation_rows import is_final
+from lattice.cli.references import range_of, split_references
 from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation
@@ -42,14 +44,26 @@ class Finder:
         """Those that are found, each once, and the errors of those that are not."""
         found: dict[str, Allocation] = {}
         errors: list[LatticeError] = []
-        for reference in references:
+        for reference in split_references(references):
             try:
-                one = self.one(reference)
+                for one in self._meant_by(reference):
+                    found.setdefault(one.metadata.uid, one)
             except (NotFound, Rejected) as error:
                 errors.append(error)
-            else:
-                found.setdefault(one.metadata.uid, one)
         return list(found.values()), errors
+
+    def _meant_by(self, reference: str) -> list[Allocation]:
+        """The allocations of a range of numbers that no object has as its name, else the one that is meant."""
+        namespace, slash, rest = reference.partition("/")
+        namespace, name = (namespace, rest) if slash else (self._console.namespace, reference)
+        numbers = range_of(name)
+        if numbers is None:
+            return [self.one(reference)]
+        within = [one for one in self._all(namespace) if numbers[0] <= (one.status.number or 0) <= numbers[1] or one.metadata.name == name]
+        named = [one for one in within if one.metadata.name == name]
+        if not within:
+            raise NotFound(f'no allocation has a number of {name} in namespace "{namespace}"', reason="AllocationNotFound")
+        return named or sorted(within, key=lambda one: one.status.number or 0)
 
     def _all(self, namespace: str) -> list[Allocation]:
         if namespace not in self._listed:
@@ -66,6 +80,7 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
     """The one of these that the name, number or uid prefix means; an exact name comes before a uid prefix."""
     exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
+    found = found or _of_job(name, allocations)
     if not found:
         raise _not_found(reference, namespace, _meant(name, allocations))
     if len(found) > 1:
@@ -73,6 +88,13 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""
         raise Rejected(f"{reference!r} is ambiguous: it may be {shown}{more}", reason="Ambiguous")
     return found[0]
+
+
+def _of_job(name: str, allocations: Sequence[Allocation]) -> list[Allocation]:
+    """The one allocation of this job name, else the one of them that has not ended; none where several are meant."""
+    jobs = [one for one in allocations if one.spec.tags.get("name") == name]
+    going = [one for one in jobs if not is_final(one)]
+    return jobs if len(jobs) == 1 else going if len(going) == 1 else []
 
 
 def _meant(name: str, allocations: Sequence[Allocation]) -> str:

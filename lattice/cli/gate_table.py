@@ -7,7 +7,7 @@ from typing import Final
 
 from lattice.cli.answer_rows import label
 from lattice.cli.quota_rows import amount_text
-from lattice.cli.render import Column, plural, table
+from lattice.cli.render import Column, Painted, plural, printable, table
 from lattice.scheduling.quota_answers import Gate, Limit, QuotaExplanation
 
 _TITLES: Final = {
@@ -54,13 +54,13 @@ def _head(found: QuotaExplanation) -> Iterator[str]:
 
 def _gate(number: int, gate: Gate, width: int, color: bool) -> Iterator[str]:
     verdict = _VERDICTS[gate.verdict]
-    if color and gate.verdict == "Blocks":
-        verdict = f"\x1b[31m{verdict}\x1b[0m"
     mark = "→" if gate.first else " "
     said = f"{gate.reason}: {gate.message}" if gate.reason else gate.message
     if gate.verdict == "Unlimited" and not said:
         said = "no limit is set"
-    yield f"{mark} {number} {_TITLES[gate.gate]}: {verdict}" + (f"; {said}" if said else "")
+    title, rest = f"{mark} {number} {_TITLES[gate.gate]}: ", f"; {said}" if said else ""
+    red = color and gate.verdict == "Blocks"
+    yield Painted(f"{title}\x1b[31m{verdict}\x1b[0m{printable(rest)}") if red else title + verdict + rest
     if gate.limits:
         rows = [_limit(one) for one in gate.limits]
         yield from (f"     {line}" for line in table(_LIMITS, rows, width=max(0, width - 5)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
@@ -13,6 +13,7 @@ from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 if TYPE_CHECKING:
     from lattice.cli.console import Console
     from lattice.kube.kubeconfig import ClusterConfig
+    from lattice.scheduling.answers import Plan
 
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 3600.0
@@ -61,11 +62,24 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stre
     return console.outside.stream(console.cluster_config, url, ca, path, None, SILENCE_SECONDS)
 
 
-def ask(console: Console, path: str, body: object = None) -> bytes:
-    """The gateway's answer to a GET, or to a POST of `body` as JSON."""
+def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
+    """What would become of Allocations as a server dry run gave them, in this order."""
+    import msgspec
+
+    from lattice.scheduling.answers import Plan
+
+    documents = [{"metadata": {key: one["metadata"].get(key, "") for key in ("name", "namespace")}, "spec": one["spec"]} for one in made]
+    try:
+        return msgspec.json.decode(ask(console, "/v1/plan", {"allocations": documents, "optimal": optimal}, seconds), type=Plan)
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what is no plan: {error}", reason="AnswerBroken") from error
+
+
+def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
+    """The gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds."""
     url, ca = find_gateway(console)
     given = json.dumps(body).encode() if body is not None else None
-    stream = console.outside.stream(console.cluster_config, url, ca, path, given, ANSWER_SECONDS)
+    stream = console.outside.stream(console.cluster_config, url, ca, path, given, seconds)
     try:
         return b"".join(stream.lines())
     finally:

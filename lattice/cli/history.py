@@ -9,6 +9,7 @@ import msgspec
 
 from lattice.accounting.answers import HistoryReport
 from lattice.cli import exits
+from lattice.cli.references import numbers_and_names
 from lattice.cli.usage import asked, whose
 from lattice.cli.usage_rows import history_lines
 
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+_OF_NAMED = "365d"
+"""How far back is looked for what is named."""
 _EXAMPLES = """\
 Examples:
   lattice history                               your work of the last 7 days
   lattice history --since 2026-11-01 --until 2026-12-01T08:00:00Z
+  lattice history 12,15-17                      attempts of these, of the last year
   lattice history --since 90d --state Failed,Requeued
   lattice history --tenant physics --user alice -o json      for admins of the tenant"""
 
@@ -27,6 +31,10 @@ Examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `history`."""
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "allocations", nargs="*", metavar="ALLOCATION", help="numbers or names; lists 1,2 and ranges 1-3 (of the last year)"
+    )
+    parser.add_argument("--name", metavar="NAME", default="", help="only those of this name or job name")
     parser.add_argument("--since", metavar="TIME", default="", help="a time, a day (UTC), or how long ago: 30d, 12h (default: 7d)")
     parser.add_argument("--until", metavar="TIME", default="", help="the same (default: now)")
     parser.add_argument("--state", metavar="STATE,…", default="", help="Completed, Failed, Cancelled, Requeued, Running")
@@ -40,8 +48,12 @@ def run(console: Console) -> int:
     """Ask the gateway, and show it."""
     args = console.args
     who = whose(console, everybody=args.all)
+    numbers, names = numbers_and_names(args.allocations)
+    names += [args.name] if args.name else []
+    since = args.since or (_OF_NAMED if numbers or names else "")
     report = asked(
-        console, "/v1/history", HistoryReport, **who, since=args.since, until=args.until, state=args.state, limit=args.limit
+        console, "/v1/history", HistoryReport, **who, since=since, until=args.until, state=args.state, limit=args.limit,
+        number=",".join(numbers), name=",".join(names),
     )  # fmt: skip
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(report))

@@ -22,7 +22,9 @@ INTERMIXED = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `hold` and `release`."""
-    parser.add_argument("allocations", nargs="+", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
+    parser.add_argument(
+        "allocations", nargs="+", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
+    )
 
 
 def run(console: Console) -> int:

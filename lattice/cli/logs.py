@@ -13,7 +13,7 @@ from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
 from lattice.cli.log_lines import End, Printed, Remark, Shown, Weaver
 from lattice.cli.status import oldest_end
-from lattice.errors import Rejected, Retry
+from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.units import format_time
 from lattice.views import Allocation
@@ -27,6 +27,7 @@ _EXAMPLES = """\
 Examples:
   lattice logs -f 12                   until the work ends
   lattice logs 12 --node=nid001 --tail=50
+  lattice logs 12 --attempt=1          of an attempt before the last requeue
   lattice logs 12 --stderr --since=10m --timestamps"""
 
 
@@ -38,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", metavar="NODE", default="", help="only what this node printed")
     parser.add_argument("--stderr", action="store_true", help="only standard error")
     parser.add_argument("--stdout", action="store_true", help="only standard output")
+    parser.add_argument("--attempt", metavar="N", default="", help="of this attempt (default: the newest that has nodes)")
     parser.add_argument("--tail", metavar="N", default="", help="only the last N lines of each node")
     parser.add_argument("--since", metavar="TIME", default="", help="only since: 10m (ago), or 2026-12-01T08:00:00Z")
     parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
@@ -54,7 +56,11 @@ def run(console: Console) -> int:
         )
     since = _since(args.since, console.outside.now())
     one = Finder(console).one(args.allocation)
-    if not _has_started(one):
+    if args.attempt:
+        _check_attempt(one, args.attempt)
+    elif not _has_started(one):
+        if _earlier(one):
+            console.note(f"Note: attempt {one.status.attempt} has not started: {state_line(one)}; earlier output: {_earlier(one)}")
         if not args.follow or is_final(one):
             console.complain(f"Error: allocation {label(one)} has not started: {state_line(one)}", "  Hint: -f waits for it")
             return exits.FAILED if is_final(one) else exits.NOT_YET
@@ -66,6 +72,22 @@ def run(console: Console) -> int:
     work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
     several = one.status.node_count > 1 and not work.spec.on_head_only
     return _stream(console, one, prefix=several and not args.node, since=since)
+
+
+def _earlier(one: Allocation) -> str:
+    """The commands that show what earlier attempts printed; empty without any."""
+    ran = [entry.attempt for entry in one.status.attempts if entry.start_time]
+    return ", ".join(f"`lattice logs {label(one)} --attempt {attempt}`" for attempt in ran)
+
+
+def _check_attempt(one: Allocation, wanted: str) -> None:
+    """Refuse an attempt that there was not, with those that there were."""
+    if not (wanted.isascii() and wanted.isdigit() and int(wanted) >= 1):
+        raise Rejected(f"--attempt={wanted}: not the number of an attempt", reason="BadInput")
+    known = [entry.attempt for entry in one.status.attempts if entry.nodes] + ([one.status.attempt] if _has_started(one) else [])
+    if int(wanted) not in known:
+        shown = ", ".join(map(str, known)) or "none"
+        raise NotFound(f"allocation {label(one)} has no output of attempt {wanted}; attempts that ran: {shown}", reason="AttemptUnknown")
 
 
 def _has_started(one: Allocation) -> bool:
@@ -87,6 +109,7 @@ def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> i
         stream="stderr" if args.stderr and not args.stdout else "stdout" if args.stdout and not args.stderr else "",
         tail=args.tail,
         since=since,
+        attempt=args.attempt,
     )
     weaver, ended, latest = Weaver(prefix, args.timestamps), False, ""
     try:
@@ -139,7 +162,7 @@ def _show(console: Console, shown: Shown) -> bool:
     """Print it; whether it is the end."""
     match shown:
         case Printed(text):
-            console.say(text)
+            console.raw(text + "\n")  # the work's own bytes, as `cat` of its output would show them
         case Remark(text):
             console.outside.stdout.flush()
             console.complain(f"Note: {text}")

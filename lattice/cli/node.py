@@ -10,9 +10,11 @@ from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.render import plural
 from lattice.errors import LatticeError, NotFound, Rejected
-from lattice.kube.resources import NODES
+from lattice.kube.resources import NODE_INDEXES, NODES
+from lattice.lifecycle.hardware import reported
 from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
-from lattice.views import Node
+from lattice.views import Node, NodeIndex
+from lattice.views.meta import Metadata
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -20,12 +22,14 @@ if TYPE_CHECKING:
 INTERMIXED = False
 ASK_ABOVE_SHARE = 0.1
 FORGET = "lattice.dev/forget"
+INDEX_NAME = "lattice"
 _PAUSE = 0.5
 _VERBS = {
     "drain": "nothing new is placed there; what runs goes on",
     "undrain": "take a drained node back, or cancel a drain",
     "disable": "take it out at once; what runs there is requeued or fails",
     "enable": "take a disabled node back",
+    "accept": "take the hardware that it reports now for what it has",
     "forget": "remove it for good, and free its index",
 }
 
@@ -50,17 +54,19 @@ def run(console: Console) -> int:
     """Say to each node what is wished; confirmed first where that is much."""
     action = console.args.action
     nodes = console.cluster.list(NODES, type=Node).items
-    chosen = choose(nodes, console.args.nodes, console.args.group)
+    gone = _gone(console, nodes) if action in ("disable", "forget") and console.args.nodes else []
+    chosen = choose([*nodes, *gone], console.args.nodes, console.args.group)
     question = question_of(action, chosen, len(nodes), fenced=getattr(console.args, "fenced", False))
     if question and not console.confirm(question):
         console.note("Nothing was changed")
         return exits.FAILED
-    change = _change(console, action)
+    wish = _change(console, action)
     codes: list[int] = []
     done: dict[str, Mapping[str, Any]] = {}
     for node in chosen:
         try:
-            done[node.metadata.name] = console.cluster.patch(NODES, node.metadata.name, change, type=dict[str, Any])
+            change = wish or {"spec": {"hardware": reported(node.status.capabilities)}}
+            done[node.metadata.name] = _wish(console, node, change)
             codes.append(exits.DONE)
         except LatticeError as error:
             console.complain(f"{node.metadata.name}:", *explain(error))
@@ -70,9 +76,29 @@ def run(console: Console) -> int:
     if done and console.is_document:
         console.objects("LatticeNode", list(done.values()), one=len(chosen) == 1)
     elif done:
-        word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled"}[action]
+        word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled", "accept": "Accepted"}[action]
         console.say(f"{word} {fold_nodes(list(done))} ({plural(len(done), 'node')})")
     return exits.of_several(codes)
+
+
+def _gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
+    """Nodes that have an index and no object: it was deleted, and work may still stand in the ledger under that index."""
+    try:
+        index = console.cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
+    except NotFound:
+        return []
+    known = {node.metadata.name for node in nodes}
+    return [Node(metadata=Metadata(name=name)) for name in index.spec.names.values() if name and name not in known]
+
+
+def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any]:
+    """Write the wish into the node's object, which is made anew where it is gone."""
+    name = node.metadata.name
+    if node.metadata.uid:
+        return console.cluster.patch(NODES, name, change, type=dict[str, Any])
+    body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "spec": {}, **change}
+    body["metadata"] = {"name": name, **change.get("metadata", {})}
+    return console.cluster.create(NODES, body, type=dict[str, Any])
 
 
 def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> list[Node]:
@@ -101,6 +127,8 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
         return f"Vouch that nothing runs on {shown} any more? Work that still runs there would run twice."
     if action == "disable":
         return f"Disable {shown}? What runs there is requeued or fails."
+    if action == "accept":
+        return f"Take what {shown} {'reports' if len(chosen) == 1 else 'report'} now for what is there?"
     if action == "forget":
         return f"Forget {shown} for good?"
     if action == "drain" and len(chosen) > ASK_ABOVE_SHARE * total and len(chosen) > 1:
@@ -109,6 +137,9 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
 
 
 def _change(console: Console, action: str) -> dict[str, Any]:
+    """The same change for each node; empty: its own hardware is accepted."""
+    if action == "accept":
+        return {}
     if action == "undrain":
         return {"spec": {"drain": None}}
     if action == "enable":

@@ -19,7 +19,7 @@ from lattice.cli.answer_rows import (
     score_lines,
     score_sentence,
 )
-from lattice.cli.gateway import ask
+from lattice.cli.gateway import ask_plan
 from lattice.cli.render import fields
 from lattice.cli.scheduler import with_silence
 from lattice.cli.submit import gather_documents, request_arguments
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+TAKES_COMMAND = True
 MANIFESTS = (".yaml", ".yml", ".json")
 """Ends of names that stand for a manifest rather than a script."""
 _CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
@@ -52,10 +53,9 @@ def run(console: Console) -> int:
         args.script, args.filename = None, args.script
     documents = [_admitted(console, document) for document in gather_documents(console)]
     try:
-        body = ask(console, "/v1/plan", {"allocations": documents, "optimal": args.optimal})
+        plan = ask_plan(console, documents, optimal=args.optimal)
     except Retry as error:
         raise with_silence(console, error) from error
-    plan = _decoded(body)
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(plan))
     elif console.format == "name":
@@ -64,13 +64,6 @@ def run(console: Console) -> int:
         wide = console.format == "wide"
         console.say(*sentences(plan, console.outside.now(), 0 if wide else console.outside.columns, wide=wide))
     return max((_CODES[one.verdict] for one in plan.allocations), default=exits.DONE)
-
-
-def _decoded(body: bytes) -> Plan:
-    try:
-        return msgspec.json.decode(body, type=Plan)
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what is no plan: {error}", reason="AnswerBroken") from error
 
 
 def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +76,7 @@ def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
         other = {**document, "metadata": {**metadata, "name": f"{metadata['name'][:57]}-{console.outside.random()}"}}
         made = console.cluster.create(ALLOCATIONS, other, namespace, type=dict[str, Any], dry_run=True)
         made["metadata"]["name"] = metadata["name"]
-    return {"metadata": {key: made["metadata"].get(key, "") for key in ("name", "namespace")}, "spec": made["spec"]}
+    return made
 
 
 def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> list[str]:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from lattice.cli.answer_rows import factor_list, relative, start_cell
-from lattice.cli.render import Column, age, clock, plural, span, table
+from lattice.cli.render import Column, Painted, age, clock, plural, span, table
 from lattice.scheduling.answers import Entry, Point, Queue, Queues, Timeline, Window
 from lattice.units import parse_time
 
@@ -100,7 +100,8 @@ def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
     for row in range(rows, 0, -1):
         cells = "".join(_cell(point, (row - 0.5) * top / rows) for point in points)
         name = str(round(row * top / rows)) if row in (rows, (rows + 1) // 2) else ""
-        lines.append(f"{name:>{margin}}┤{_painted(cells, color)}".rstrip())
+        line = f"{name:>{margin}}┤{_painted(cells, color)}".rstrip()
+        lines.append(Painted(line) if color else line)
     lines.append(" " * margin + "└" + "─" * len(points))
     lines.append(" " * (margin + 1) + _times(found, points, len(points)))
     lines.append(LEGEND)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lattice.cli.quota_rows import amount_text, bar
-from lattice.cli.render import Column, age, plural, table
+from lattice.cli.render import Column, Painted, age, plural, table
 from lattice.scheduling.quota_answers import YOURS, QuotaGroup, Quotas, QuotaTreeShown, Share, Total
 from lattice.units import parse_time
 
@@ -122,4 +122,4 @@ def _note(group: QuotaGroup, at: str) -> str:
 
 
 def _colored(line: str) -> str:
-    return _PAINTED.sub(lambda run: f"\x1b[{_COLORS[run.group()[0]]}m{run.group()}\x1b[0m", line)
+    return Painted(_PAINTED.sub(lambda run: f"\x1b[{_COLORS[run.group()[0]]}m{run.group()}\x1b[0m", line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,34 @@ _COLORS: Final = {
 }
 
 
+_TURNING: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""Control characters beyond ASCII's, marks that turn the direction of text, separators of lines, halves of characters."""
+_UNPRINTABLE: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_TURNING}]")
+_UNPRINTABLE_IN_A_CELL: Final = re.compile(f"[\x00-\x1f{_TURNING}]")
+
+
+class Painted(str):
+    """A line with colours in it, whose own parts were made printable before."""
+
+    __slots__ = ()
+
+
+def printable(text: str) -> str:
+    r"""The text with nothing in it that a terminal obeys: `\u001b` in place of the character, as JSON and YAML write it."""
+    if isinstance(text, Painted) or (text.isascii() and text.isprintable()):
+        return text
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found.group()):04x}"
+
+
+def _cell(text: str) -> str:
+    """A value in one line: newline and tab are escaped, too."""
+    return text if text.isascii() and text.isprintable() else _UNPRINTABLE_IN_A_CELL.sub(_escaped, text)
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
@@ -52,7 +81,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
     kept = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
     while True:
         heads = [columns[at] for at in kept]
-        cells = [[row[at] or NOTHING for at in kept] for row in rows]
+        cells = [[_cell(row[at]) or NOTHING for at in kept] for row in rows]
         columned = zip(*cells, strict=True) if cells else [()] * len(heads)
         widths = [max([_width(head.title), *map(_width, column)]) for head, column in zip(heads, columned, strict=True)]
         leaving = [at for at in kept if columns[at].leave]
@@ -65,11 +94,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
 def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """`Name:  value` lines for one object; pairs without a value vanish."""
-    shown = [(name, value) for name, value in pairs if value]
+    shown = [(_cell(name), value) for name, value in pairs if value]
     margin = max((len(name) for name, _ in shown), default=0) + 3
     lines: list[str] = []
     for name, value in shown:
-        first, *rest = value.split("\n")
+        first, *rest = printable(value).split("\n")
         lines.append(f"{name + ':':<{margin}}{first}")
         lines += [" " * margin + line for line in rest]
     return lines
@@ -150,7 +179,8 @@ def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color
         pad = " " * (width - taken)
         painted = paint(shown, color) if color else shown
         parts.append(pad + painted if head.right else painted + pad)
-    return _GAP.join(parts).rstrip()
+    line = _GAP.join(parts).rstrip()
+    return Painted(line) if color else line
 
 
 def _cut(text: str, width: int) -> str:

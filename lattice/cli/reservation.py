@@ -10,10 +10,11 @@ import msgspec
 
 from lattice.cli import exits
 from lattice.cli.failures import explain
+from lattice.cli.readable import names_readable
 from lattice.cli.reservation_rows import reservation_details, reservation_table
 from lattice.cli.reservation_spec import spec_of
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
-from lattice.kube.resources import RESERVATIONS, SELF_SUBJECT_RULES_REVIEWS
+from lattice.kube.resources import RESERVATIONS
 from lattice.lifecycle.reservations import STATES
 from lattice.views import Reservation
 
@@ -109,11 +110,8 @@ def readable(console: Console) -> list[dict[str, Any]]:
         return console.cluster.list(RESERVATIONS, type=dict[str, Any]).items
     except Denied:
         pass  # ordinary users read those that concern them
-    review = console.cluster.create(SELF_SUBJECT_RULES_REVIEWS, {"spec": {"namespace": console.namespace}}, type=dict[str, Any])
-    rules = (review.get("status") or {}).get("resourceRules") or []
-    names = {name for rule in rules if "reservations" in rule.get("resources", ()) for name in rule.get("resourceNames", ())}
     found = []
-    for name in sorted(names):
+    for name in names_readable(console, RESERVATIONS.plural, console.namespace):
         with contextlib.suppress(NotFound):  # deleted just now
             found.append(console.cluster.get(RESERVATIONS, name, type=dict[str, Any]))
     return found

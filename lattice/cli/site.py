@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from lattice.cli.readable import names_readable
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import CONFIGS, NODES, TENANTS, VCLUSTERS
+from lattice.scheduling.facts import home_groups
 from lattice.scripts.asked import Queue, Site
 from lattice.views import Config, Node, Tenant, VCluster
 
@@ -26,21 +28,40 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
             qos, slurm_env = compat.qos_mapping, compat.set_slurm_env
         except (NotFound, Denied):
             pass  # a site without options: no class for a QOS, and nothing is said of variables
+    accounts = _accounts(console) if "tenants" in wanted else None
     if "vclusters" not in wanted:
-        return Site(vclusters={}, qos=qos, slurm_env=slurm_env)
+        return Site(vclusters={}, qos=qos, accounts=accounts, slurm_env=slurm_env)
     vclusters = console.cluster.list(VCLUSTERS, type=VCluster).items
     nodes = console.cluster.list(NODES, type=Node).items if "nodes" in wanted else []
-    queues = {one.metadata.name: queue_of(one, nodes) for one in vclusters}
-    return Site(queues, _default_vcluster(console, tenant), qos, slurm_env)
+    homes = home_groups(vclusters)
+    queues = {one.metadata.name: queue_of(one, nodes, homes) for one in vclusters}
+    return Site(queues, _default_vcluster(console, (accounts or {}).get(tenant, tenant)), qos, accounts, slurm_env)
 
 
-def queue_of(vcluster: VCluster, nodes: Iterable[Node]) -> Queue:
-    """What a submission must know of a vcluster; hollow nodes count only where there are no others."""
+def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> Queue:
+    """What a submission must know of a vcluster, `homes` by group; hollow nodes count only where there are no others."""
     selector = vcluster.spec.nodes.selector
-    home = [node for node in nodes if selector is None or node.spec.group in selector.group]
+    mine = vcluster.metadata.name if selector is not None and selector.group else ""
+    home = [node for node in nodes if homes.get(node.spec.group or node.metadata.name, "") == mine]
     real = [node for node in home if not node.status.hollow] or home
     sizes = [node.status.capabilities.cpus for node in real if node.status.capabilities.cpus]
     return Queue(vcluster.spec.partition_names, vcluster.spec.limits.max_walltime, min(sizes, default=None))
+
+
+def _accounts(console: Console) -> Mapping[str, str] | None:
+    """Tenants by account, of those that the person may read; a tenant's own name comes before another one's account."""
+    try:
+        tenants = console.cluster.list(TENANTS, type=Tenant).items
+    except Denied:
+        tenants = [_tenant(console, name) for name in names_readable(console, TENANTS.plural)]
+    if not tenants:
+        return None
+    named = {account: one.metadata.name for one in tenants for account in one.spec.account_names}
+    return named | {one.metadata.name: one.metadata.name for one in tenants}
+
+
+def _tenant(console: Console, name: str) -> Tenant:
+    return console.cluster.get(TENANTS, name, type=Tenant)
 
 
 def _default_vcluster(console: Console, tenant: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
-from lattice.models.conditions import PHASES
+from lattice.models.conditions import FINAL_PHASES, PHASES
 from lattice.units import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ _EXAMPLES = """\
 Examples:
   lattice status                       mine: what waits, runs, or ended within the hour
   lattice status 12                    everything about one
+  lattice status 12,14-17              several
+  lattice status --active              without what has ended
   lattice status --all --state=pending
   lattice status --since=24h -o json"""
 ENDED_SECONDS = 3600.0
@@ -27,12 +29,15 @@ ENDED_SECONDS = 3600.0
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `status`."""
     parser.epilog = _EXAMPLES
-    parser.add_argument("allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
+    parser.add_argument(
+        "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
+    )
     parser.add_argument("--all", action="store_true", help="of everybody in the tenant")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every tenant (needs the right)")
     parser.add_argument("-u", "--user", metavar="USER", help="of this user")
     parser.add_argument("--state", metavar="STATE,…", help=f"of {', '.join(PHASES).lower()}")
     parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
+    parser.add_argument("--active", action="store_true", help="only what has not ended, as squeue lists it")
     parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
 
 
@@ -91,6 +96,10 @@ def _selector(console: Console) -> str:
 def _listed(console: Console) -> int:
     args = console.args
     states = parse_states(args.state)
+    if args.active:
+        if args.since:
+            raise Rejected("--active and --since exclude each other: what has not ended has no end", reason="BadInput")
+        states = (states or frozenset(PHASES)) - FINAL_PHASES
     after = None if states and not args.since else oldest_end(args.since, console.outside.now())
     namespace = "" if args.all_namespaces else console.namespace
     fields = _selector(console)

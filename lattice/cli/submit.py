@@ -6,26 +6,32 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import label
+from lattice.cli.allocation_rows import blocker, end_lines, label, phase_of
 from lattice.cli.follow import changes, until_final
 from lattice.cli.scheduler import leadership
 from lattice.cli.submission import REQUEST_HASH, finish, gather_asked, ignored_flags, read_manifests, read_source
 from lattice.errors import AlreadyExists, Denied, LatticeError, NotFound, Rejected, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS
+from lattice.models.conditions import COMPLETED, PENDING
+from lattice.models.reasons import never_starts
 from lattice.scripts.asked import Site, Submitter, needs
 from lattice.scripts.commands import slurm_variables
 from lattice.scripts.directives import DIALECTS
 from lattice.scripts.options import LATTICE, SLURM, Argument
-from lattice.scripts.translate import translate
+from lattice.scripts.translate import tenant_of, translate
 from lattice.views import Allocation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+TAKES_COMMAND = True
+"""What stands after `--`."""
 NUMBER_SECONDS = 2.0
 """How long `submit` waits for the scheduler to give the number."""
 _REPEATS = 3
+_PLAN_SECONDS = 5.0
+"""How long a dry run waits for the scheduler's word."""
 _FLAGS = {
     "name": ("NAME", "the job's name, free text"),
     "nodes": ("N|MIN-MAX", "how many nodes"),
@@ -55,6 +61,7 @@ _FLAGS = {
     "stderr": ("FILE", "file for standard error"),
     "open-mode": ("MODE", "append or truncate"),
     "export": ("NAME,NAME=VALUE", "variables for the work"),
+    "variables-from": ("SECRET[:PREFIX],…", "variables from Secrets of the namespace, each key with PREFIX before it"),
     "uenv": ("NAME", "software environment"),
     "view": ("NAME", "view of the uenv"),
     "image": ("IMAGE", "OCI image"),
@@ -88,8 +95,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     request_arguments(parser)
     parser.add_argument("--request-id", default="", metavar="ID", help="makes repeating it safe: the same id never submits twice")
     parser.add_argument("--dry-run", choices=("client", "server"), help="show what would be applied; client needs no cluster")
-    parser.add_argument("--wait", action="store_true", help="wait for its end, and exit with its code")
-    parser.add_argument("--watch", action="store_true", help="like --wait, and show each change of state")
+    parser.add_argument("--wait", action="store_true", help="wait for its end, show each change of state, and exit with its code")
+    parser.add_argument("--watch", action="store_true", help="like --wait, also with -q")
     parser.add_argument("--parsable", action="store_true", help="print only the number")
 
 
@@ -134,7 +141,12 @@ def _run(console: Console) -> int:
         raise Rejected("--request-id is for one submission, and the file holds several", reason="BadInput")
     codes: list[int] = []
     for document in documents:
-        codes.append(_submit(console, document))
+        try:
+            codes.append(_submit(console, document))
+        except LatticeError:
+            if len(documents) > 1:
+                console.complain(f'In {console.args.filename}: Allocation "{document["metadata"].get("name", "")}"')
+            raise
         if codes[-1] == exits.INTERRUPTED:
             return exits.INTERRUPTED
     return exits.of_several(codes)
@@ -161,9 +173,10 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
     tenant = asked["tenant"].value or "" if "tenant" in asked else ""
     if tenant and asked["tenant"].source in DIALECTS:
         args.tenant_from = asked["tenant"].place
-    args.tenant = args.tenant or tenant or None
     wanted = needs(asked, reads_slurm_variables=source.script is not None and bool(slurm_variables(source.script.text)))
     site = Site() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)
+    tenant = tenant_of(asked, site)
+    args.tenant = args.tenant or tenant or None
     outside = console.outside
     submitter = Submitter(outside.directory, outside.environ, outside.now())
     made = translate(asked, script=source.script, command=source.command, submitter=submitter, site=site)
@@ -236,6 +249,7 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
             made = console.cluster.create(ALLOCATIONS, document, namespace, type=dict[str, Any], dry_run=True)
             made["metadata"].pop("managedFields", None)
             shown.append(made)
+        _warn_as_planned(console, shown)
     else:
         for document in documents:
             _judge_offline(console, document)
@@ -245,10 +259,24 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
     if len(shown) > 1 and console.format == "yaml":
         from lattice.cli.yaml_text import dump
 
-        console.outside.stdout.write(dump(shown))
+        console.raw(dump(shown))
     else:
         console.objects("Allocation", shown, one=True)
     return exits.DONE
+
+
+def _warn_as_planned(console: Console, made: list[dict[str, Any]]) -> None:
+    """Warn of what could never start, as `lattice plan` has it; nothing where nobody answers."""
+    from lattice.cli.gateway import ask_plan
+    from lattice.scheduling.answers import NEVER
+
+    try:
+        planned = ask_plan(console, made, seconds=_PLAN_SECONDS).allocations
+    except LatticeError:
+        return  # a dry run needs neither gateway nor scheduler
+    for one in planned:
+        if one.verdict == NEVER:
+            console.warn([f"{one.allocation.name} can never start as things are: {one.reason}: {one.message}"])
 
 
 def _judge_offline(console: Console, document: dict[str, Any]) -> None:
@@ -299,7 +327,15 @@ def _report(console: Console, made: Allocation) -> int:
     else:
         console.say(str(made.status.number) if console.args.parsable else f"Submitted allocation {made.status.number}")
     console.outside.stdout.flush()
+    _warn_of_never(console, made)
     return _wait(console, made) if console.args.wait or console.args.watch else exits.DONE
+
+
+def _warn_of_never(console: Console, made: Allocation) -> None:
+    """What the scheduler said with the number, where no waiting cures it."""
+    why = blocker(made)
+    if phase_of(made) == PENDING and why is not None and never_starts(why.reason, why.message):
+        console.warn([f"it can never start as things are: {why.reason}: {why.message}"])
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
@@ -349,5 +385,11 @@ def _say_without_number(console: Console, made: Allocation) -> None:
 
 
 def _wait(console: Console, made: Allocation) -> int:
-    ended = until_final(console, made, tell=console.args.watch)
-    return exits.NOT_YET if ended is None else exits.of_work(ended)
+    """Show each change of state, which `-q` silences without `--watch`, and why it ended where it has not completed."""
+    tells = console.args.watch or not console.args.quiet
+    ended = until_final(console, made, tell=tells)
+    if ended is None:
+        return exits.NOT_YET
+    lines = end_lines(ended)
+    console.complain(*(lines[1:] if tells else lines if ended.status.phase != COMPLETED else ()))
+    return exits.of_work(ended)

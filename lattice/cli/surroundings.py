@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lattice.cli.console import Outside
+from lattice.cli.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
@@ -22,6 +23,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 def outside() -> Outside:
     """Everything that is not an argument; what the terminal's encoding has no letter for is printed as a question mark."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -71,9 +73,10 @@ def _configure(path: str | None, context: str | None) -> ClusterConfig:
 
 
 def _connect(config: ClusterConfig) -> Blocking:
+    from lattice.cli.render import printable
     from lattice.kube.blocking import BlockingCluster
 
-    return BlockingCluster(config, warn=lambda text: print(f"Warning: {text}", file=sys.stderr))
+    return BlockingCluster(config, warn=lambda text: print(printable(f"Warning: {text}"), file=sys.stderr))
 
 
 def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> Stream:

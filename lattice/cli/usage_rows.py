@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from lattice.accounting.answers import BudgetHours, BudgetReport, DayUse, HistoryReport, HistoryRow, PartUse, UsageReport
-from lattice.cli.render import Column, plural, span, table
+from lattice.cli.render import Column, Painted, plural, printable, span, table
 from lattice.units import parse_time
 
 BAR: Final = 40
@@ -131,7 +131,8 @@ def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
     lines = [f"{title:<12}{'NODE-HOURS':>{margin}}"]
     for name, hours in rows:
         bar = _bar(hours / most, longest)
-        lines.append(f"{name:<12}{_number(hours):>{margin}}  {_painted(bar, _GREEN) if color and bar else bar}".rstrip())
+        start = f"{printable(name):<12}{_number(hours):>{margin}}  "
+        lines.append(Painted(start + _painted(bar, _GREEN)) if color and bar else (start + bar).rstrip())
     return lines
 
 

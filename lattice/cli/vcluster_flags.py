@@ -40,7 +40,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", "--scheduler", "--scheduler-type", metavar="POLICY", help=f"{words} (default: backfill)")
     parser.add_argument("--cycle-interval", metavar="TIME", help="longest time between two cycles")
     parser.add_argument("--backfill-depth", metavar="0-1000", help="how many blocked allocations hold a reservation; 1 is EASY")
-    parser.add_argument("--group", action="append", metavar="GROUP", help="its home groups, repeatable (default: every node)")
+    parser.add_argument(
+        "--group", action="append", metavar="GROUP", help="its home groups, repeatable (default: all nodes that are at home in no vcluster)"
+    )
     parser.add_argument("--for-tenant", action="append", metavar="TENANT", help="who may submit, repeatable (default: everybody)")
     parser.add_argument("--partition", action="append", metavar="NAME", help="Slurm partitions that mean it, repeatable")
     parser.add_argument("--default-walltime", metavar="TIME", help="of work that gives none")

@@ -13,7 +13,7 @@ from lattice.cli.render import Column, fields, table
 from lattice.scheduling.cost import TERMS
 from lattice.scheduling.policies import given_weights, policy_of
 from lattice.scheduling.policy import Policy
-from lattice.scheduling.strategies import STRATEGIES
+from lattice.scheduling.strategies import strategy_of
 from lattice.views import Config, VCluster
 
 COLUMNS: Final = (
@@ -65,7 +65,11 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
             ("State", spec.state),
             ("Policy", f"{policy.kind}, a cycle at least each {policy.interval:g} s, {_depth(policy)} reservations"),
             ("Weights", f"{weights_word(one)}\n" + "\n".join(weight_lines(one, config))),
-            ("Nodes", f"{one.status.nodes}, {one.status.ready} Ready" + (f", home groups {_groups(one)}" if policy.home else "")),
+            (
+                "Nodes",
+                f"{one.status.nodes}, {one.status.ready} Ready"
+                + (f", home groups {_groups(one)}" if policy.home else ", those at home in no vcluster"),
+            ),
             ("Borrowing", _borrowing(one)),
             ("Limits", ", ".join(f"{name} {limit}" for name, limit in named.items() if limit is not None)),
             ("Preemption", _preemption(one)),
@@ -78,7 +82,7 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
 
 def _depth(policy: Policy) -> int:
     """How many blocked allocations hold a reservation there."""
-    return STRATEGIES[policy.kind].depth(policy)
+    return strategy_of(policy).depth(policy)
 
 
 def weight_lines(one: VCluster, config: Config | None = None) -> list[str]:

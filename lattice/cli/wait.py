@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import is_final, label, state_line
+from lattice.cli.allocation_rows import end_lines, is_final, label, state_line
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
 from lattice.kube.resources import ALLOCATIONS
@@ -52,7 +52,8 @@ def _wait_for(console: Console, one: Allocation, deadline: float | None) -> int:
     if reached is None:
         console.complain(f"Error: allocation {label(one)} has not {console.args.goal} within {console.args.timeout}")
         return exits.NOT_YET
-    console.note(f"{label(reached)} {state_line(reached)}")
     if wants_start and reached.status.start_time:
+        console.note(f"{label(reached)} {state_line(reached)}")
         return exits.DONE
+    console.note(*end_lines(reached))
     return exits.of_work(reached)

@@ -10,13 +10,14 @@ from urllib.parse import quote
 import msgspec
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import blocker, is_final, label, phase_of, since
+from lattice.cli.allocation_rows import blocker, is_final, label, leaving, phase_of, reason_sentence, since
 from lattice.cli.answer_rows import (
     blocker_table,
     change_lines,
     expected_sentence,
     position_sentence,
     preemption_lines,
+    reservation_sentence,
     score_lines,
 )
 from lattice.cli.find import Finder
@@ -27,7 +28,7 @@ from lattice.cli.vcluster_flags import camel
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.resources import VCLUSTERS
 from lattice.models.conditions import FINAL_PHASES, PENDING
-from lattice.models.reasons import END_REASONS, PENDING_REASONS
+from lattice.models.reasons import BEYOND_LIMIT, END_REASONS, IN_ORDER, PENDING_REASONS, STAGING_REASONS
 from lattice.scheduling.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
 from lattice.scheduling.policies import weights_of
 from lattice.views import Allocation, VCluster
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
-_NEXT = {reason.word: reason.next_step for reason in (*END_REASONS, *PENDING_REASONS)}
-_MEANING = {reason.word: reason.meaning for reason in (*END_REASONS, *PENDING_REASONS)}
+_NEXT = {reason.word: reason.next_step for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
+_MEANING = {reason.word: reason.meaning for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
 _ROUNDING = 0.003
 """Total and terms are rounded to three decimals: points so near the total say nothing of a budget."""
 _NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
@@ -68,12 +69,13 @@ def run(console: Console) -> int:
 
 def explain_allocation(one: Allocation) -> Why:
     """What the object itself says."""
-    why = blocker(one)
-    phase = phase_of(one)
+    why, phase, going = blocker(one), phase_of(one), leaving(one)
     reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
     if why is not None and reason != "Cancelled":
         message = why.message
+    if going and going != reason:
+        reason, _, message = reason_sentence(one).partition(": ")
     return Why(
         schema=WHY_SCHEMA,
         allocation=Work(
@@ -84,7 +86,7 @@ def explain_allocation(one: Allocation) -> Why:
         reason=reason,
         message=message or _MEANING.get(reason, ""),
         since=since(one),
-        next_step=next_step(reason, label(one)),
+        next_step=next_step(reason, label(one), message),
         score=_score(one.status.score),
     )  # fmt: skip
 
@@ -115,9 +117,12 @@ def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
     return msgspec.structs.replace(answer, score=msgspec.structs.replace(score, weights=weights, multiplier=1.0 if near else multiplier))
 
 
-def next_step(reason: str, name: str) -> str:
-    """What the person does next, as a command where it is one."""
-    step = _NEXT.get(reason, "")
+def next_step(reason: str, name: str, message: str = "") -> str:
+    """What the person does next, as a command where it is one; waiting helps nothing that asks for more than a limit."""
+    if IN_ORDER in message:
+        return "wait: the order of submission decides there, and no class or score changes it"
+    beyond = BEYOND_LIMIT in message
+    step = "`lattice cancel`, and ask for less, or for a higher limit" if beyond else _NEXT.get(reason, "")
     for verb in _NAMED_VERBS:
         step = step.replace(f"`lattice {verb}`", f"`lattice {verb} {name}`")
     return step
@@ -148,7 +153,7 @@ def _joined(answer: Why, said: Why) -> Why:
         said,
         phase=answer.phase,
         since=answer.since if same or said.since is None else said.since,
-        next_step=next_step(said.reason, str(said.allocation.number or said.allocation.name)),
+        next_step=next_step(said.reason, str(said.allocation.number or said.allocation.name), said.message),
         message=said.message or answer.message,
     )
 
@@ -162,6 +167,7 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
         [
             ("Queue", position_sentence(answer.queue)),
             ("Expected start", expected_sentence(answer.expected_start, now)),
+            ("Reservation", reservation_sentence(answer.reservation, now)),
             ("Score", "\n".join(score_lines(answer.score)) if answer.phase not in FINAL_PHASES else ""),
             ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
         ]

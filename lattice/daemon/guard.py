@@ -5,6 +5,7 @@ The synchronous brother of the keyed queue, for work that a loop does itself in 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import Final
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import FIRST_BACK_OFF, LONGEST_BACK_OFF
-from lattice.errors import Corrupt, LatticeError
+from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
+from lattice.errors import Corrupt, LatticeError, Retry
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,10 @@ class Guard:
             await work()
         except Corrupt:
             raise
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return self._failed(key, Retry(CANCELLED_INSIDE, reason="Cancelled"))
         except Exception as error:  # around one key: everything else goes on
             return self._failed(key, error)
         self._failures.pop(key, None)

@@ -10,9 +10,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from lattice.daemon.connections import Bounds, Connections, listen
 from lattice.daemon.metrics import split_address
 from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 
+USUAL: Final = Bounds()
 SHUTDOWN_SECONDS = 3.0
 """How long requests under way may take once the process is asked to end."""
 ABORT_SECONDS = 0.05
@@ -23,23 +25,29 @@ _STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
 
 
 async def serve(
-    app: web.Application, address: str, context: SSLContext, *, on_listen: Callable[[str, int], None], cancel_abandoned: bool = False
-) -> None:
+    app: web.Application, address: str, context: SSLContext, *, on_listen: Callable[[str, int], None], cancel_abandoned: bool = False,
+    bounds: Bounds = USUAL,
+) -> None:  # fmt: skip
     """Serve on `HOST:PORT` until cancelled; `on_listen` hears the real address.
 
-    With `cancel_abandoned` a handler is cancelled when its client leaves. Rejected when the address cannot be had.
+    With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds`: what clients may hold open. Rejected when the
+    address cannot be had.
     """
     host, port = split_address(address)
+    connections = Connections(bounds)
+    app.middlewares.insert(0, connections.middleware)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=cancel_abandoned)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host or None, port, ssl_context=context).start()
+            listener = listen(host, port)
         except OSError as error:
             raise Rejected(f"cannot listen on {address}: {error.strerror or error}", reason="AddressUnavailable") from error
-        bound = runner.addresses[0]
-        on_listen(bound[0], bound[1])
-        await asyncio.Event().wait()
+        with listener:
+            bound = listener.getsockname()
+            on_listen(bound[0], bound[1])
+            assert runner.server is not None, "the runner was set up"  # noqa: S101
+            await connections.accept(listener, runner.server, context)
     finally:
         await _end(runner)
 

@@ -1,11 +1,17 @@
-"""/metrics, /readyz and /healthz of a process: a small HTTP server on asyncio; prometheus_client is loaded when asked for."""
+"""/metrics, /readyz and /healthz of a process: a small HTTP server on asyncio; prometheus_client is loaded when asked for.
+
+Metrics name tenants and people's use, so they are for those who are let in. Health is open, and says no more than yes or no
+beyond the machine itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from lattice.daemon.logs import event
 from lattice.errors import Rejected
@@ -19,7 +25,26 @@ REQUEST_SECONDS = 10.0
 _LARGEST_REQUEST = 16 * 1024
 _TEXT = "text/plain; charset=utf-8"
 
+_LOCAL = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+_REFUSALS = {
+    401: b"send a bearer token of the cluster, or a client certificate where the server asks for one\n",
+    403: b"the right to get /metrics (nonResourceURLs) is missing\n",
+    503: b"the API server does not say who asks: try again\n",
+}
+
 Answer = tuple[int, str, bytes]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks for metrics: the header Authorization, and the certificate that was shown, as `ssl` gives it."""
+
+    authorization: str
+    certificate: Mapping[str, Any]
+
+
+Admit = Callable[[Caller], Awaitable[int]]
+"""200: the caller may read the metrics; else the status of the refusal (401, 403, 503)."""
 
 
 async def serve(
@@ -27,21 +52,24 @@ async def serve(
     address: str,
     ready: Callable[[], tuple[bool, str]],
     *,
+    admit: Admit,
+    context: ssl.SSLContext | None = None,
     on_listen: Callable[[str], None] | None = None,
 ) -> None:
     """Serve on `HOST:PORT` until cancelled; an empty address serves nothing and returns.
 
-    `ready` gives whether the process does its work, and a sentence. `on_listen` hears the real address (port 0).
+    `ready` gives whether the process does its work, and a sentence. `admit`: who may read the metrics; `context`: serve over TLS.
+    `on_listen` hears the real address (port 0).
     """
     if not address:
         return
     host, port = split_address(address)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _converse(registry, ready, reader, writer)
+        await _converse(registry, ready, admit, reader, writer)
 
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_LARGEST_REQUEST)
+        server = await asyncio.start_server(answer, host, port, limit=_LARGEST_REQUEST, ssl=context)
     except OSError as error:
         raise Rejected(f"cannot serve metrics on {address}: {error.strerror or error}", reason="AddressUnavailable") from error
     async with server:
@@ -64,6 +92,7 @@ def split_address(address: str) -> tuple[str, int]:
 async def _converse(
     registry: CollectorRegistry | None,
     ready: Callable[[], tuple[bool, str]],
+    admit: Admit,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -71,7 +100,9 @@ async def _converse(
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
-            status, kind, body = _answer(head, registry, ready)
+            local = str((writer.get_extra_info("peername") or [""])[0]) in _LOCAL
+            admitted = await admit(Caller(_authorization(head), writer.get_extra_info("peercert") or {})) if _asks_metrics(head) else 0
+            status, kind, body = _answer(head, registry, ready, admitted, local=local)
             lines = (
                 f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
@@ -83,10 +114,33 @@ async def _converse(
         writer.close()
 
 
-_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
-def _answer(head: bytes, registry: CollectorRegistry | None, ready: Callable[[], tuple[bool, str]]) -> Answer:
+def _asks_metrics(head: bytes) -> bool:
+    return head.split(b"\r\n", 1)[0].split(b" ")[1:2] == [b"/metrics"] or b" /metrics?" in head.split(b"\r\n", 1)[0]
+
+
+def _authorization(head: bytes) -> str:
+    """The value of the header Authorization; empty: there is none."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"authorization":
+            return value.strip().decode("latin-1")
+    return ""
+
+
+def _answer(
+    head: bytes, registry: CollectorRegistry | None, ready: Callable[[], tuple[bool, str]], admitted: int, *, local: bool
+) -> Answer:
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3:
         return 400, _TEXT, b"this is no HTTP request\n"
@@ -97,8 +151,10 @@ def _answer(head: bytes, registry: CollectorRegistry | None, ready: Callable[[],
         return 200, _TEXT, b"ok\n"
     if path == "/readyz":
         fine, sentence = ready()
-        return 200 if fine else 503, _TEXT, (sentence + "\n").encode()
+        return 200 if fine else 503, _TEXT, (sentence + "\n").encode() if local else b"ok\n" if fine else b"not ready\n"
     if path == "/metrics" and registry is not None:
+        if admitted != 200:
+            return admitted, _TEXT, _REFUSALS[admitted]
         from prometheus_client import exposition
 
         return 200, exposition.CONTENT_TYPE_PLAIN_0_0_4, exposition.generate_latest(registry)

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import faulthandler
 import importlib.util
 import logging
 import os
@@ -14,7 +16,8 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from lattice.daemon.logs import event
-from lattice.errors import Corrupt, LatticeError, Rejected
+from lattice.daemon.tasks import is_cancelled
+from lattice.errors import Corrupt, LatticeError, Rejected, Retry
 
 log = logging.getLogger(__name__)
 
@@ -23,31 +26,45 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(main: Callable[[], Awaitable[None]], program: str) -> int:
-    """Run `main` until it ends or SIGTERM or SIGINT comes (it is cancelled; a second one ends at once); the exit code."""
+    """Run `main` until it ends or SIGTERM or SIGINT comes (it is cancelled; a second one ends at once); the exit code.
+
+    The last line of the log says why the process ends, whatever ended it; for a fatal signal the stacks of all threads do.
+    """
+    with contextlib.suppress(ValueError, OSError):  # stderr is no file: nothing can be written there from a signal
+        faulthandler.enable()
+    received: list[signal.Signals] = []
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_watched(main, program))
-    except asyncio.CancelledError:
-        event(log, "Stopped", program=program)
-        return EXIT_OK
+            runner.run(_watched(main, program, received))
+    except asyncio.CancelledError as error:
+        if received:
+            event(log, "Stopped", program=program, signal=received[0].name)
+            return EXIT_OK
+        message = "its main task was cancelled, and no signal had asked for that"
+        event(log, "Failed", logging.ERROR, error=error, program=program, reason="Cancelled", message=message)
+        return EXIT_ERROR
     except Exception as error:  # around the process: the exit code says what happened
         return _exit_code(error, program)
-    event(log, "Ended", program=program)
+    except BaseException as error:
+        event(log, "Failed", logging.ERROR, error=error, program=program, reason=type(first_cause(error)).__name__, message=str(error))
+        raise
+    event(log, "Ended", program=program, message="its main task is done")
     return EXIT_OK
 
 
-async def _watched(main: Callable[[], Awaitable[None]], program: str) -> None:
-    """`main`, cancelled by the first signal."""
+async def _watched(main: Callable[[], Awaitable[None]], program: str, received: list[signal.Signals]) -> None:
+    """`main`, cancelled by the first signal; `received` gets it."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"  # noqa: S101 - for the type checker
-    received: list[int] = []
 
     def on_signal(number: int) -> None:
+        name = signal.Signals(number)
         if received:
+            event(log, "Forced", logging.WARNING, program=program, signal=name.name, message="a second signal ends it at once")
             os._exit(EXIT_FORCED)
-        received.append(number)
-        event(log, "Stopping", program=program, signal=signal.Signals(number).name)
+        received.append(name)
+        event(log, "Stopping", program=program, signal=name.name)
         task.cancel()
 
     for number in _SIGNALS:
@@ -58,6 +75,21 @@ async def _watched(main: Callable[[], Awaitable[None]], program: str) -> None:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+async def endless(work: Awaitable[object]) -> None:
+    """Awaits what is to run until it is cancelled from outside; a task group would go on in silence without what ends before.
+
+    Raises Retry when it returns, or when a cancellation that nobody asked of this task came out of it.
+    """
+    name = getattr(work, "__qualname__", type(work).__name__)
+    try:
+        await work
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise Retry(f"{name} was cancelled from inside", reason="TaskEnded") from error
+    raise Retry(f"{name} has ended by itself", reason="TaskEnded")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

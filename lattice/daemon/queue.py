@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
+from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
 from lattice.errors import Corrupt, LatticeError, Retry, Stale
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,10 @@ class KeyedQueue:
             after = await self._reconcile(key)
         except Corrupt:
             raise
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return self._back_off(key, Retry(CANCELLED_INSIDE, reason="Cancelled"))
         except Exception as error:  # around one key: everything else goes on
             return self._back_off(key, error)
         self.done += 1

@@ -31,6 +31,8 @@ class CommonSettings:
 
     kubeconfig: str = dataclasses.field(default="", metadata={"help": "kubeconfig file; empty: the pod's own service account"})
     metrics_address: str = dataclasses.field(default="", metadata={"help": "HOST:PORT of /metrics, /readyz, /healthz; empty: none"})
+    metrics_certificate: str = dataclasses.field(default="", metadata={"help": "PEM file: serve these over TLS with this certificate"})
+    metrics_key: str = dataclasses.field(default="", metadata={"help": "PEM file of its key"})
     log_format: str = dataclasses.field(default="text", metadata={"help": "how log lines look", "choices": ("text", "json")})
     log_level: str = dataclasses.field(
         default="info", metadata={"help": "least severity that is logged", "choices": ("debug", "info", "warning", "error")}

@@ -58,6 +58,10 @@ class AiohttpCluster:
         """Where the server is and who we are there."""
         return self._credentials.config
 
+    async def metrics(self) -> str:
+        """The server's own metrics, as Prometheus has them."""
+        return (await self._send(requests.METRICS)).decode()
+
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
         """Read one object."""
         request = requests.get(resource, name, namespace)
@@ -86,9 +90,10 @@ class AiohttpCluster:
         *,
         subresource: str = "",
         type: type[T] = OBJECT,
+        metadata_only: bool = False,
     ) -> T:
         """Replace an object or its subresource."""
-        request = requests.replace(resource, name, obj, namespace, subresource)
+        request = requests.replace(resource, name, obj, namespace, subresource, metadata_only=metadata_only)
         return answers.decode(request, await self._send(request), type)
 
     async def patch(
@@ -183,6 +188,8 @@ class AiohttpCluster:
         headers.extend(self._impersonation)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
+        if request.accept != requests.JSON:
+            headers["Accept"] = request.accept
         config = self._credentials.config
         return self._session.request(
             request.method,

@@ -162,6 +162,8 @@ def error_of(request: Request, failure: Failure) -> LatticeError:
     """The error for an answer that is no success, by what the caller does about it."""
     code, reason = failure.code, failure.reason or f"Http{failure.code}"
     text = f"{request.what}: {failure.message}"
+    if "not yet synced to use for admission" in failure.message:
+        return Retry(text, reason="PolicyNotReady")  # a server that has just started refuses what it cannot judge yet
     if code == 404:
         return NotFound(text, reason=reason)
     if code == 409:

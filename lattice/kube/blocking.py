@@ -221,7 +221,7 @@ class BlockingCluster:
             raise
         if response.will_close:
             self.close()
-        if self._warn is not None and not request.safe:
+        if self._warn is not None and request.method != "GET":
             for header in response.headers.get_all("Warning") or ():
                 self._warn(answers.warning_of(header))
         if response.status < 300:

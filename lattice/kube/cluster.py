@@ -91,8 +91,12 @@ class Cluster(Protocol):
         *,
         subresource: str = "",
         type: type[T] = OBJECT,
+        metadata_only: bool = False,
     ) -> T:
-        """Replace an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest."""
+        """Replace an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest.
+
+        `metadata_only`: the answer is no more than its metadata, for a `type` that has nothing else.
+        """
         ...
 
     async def patch(

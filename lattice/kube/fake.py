@@ -204,6 +204,7 @@ class FakeCluster:
         *,
         subresource: str = "",
         type: type[T] = OBJECT,
+        metadata_only: bool = False,
     ) -> T:
         """Replace an object or its status."""
         fault = await self._begin("replace", resource, namespace, name, subresource)
@@ -211,7 +212,7 @@ class FakeCluster:
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
         result = self._change(resource, old, new, subresource, "replace")
         _finish(fault)
-        return _decoded(result, type)
+        return _decoded({"metadata": result["metadata"]} if metadata_only else result, type)
 
     async def patch(
         self,

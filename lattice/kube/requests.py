@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -14,6 +14,7 @@ from lattice.kube.cluster import PatchKind
 from lattice.kube.resources import Resource
 
 JSON = "application/json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -27,6 +28,10 @@ class Request:
     safe: bool
     body: bytes | None = None
     content_type: str = JSON
+    accept: str = JSON
+
+
+METRICS: Final = Request("GET", "/metrics", "get the server's metrics", safe=True, accept="text/plain")
 
 
 def get(resource: Resource, name: str, namespace: str) -> Request:
@@ -65,10 +70,13 @@ def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: 
     return Request("POST", target, _what("create", resource, namespace, name), dry_run, _body(resource, obj))
 
 
-def replace(resource: Resource, name: str, obj: Mapping[str, Any], namespace: str, subresource: str) -> Request:
-    """Replace an object or its subresource."""
+def replace(
+    resource: Resource, name: str, obj: Mapping[str, Any], namespace: str, subresource: str, *, metadata_only: bool = False
+) -> Request:
+    """Replace an object or its subresource; `metadata_only`: the answer is no more than the object's metadata."""
     what = _what("replace", resource, namespace, name, subresource)
-    return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj))
+    accept = METADATA_ONLY if metadata_only else JSON
+    return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj), accept=accept)
 
 
 def patch(

@@ -48,6 +48,7 @@ LEDGERS = Resource(*_LATTICE, "ledgers", "Ledger", namespaced=False, status=True
 NODES = Resource(*_LATTICE, "latticenodes", "LatticeNode", namespaced=False, status=True)
 NODE_INDEXES = Resource(*_LATTICE, "nodeindexes", "NodeIndex", namespaced=False)
 PLANS = Resource(*_LATTICE, "nodegroupplans", "NodeGroupPlan", namespaced=False)
+NODE_HISTORIES = Resource(*_LATTICE, "nodehistories", "NodeHistory", namespaced=False)
 
 KOORDINATOR_QUOTAS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota", namespaced=True)
 KOORDINATOR_PROFILES = Resource("quota.koordinator.sh", "v1alpha1", "elasticquotaprofiles", "ElasticQuotaProfile", namespaced=True)
@@ -74,4 +75,17 @@ VALIDATING_WEBHOOKS = Resource(*_ADMISSION, "validatingwebhookconfigurations", "
 ADMISSION_POLICIES = Resource(*_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True)
 ADMISSION_POLICY_BINDINGS = Resource(*_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False)
 
-LATTICE = (ALLOCATIONS, TENANTS, VCLUSTERS, RESERVATIONS, ELASTIC_QUOTAS, CONFIGS, LEDGERS, NODES, NODE_INDEXES, PLANS, USAGE_RECORDS)
+LATTICE = (
+    ALLOCATIONS,
+    TENANTS,
+    VCLUSTERS,
+    RESERVATIONS,
+    ELASTIC_QUOTAS,
+    CONFIGS,
+    LEDGERS,
+    NODES,
+    NODE_INDEXES,
+    PLANS,
+    NODE_HISTORIES,
+    USAGE_RECORDS,
+)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lattice.errors import Corrupt
-from lattice.ledger.format import HELD, SHARDS, Key, Row, decode_shard, encode_shard, shard_of
+from lattice.ledger.format import FIRST_FORMAT, HELD, SHARDS, Key, Row, decode_shard, encode_shard, format_of, shard_of
 from lattice.ledger.proposals import (
     Accepted,
     Adopt,
@@ -34,13 +34,16 @@ from lattice.ledger.proposals import (
     Verdict,
 )
 from lattice.units import format_ranges
-from lattice.views.ledger import LedgerStatus, SensitiveUse, TenantAccount
+from lattice.views.ledger import LedgerStatus, LedgerTerm, SensitiveUse, TenantAccount
 
 Undo = Callable[[], None]
 NO_CLAIMS_FROM_BYTES = 1258291  # 1.2 MiB: above 1.5 MiB every write to etcd fails for ever
 
 MOST_TENANTS = 1024
 """Accounts that the object keeps; its schema has the same number."""
+
+TERMS_KEPT = 16
+"""Takeovers that the object keeps; its schema has the same number."""
 
 SAME = Accepted(changed=False)
 
@@ -67,6 +70,12 @@ class Book:
 
     def __init__(self) -> None:
         self.head = Head()
+        self.format = FIRST_FORMAT
+        """The number in which shards are written."""
+        self.terms: tuple[LedgerTerm, ...] = ()
+        """The last takeovers, the newest last."""
+        self.written = 0
+        """When the last commit was made, in seconds since the epoch."""
         self.sensitive = SensitiveUse()
         self.accounts: dict[str, TenantAccount] = {}
         self.rows: dict[Key, Row] = {}
@@ -85,6 +94,7 @@ class Book:
         """The first ledger of a new cluster."""
         book = cls()
         book.head = Head(epoch=1, term=term, seq=1, commit=commit)
+        book.terms = (LedgerTerm(epoch=1, term=term, since=1),)
         return book
 
     @classmethod
@@ -94,6 +104,8 @@ class Book:
         book.head = Head(status.epoch, status.term, status.seq, status.commit, status.next_number, status.recoveries, status.total_nodes)
         book.sensitive = status.sensitive
         book.accounts = dict(status.tenants)
+        book.format = format_of(status.shards)
+        book.terms, book.written = status.terms, status.written
         for position, text in enumerate(status.shards):
             book._texts[position] = text
             for row in decode_shard(text):
@@ -107,16 +119,29 @@ class Book:
         """Carry out one proposal in memory, or refuse it and change nothing."""
         return _APPLY[type(proposal)](self, proposal)
 
+    def take(self, term: str, commit: str) -> None:
+        """Begin a new term: an epoch of its own, from the next seq on."""
+        head = self.head
+        self.head = replace(head, epoch=head.epoch + 1, term=term, seq=head.seq + 1, commit=commit)
+        begun = LedgerTerm(epoch=self.head.epoch, term=term, since=self.head.seq, left=self.written)
+        self.terms = (*self.terms, begun)[-TERMS_KEPT:]
+
+    def write_format(self, number: int) -> None:
+        """Write every shard in the format of this number from the next commit on."""
+        if number != self.format:
+            self.format = number
+            self._texts = [encode_shard(members.values(), number) for members in self._members]
+
     def render(self) -> LedgerStatus:
         """The status to store; only changed shards are written anew."""
         for position, text in enumerate(self._texts):
             if text is None:
-                self._texts[position] = encode_shard(self._members[position].values())
+                self._texts[position] = encode_shard(self._members[position].values(), self.format)
         head = self.head
         return LedgerStatus(
             epoch=head.epoch, term=head.term, seq=head.seq, commit=head.commit, next_number=head.next_number,
             recoveries=head.recoveries, total_nodes=head.total_nodes, sensitive=self.sensitive, tenants=dict(self.accounts),
-            shards=tuple(text or "" for text in self._texts),
+            shards=tuple(text or "" for text in self._texts), terms=self.terms, written=self.written,
         )  # fmt: skip
 
     def bytes(self) -> int:
@@ -248,7 +273,7 @@ def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
 def _row(claim: Claim, state: str) -> Row:
     return Row(
         claim.uid, claim.attempt, claim.generation, claim.user, claim.tenant, claim.vcluster,
-        claim.kind, state, claim.reporter, claim.nodes, claim.sensitive,
+        claim.kind, state, claim.reporter, claim.nodes, claim.sensitive, claim.walltime,
     )  # fmt: skip
 
 
@@ -352,7 +377,8 @@ def _renew(book: Book, renew: Renew) -> tuple[Verdict, Undo]:
         return _gone(renew.key), _nothing
     if renew.generation <= row.generation:
         return SAME, _nothing
-    return Accepted(), book._swap(row, msgspec.structs.replace(row, generation=renew.generation))
+    walltime = row.walltime if renew.walltime is None else renew.walltime
+    return Accepted(), book._swap(row, msgspec.structs.replace(row, generation=renew.generation, walltime=walltime))
 
 
 def _appoint(book: Book, appoint: Appoint) -> tuple[Verdict, Undo]:
@@ -438,11 +464,16 @@ def _numbers(book: Book, numbers: Numbers) -> tuple[Verdict, Undo]:
 
 
 def _recover(book: Book, recover: Recover) -> tuple[Verdict, Undo]:
-    return Accepted(), book._set_head(
-        seq=max(recover.seq, book.head.seq),
-        next_number=max(recover.next_number, book.head.next_number),
-        recoveries=book.head.recoveries + 1,
-    )
+    before, seq, epoch = book.terms, max(recover.seq, book.head.seq), max(recover.epoch, book.head.epoch)
+    next_number = max(recover.next_number, book.head.next_number)
+    back = book._set_head(seq=seq, next_number=next_number, epoch=epoch, recoveries=book.head.recoveries + 1)
+    book.terms = (LedgerTerm(epoch=epoch, term=book.head.term, since=seq + 1, left=before[-1].left if before else 0),)
+
+    def undo() -> None:
+        book.terms = before
+        back()
+
+    return Accepted(), undo
 
 
 def _adopt(book: Book, adopt: Adopt) -> tuple[Verdict, Undo]:

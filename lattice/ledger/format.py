@@ -1,4 +1,4 @@
-"""Format 1 of a ledger shard (docs/explanation/formats.md): text to rows and back."""
+"""Formats 1 and 2 of a ledger shard (docs/explanation/formats.md): text to rows and back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from zlib import crc32
 import msgspec
 
 from lattice.errors import Corrupt
+from lattice.formats import check_format
 from lattice.units import decode_uid, encode_uid, format_ranges, parse_ranges
 from lattice.views.ledger import LedgerStatus
 
-FORMAT = 1
+FORMAT = 2
+FIRST_FORMAT = 1
 SHARDS = 64
 
 HELD = "h"
@@ -28,7 +30,7 @@ CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN + RECL
 KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
 SENSITIVE = "s"
-_MARK = f" {SENSITIVE}"
+_NOTHING = "-"
 
 Key = tuple[str, int]
 
@@ -36,7 +38,7 @@ Key = tuple[str, int]
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds.
 
-    `sensitive`: they count against the sensitive pool.
+    `sensitive`: they count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: there is no limit.
     """
 
     uid: str
@@ -50,6 +52,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     reporter: int
     nodes: tuple[int, ...]
     sensitive: bool = False
+    walltime: int | None = None
 
     @property
     def key(self) -> Key:
@@ -67,44 +70,68 @@ def shard_of(key: Key) -> int:
     return crc32(f"{key[0]}-{key[1]}".encode()) % SHARDS
 
 
-def encode_shard(rows: Iterable[Row]) -> str:
-    """The text of a shard with these rows, in their order."""
+def encode_shard(rows: Iterable[Row], number: int = FORMAT) -> str:
+    """The text of a shard with these rows, in their order, in the format of this number."""
     names: dict[str, int] = {}
     lines: list[str] = []
     for row in rows:
         user, tenant, vcluster = (names.setdefault(name, len(names)) for name in (row.user, row.tenant, row.vcluster))
         lines.append(
             f"{encode_uid(row.uid)} {row.attempt} {row.generation} {user} {tenant} {vcluster}"
-            f" {row.kind} {row.state} {row.reporter} {format_ranges(row.nodes)}{_MARK if row.sensitive else ''}"
+            f" {row.kind} {row.state} {_reporter(row, number)} {format_ranges(row.nodes)}{_trailing(row, number)}"
         )
-    return f"{FORMAT}|{','.join(quote(name, safe=':@.-_~/+') for name in names)}|{';'.join(lines)}"
+    return f"{number}|{','.join(quote(name, safe=':@.-_~/+') for name in names)}|{';'.join(lines)}"
+
+
+def _reporter(row: Row, number: int) -> str:
+    return _NOTHING if number > FIRST_FORMAT and row.reporter == row.nodes[0] else str(row.reporter)
+
+
+def _trailing(row: Row, number: int) -> str:
+    """The columns after the tenth: walltime and mark; in format 1 mark and walltime, which older readers ignore, where there is one."""
+    walltime = _NOTHING if row.walltime is None else str(row.walltime)
+    if number > FIRST_FORMAT:
+        return f" {walltime} {SENSITIVE}" if row.sensitive else f" {walltime}"
+    if row.walltime is not None:
+        return f" {SENSITIVE if row.sensitive else _NOTHING} {walltime}"
+    return f" {SENSITIVE}" if row.sensitive else ""
+
+
+def format_of(texts: Iterable[str]) -> int:
+    """The highest format number among these shards."""
+    return max((int(number) for text in texts if (number := text.partition("|")[0]).isdigit()), default=FIRST_FORMAT)
 
 
 def decode_shard(text: str) -> list[Row]:
-    """The rows of a shard; of the columns after the tenth only the mark of sensitive work is read.
+    """The rows of a shard; of the columns after the tenth only the mark of sensitive work and the walltime are read.
 
     Raises Corrupt for another format number (naming both) or text that is no shard.
     """
-    number, _, rest = text.partition("|")
-    if number != str(FORMAT):
-        raise Corrupt(f"ledger shard of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
+    found, _, rest = text.partition("|")
+    number = check_format("ledger shard", found, FORMAT)
     head, bar, body = rest.partition("|")
     if not bar:
         raise Corrupt(f"ledger shard without rows part: {text[:80]!r}", reason="ShardUnreadable")
     names = [unquote(name) for name in head.split(",")] if head else []
     try:
-        return [_decode_row(line, names) for line in body.split(";")] if body else []
+        return [_decode_row(line, names, number) for line in body.split(";")] if body else []
     except (ValueError, IndexError) as error:
         raise Corrupt(f"ledger shard with an unreadable row: {error}", reason="ShardUnreadable") from error
 
 
-def _decode_row(line: str, names: Sequence[str]) -> Row:
+def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
     uid, attempt, generation, user, tenant, vcluster, kind, state, reporter, nodes, *more = line.split(" ")
     if kind not in KINDS or (state != HELD and state not in CAUSES) or len(state) != 1:
         raise ValueError(f"kind {kind!r}, state {state!r} in {line[:60]!r}")
+    if number > FIRST_FORMAT:
+        walltime, mark = more[0], more[1:2]
+    else:
+        walltime, mark = more[1] if more[1:] and more[1].isdigit() else _NOTHING, more[:1]
+    indices = tuple(parse_ranges(nodes))
     return Row(
         decode_uid(uid), int(attempt), int(generation), names[int(user)], names[int(tenant)], names[int(vcluster)],
-        kind, state, int(reporter), tuple(parse_ranges(nodes)), more[:1] == [SENSITIVE],
+        kind, state, indices[0] if reporter == _NOTHING else int(reporter), indices, mark == [SENSITIVE],
+        None if walltime == _NOTHING else int(walltime),
     )  # fmt: skip
 
 

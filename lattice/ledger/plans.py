@@ -1,4 +1,4 @@
-"""Format 1 of a node group's plan: ledger rows to orders, and orders as agents read them."""
+"""Formats 1 and 2 of a node group's plan: ledger rows to orders, and orders as agents read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import msgspec
 
 from lattice.errors import Corrupt
+from lattice.formats import check_format
 from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
 
-FORMAT = 1
+FORMAT = 2
+FIRST_FORMAT = 1
 NODES_PER_PLAN = 64
 
 RUN = "run"
@@ -17,7 +19,10 @@ STOP = "stop"
 
 
 class PlanRow(msgspec.Struct, frozen=True, gc=False):
-    """One order: run this attempt, or stop it (and why); `nodes` in rank order."""
+    """One order: run this attempt, or stop it (and why); `nodes` in rank order.
+
+    `walltime`: the admitted seconds, which agents obey (from format 2 on); None: there is no limit.
+    """
 
     order: str
     cause: str
@@ -31,6 +36,7 @@ class PlanRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     head: str
     nodes: tuple[str, ...]
+    walltime: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -43,32 +49,38 @@ def plan_name(index: int) -> str:
     return f"group-{index // NODES_PER_PLAN:04d}"
 
 
-def format_plan(rows: Iterable[PlanRow]) -> str:
-    """The text of a plan, rows in key order: equal orders give equal bytes."""
-    lines = [str(FORMAT)]
+def format_plan(rows: Iterable[PlanRow], number: int = FORMAT) -> str:
+    """The text of a plan in the format of this number, rows in key order: equal orders give equal bytes."""
+    lines = [str(number)]
     for row in sorted(rows, key=lambda row: row.key):
         order = RUN if row.order == RUN else f"{STOP}:{row.cause}"
         reporter, path = f"{row.reporter or '-'}={row.address or '-'}", f"{row.namespace or '-'}/{row.name or '-'}"
         lines.append(
             f"{order} {encode_uid(row.uid)} {row.attempt} {row.generation} {row.number} {reporter} {path}"
-            f" {row.head or '-'} {fold_nodes(row.nodes)}"
+            f" {row.head or '-'} {fold_nodes(row.nodes)}{_walltime(row, number)}"
         )
     return "\n".join(lines)
 
 
+def _walltime(row: PlanRow, number: int) -> str:
+    if number == FIRST_FORMAT:
+        return ""
+    return " -" if row.walltime is None else f" {row.walltime}"
+
+
 def parse_plan(text: str) -> list[PlanRow]:
     """The orders of a plan; trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable rows."""
-    number, _, body = text.partition("\n")
-    if number != str(FORMAT):
-        raise Corrupt(f"plan of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
+    found, _, body = text.partition("\n")
+    number = check_format("plan", found, FORMAT)
     try:
-        return [_parse_row(line) for line in body.splitlines()]
+        return [_parse_row(line, number) for line in body.splitlines()]
     except (ValueError, IndexError) as error:
         raise Corrupt(f"plan with an unreadable row: {error}", reason="PlanUnreadable") from error
 
 
-def _parse_row(line: str) -> PlanRow:
-    order, uid, attempt, generation, number, reporter, path, head, nodes = line.split(" ")[:9]
+def _parse_row(line: str, form: int) -> PlanRow:
+    order, uid, attempt, generation, number, reporter, path, head, nodes, *more = line.split(" ")
+    walltime = "-" if form == FIRST_FORMAT else more[0]
     word, _, cause = order.partition(":")
     if word not in (RUN, STOP) or (word == STOP) != bool(cause):
         raise ValueError(f"order {order!r} in {line[:80]!r}")
@@ -77,6 +89,7 @@ def _parse_row(line: str) -> PlanRow:
     return PlanRow(
         word, cause, decode_uid(uid), int(attempt), int(generation), int(number),
         _text(reporter_name), _text(address), _text(namespace), _text(name), _text(head), tuple(expand_nodes(nodes)),
+        None if walltime == "-" else int(walltime),
     )  # fmt: skip
 
 

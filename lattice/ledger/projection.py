@@ -13,11 +13,11 @@ import msgspec
 
 from lattice.accounting.charges import held_seconds
 from lattice.ledger.format import Row
-from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry
+from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry, ShowEnding
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
-from lattice.units import fold_nodes, format_time, parse_time
+from lattice.units import fold_nodes, format_time, parse_duration, parse_time
 from lattice.views.allocation import Allocation, AttemptsUse, Condition, Exit, ExpectedStart
 
 Patch = dict[str, Any]
@@ -28,30 +28,36 @@ MOVED_SECONDS, MOVED_SHARE = 60.0, 0.1
 
 def pending(
     allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None,
-    expected: Patch | None = None, alone: bool = False,
+    expected: Patch | None = None, alone: bool = False, reserved: float | None = None,
 ) -> Patch | None:  # fmt: skip
-    """Show why it waits, its score and its expected start.
+    """Show why it waits, its score, its expected start and when it was given its reservation (`reserved`; None: it holds none).
 
-    None when the status says why already: a score is never written alone, an expected start only with `alone`.
+    None when the status says all that already: a score is never written alone, an expected start only with `alone`.
     """
     status, generation = allocation.status, allocation.metadata.generation
     conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
     settled = _settle(allocation, conditions, now)
     if status.number and status.observed_generation == generation and same_but_for_times(settled.conditions, status.conditions):
-        return _expectation(allocation, expected, seq) if alone and expected is not None else None
+        shown: Patch = {"expectedStart": expected} if expected is not None else {}
+        held = _reserved_at(allocation, reserved)
+        return _alone(allocation, {**shown, **held}, seq) if held or (alone and shown) else None
     return _patch(
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, submitTime=status.submit_time or allocation.metadata.creation_timestamp,
         **({"score": score} if score else {}), **({"expectedStart": expected} if expected is not None else {}),
+        **_reserved_at(allocation, reserved),
     )  # fmt: skip
 
 
-def _expectation(allocation: Allocation, expected: Patch, seq: int) -> Patch:
-    """The expected start alone: nothing else is written again."""
-    return {
-        "metadata": {"resourceVersion": allocation.metadata.resource_version},
-        "status": {"ledgerSeq": seq, "expectedStart": expected},
-    }
+def _alone(allocation: Allocation, fields: Patch, seq: int) -> Patch:
+    """These fields alone: nothing else is written again."""
+    return {"metadata": {"resourceVersion": allocation.metadata.resource_version}, "status": {"ledgerSeq": seq, **fields}}
+
+
+def _reserved_at(allocation: Allocation, given: float | None = None) -> Patch:
+    """Shows when it was given its reservation, where the status says otherwise."""
+    moment = None if given is None else format_time(given)
+    return {} if moment == allocation.status.reserved_at else {"reservedAt": moment}
 
 
 def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
@@ -91,7 +97,8 @@ def placed(
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
     fresh = status.attempt != row.attempt
     message = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}: {fold_nodes(nodes)}"
-    base = without_conditions(status.conditions, kinds.WRITTEN_BY_REPORTER) if fresh else status.conditions
+    left = (*kinds.WRITTEN_BY_REPORTER, kinds.ENDING)
+    base = without_conditions(status.conditions, left) if fresh else status.conditions
     conditions = with_condition(
         base, kinds.SCHEDULED, TRUE, "Placed", message, generation=allocation.metadata.generation, now=format_time(now)
     )
@@ -116,14 +123,38 @@ def placed(
         fields["score"] = score
     if status.expected_start is not None:
         fields["expectedStart"] = None
-    return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
+    return _patch(allocation, settled.phase, settled.conditions, seq, **fields, **_reserved_at(allocation))
+
+
+def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -> Patch:
+    """Show that TERM was sent, why, and when KILL follows."""
+    grace = parse_duration(allocation.spec.lifecycle.grace_period)
+    kill = format_time(shown.since + grace)
+    message = f"{shown.message}; TERM was sent at {format_time(shown.since)}, KILL follows at {kill}"
+    conditions = with_condition(
+        allocation.status.conditions, kinds.ENDING, TRUE, shown.cause, message,
+        generation=allocation.metadata.generation, now=format_time(shown.since),
+    )  # fmt: skip
+    settled = _settle(allocation, conditions, now)
+    return _patch(allocation, settled.phase, settled.conditions, seq, killTime=kill)
+
+
+def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: float) -> Patch:
+    """Show why the placed attempt has not started."""
+    generation = allocation.metadata.generation
+    conditions = with_condition(
+        allocation.status.conditions, kinds.STAGED, FALSE, reason, message, generation=generation, now=format_time(now)
+    )
+    settled = _settle(allocation, conditions, now)
+    return _patch(allocation, settled.phase, settled.conditions, seq)
 
 
 def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
     """Write the end as decided: final."""
     status = allocation.status
+    going = without_conditions(status.conditions, (kinds.ENDING,))
     conditions = with_condition(
-        status.conditions, kinds.FINISHED, TRUE, end.reason, end.message, generation=allocation.metadata.generation, now=format_time(now)
+        going, kinds.FINISHED, TRUE, end.reason, end.message, generation=allocation.metadata.generation, now=format_time(now)
     )
     settled = _settle(allocation, conditions, now, decided=True)
     fields: Patch = {
@@ -132,10 +163,15 @@ def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float
         "endTime": status.end_time or format_time(now),
     }
     if end.exit is not None and status.exit is None:
-        fields["exit"] = _exit(end.exit)
+        fields["exit"] = exit_fields(end.exit)
     if status.attempt and status.report is None:
         fields["report"] = {"attempt": status.attempt, "by": SCHEDULER}
-    return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
+    return _patch(allocation, settled.phase, settled.conditions, seq, **fields, **_no_kill_time(allocation), **_reserved_at(allocation))
+
+
+def _no_kill_time(allocation: Allocation) -> Patch:
+    """Takes the time of KILL away where there is one: nothing is left to kill."""
+    return {} if allocation.status.kill_time is None else {"killTime": None}
 
 
 def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now: float) -> Patch:
@@ -151,10 +187,11 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     if status.start_time:
         done["startTime"] = status.start_time
     ended_with = retry.exit or status.exit
-    if ended_with is not None:
-        done["exit"] = _exit(ended_with)
+    if ended_with is not None and ended_with.code is not None:
+        done["exit"] = exit_fields(ended_with)
     kept = [msgspec.to_builtins(entry) for entry in status.attempts if entry.attempt != attempt]
-    base = without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, kinds.RECONCILING, kinds.STALLED))
+    left = (*kinds.WRITTEN_BY_REPORTER, kinds.ENDING, kinds.RECONCILING, kinds.STALLED)
+    base = without_conditions(status.conditions, left)
     conditions = with_condition(
         base, kinds.SCHEDULED, FALSE, retry.reason if retry.reason == QUOTA_RECLAIMED else "NotYetEvaluated",
         f"attempt {attempt} ended: {retry.message}",
@@ -167,7 +204,8 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
         allocation, settled.phase, settled.conditions, seq,
         number=status.number or number, attempt=attempt + 1, attempts=entries[-ATTEMPTS_KEPT:],
         requeues=status.requeues + (1 if retry.counted else 0), nodes="", nodeCount=0, gpus=0, head="", reporter="",
-        scheduledTime=None, startTime=None, endTime=None, exit=None, report=None, **({"usage": usage} if usage else {}),
+        scheduledTime=None, startTime=None, endTime=None, exit=None, report=None,
+        **({"usage": usage} if usage else {}), **_no_kill_time(allocation),
     )  # fmt: skip
 
 
@@ -183,6 +221,12 @@ def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | 
         "gpuSeconds": before.gpu_seconds + sum(entry.get("gpus", 0) * seconds for entry, seconds in held),
         "endTime": leaving[-1].get("endTime"),
     }
+
+
+def written(allocation: Allocation, *, seq: int, now: float, **fields: Any) -> Patch:
+    """The conditions as `allocation` has them, with what follows from them, and these fields."""
+    settled = _settle(allocation, allocation.status.conditions, now)
+    return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
 
 
 def observed(allocation: Allocation, *, seq: int) -> Patch:
@@ -205,7 +249,8 @@ def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: floa
     )
 
 
-def _exit(ended_with: Exit) -> Patch:
+def exit_fields(ended_with: Exit) -> Patch:
+    """An exit as a status has it."""
     return {"code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank}
 
 

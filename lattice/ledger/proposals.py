@@ -21,6 +21,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     nodes: tuple[int, ...]
     sensitive: bool = False
     """Counts against the sensitive pool too."""
+    walltime: int | None = None
+    """The admitted seconds, which agents obey; None: there is no limit."""
 
     @property
     def key(self) -> Key:
@@ -43,10 +45,11 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, gc=False):
-    """Raise the generation of a held row, so that agents read the changed spec."""
+    """Raise the generation of a held row, so that agents read the changed spec; `walltime` is admitted anew (None: it stays)."""
 
     key: Key
     generation: int
+    walltime: int | None = None
 
 
 class Appoint(msgspec.Struct, frozen=True, gc=False):
@@ -92,10 +95,11 @@ class Numbers(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recover(msgspec.Struct, frozen=True, gc=False):
-    """Raise seq and the next number above all that nodes have seen; counts one recovery."""
+    """Raise seq, epoch and the next number above all that nodes have seen; counts one recovery, and forgets the terms before it."""
 
     seq: int
     next_number: int
+    epoch: int = 0
 
 
 class Adopt(msgspec.Struct, frozen=True, gc=False):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lattice.errors import Corrupt
-from lattice.units import decode_uid, encode_uid
+from lattice.errors import Corrupt, Rejected
+from lattice.formats import check_format
+from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
 
 FORMAT = 1
 ANNOTATION = "lattice.dev/report"
@@ -23,6 +24,12 @@ LOST = "l"
 UNNAMED = "u"
 GONE = "g"
 STATES = frozenset("prtexflug")
+READY = "r"
+"""The detail of `p`: everything is prepared here, and the node waits for the others."""
+IDLE = "i"
+"""The detail of `r`: the node has no task of the attempt, and ends with the others."""
+AWAY_LIMIT = 200
+"""Characters of the names of peers that a node cannot reach; what does not fit is left out."""
 NO_PROCESS_LEFT = frozenset((ENDED, UNKNOWN_EXIT, START_FAILED, LOST, GONE))
 """States in which the node vouches that nothing of the attempt runs."""
 
@@ -30,7 +37,7 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 
 
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
-    """One attempt as its node sees it; `detail` is the exit code of `e`, the reason of `f`."""
+    """One attempt as its node sees it; `detail` is the exit code of `e`, the reason of `f`, `READY` of a `p`, `IDLE` of an `r`."""
 
     uid: str
     attempt: int
@@ -39,7 +46,11 @@ class ReportRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
-    """What a node says with each heartbeat."""
+    """What a node says with each heartbeat.
+
+    `epoch` and `term` are those of the plan in which it saw `seq`; 0 and empty: it does not know.
+    `away`: nodes of its attempts that it cannot talk to.
+    """
 
     hb: int
     seq: int
@@ -47,12 +58,16 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
     inst: str
     rows: tuple[ReportRow, ...] = ()
     more: bool = False
+    epoch: int = 0
+    term: str = ""
+    away: tuple[str, ...] = ()
 
 
 def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
     """The annotation's text, at most `limit` characters; what does not fit is left out and said with `more=1`."""
     head = f"{FORMAT} hb={report.hb} seq={report.seq} boot={report.boot or '-'} inst={report.inst or '-'} rows="
-    room = limit - len(head) - len(" more=1")
+    tail = (f" epoch={report.epoch} term={report.term}" if report.epoch else "") + _away(report.away)
+    room = limit - len(head) - len(tail) - len(" more=1")
     kept: list[str] = []
     more = report.more
     for row in sorted(report.rows, key=lambda row: _KEPT_FIRST.get(row.state, 3)):
@@ -62,19 +77,29 @@ def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
             continue
         room -= len(text) + 1
         kept.append(text)
-    return head + ",".join(kept) + (" more=1" if more else "")
+    return head + ",".join(kept) + (" more=1" if more else "") + tail
+
+
+def _away(names: tuple[str, ...]) -> str:
+    """The column of the peers that cannot be reached, as many of them as there is room for; a reader may ignore it."""
+    kept = list(dict.fromkeys(names))
+    while kept and len(fold_nodes(kept)) > AWAY_LIMIT:
+        kept = kept[: len(kept) // 2]
+    return f" away={fold_nodes(kept)}" if kept else ""
 
 
 def parse_report(text: str) -> NodeReport:
     """The report; unknown trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable text."""
     number, *columns = text.split(" ")
-    if number != str(FORMAT):
-        raise Corrupt(f"node report of format {number[:12]!r}: this program reads format {FORMAT}", reason="FormatUnknown")
+    check_format("node report", number, FORMAT)
     fields: dict[str, str] = {name: value for name, _, value in (column.partition("=") for column in columns)}
     try:
         rows = tuple(_parse_row(item) for item in fields["rows"].split(",")) if fields["rows"] else ()
-        return NodeReport(int(fields["hb"]), int(fields["seq"]), fields["boot"], fields["inst"], rows, fields.get("more") == "1")
-    except (KeyError, ValueError) as error:
+        epoch, term = int(fields.get("epoch", 0)), fields.get("term", "")
+        hb, seq, more = int(fields["hb"]), int(fields["seq"]), fields.get("more") == "1"
+        away = tuple(expand_nodes(fields["away"])) if fields.get("away") else ()
+        return NodeReport(hb, seq, fields["boot"], fields["inst"], rows, more, epoch, term, away)
+    except (KeyError, ValueError, Rejected) as error:
         raise Corrupt(f"unreadable node report: {error} in {text[:80]!r}", reason="ReportUnreadable") from error
 
 

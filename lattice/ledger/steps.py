@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLAIMED, Row
+from lattice.ledger import starting
+from lattice.ledger.ends import end_of, over_for_the_rest, patience_with, reported
+from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLAIMED, WITHDRAWN, Row
 from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
-from lattice.ledger.reports import ENDED, NO_PROCESS_LEFT, UNKNOWN_EXIT
+from lattice.ledger.reports import GONE
+from lattice.ledger.starting import START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, Standing, cut_pairs
 from lattice.lifecycle.conditions import condition, is_true
 from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
@@ -24,33 +27,11 @@ from lattice.views.allocation import Allocation, Exit
 
 FINALIZER = "lattice.dev/release"
 SCHEDULER = "lattice:scheduler"
-REPORTER_SILENCE_SECONDS = 20.0
+ENDING_SHOWN_SECONDS = 1.0
+"""Most work ends within a second of TERM: only what takes longer costs a write."""
 DOWN = "Down"
 DEGRADED = "Degraded"
 QUOTA_RECLAIMED = "QuotaReclaimed"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One node of a row, as its Lease and the operator show it; `state` and `detail` are its report of this attempt.
-
-    `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the
-    node has said that no process of the attempt is left.
-    """
-
-    name: str
-    down: bool = False
-    disabled: bool = False
-    fenced: bool = False
-    silent: bool = False
-    state: str = ""
-    detail: str = ""
-    vouched_seconds: float = 0.0
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing of the attempt can run there any more."""
-        return self.fenced or self.state in NO_PROCESS_LEFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +46,11 @@ class Facts:
     names: Mapping[int, str] = field(default_factory=dict)
     settled: bool = True
     """Whether usage records hold every attempt that has ended."""
+    ending_seconds: float = 0.0
+    """For how long a row of it has been releasing, as this process saw it."""
+    start_timeout: float = START_SECONDS
+    admitted: int | None = None
+    """Seconds of walltime that the newest generation is admitted for; None: what its row says stays."""
 
     def of(self, row: Row) -> list[Standing]:
         """The standings of a row's nodes."""
@@ -93,6 +79,23 @@ class Project:
     """Show this row in the status: the attempt is placed."""
 
     row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class ShowEnding:
+    """Show that its processes were told to end, for people who wait: `cause` is a reason, `since` seconds since the epoch."""
+
+    cause: str
+    message: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Show why the placed attempt has not started."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class Rest:
     seconds: float | None = None
 
 
-Step = Propose | AddFinalizer | RemoveFinalizer | Project | End | Retry | Observe | Queue | Rest
+Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | Queue | Rest
 
 
 def next_step(facts: Facts) -> Step:
@@ -247,7 +250,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
     if any(standing.down for standing in standings):
         return Propose(Stop(row.key, DISABLED if any(standing.disabled for standing in standings) else NODE_LOST))
     if row.generation < allocation.metadata.generation:
-        return Propose(Renew(row.key, allocation.metadata.generation))
+        return Propose(Renew(row.key, allocation.metadata.generation, facts.admitted))
     if status.attempt != row.attempt or not is_true(status.conditions, kinds.SCHEDULED):
         return Project(row)
     appointed = _appoint(row, standings)
@@ -255,7 +258,25 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
         return appointed
     if status.reporter != facts.names.get(row.reporter, "") or status.observed_generation < allocation.metadata.generation:
         return Project(row)
-    return _from_reports(facts, allocation, row, standings)
+    if cut_pairs(standings) and over_for_the_rest(standings):
+        return Propose(Stop(row.key, WITHDRAWN))
+    return _starting(facts, allocation, row, standings) or _from_reports(facts, allocation, row, standings)
+
+
+def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step | None:
+    """While not all of its nodes have started: why is shown; what takes too long goes back to the queue."""
+    status = allocation.status
+    if is_true(status.conditions, kinds.STARTED) or status.scheduled_time is None:
+        return None
+    wait = starting.judge(standings, facts.now - parse_time(status.scheduled_time), facts.start_timeout)
+    if wait is None:
+        return None
+    shown = condition(status.conditions, kinds.STAGED)
+    if wait.over and shown is not None and shown.reason in TIMED_OUT:
+        return Propose(Stop(row.key, WITHDRAWN))
+    if wait.message and (shown is None or (shown.reason, shown.message) != (wait.reason, wait.message)):
+        return Stage(wait.reason, wait.message)
+    return Rest(wait.seconds)
 
 
 def _appoint(row: Row, standings: list[Standing]) -> Step | None:
@@ -274,11 +295,10 @@ def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: lis
     """When every node says that it has ended and the reporter does not write: the end, from the Lease reports."""
     if not all(standing.empty for standing in standings):
         return Rest()
-    waited = min(standing.vouched_seconds for standing in standings)
-    if waited < REPORTER_SILENCE_SECONDS:
-        return Rest(REPORTER_SILENCE_SECONDS - waited)
-    reason, message, ended = _end_of(standings)
-    return _decide_end(allocation, reason, message, ended)
+    waited, patience = min(standing.vouched_seconds for standing in standings), patience_with(standings)
+    if waited < patience:
+        return Rest(patience - waited)
+    return decide_end(allocation, *reported(allocation, facts.now, standings))
 
 
 def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
@@ -286,26 +306,60 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
     if not _reported_end(allocation):
         waiting = [standing for standing in standings if not standing.empty and not standing.down]
         if waiting:
-            return _still_ending(facts, allocation, row, standings)
+            return _still_ending(facts, allocation, row, standings, leaving)
         vouched = [standing.vouched_seconds for standing in standings if not standing.down and not standing.fenced]
-        if vouched and min(vouched) < REPORTER_SILENCE_SECONDS and not any(standing.down for standing in standings):
-            return Rest(REPORTER_SILENCE_SECONDS - min(vouched))
+        patience = patience_with(standings)
+        if vouched and min(vouched) < patience and not any(standing.down for standing in standings):
+            return Rest(patience - min(vouched))
     if leaving:
-        _, _, ended = _end_of(standings)
+        _, _, ended = end_of(standings)
         return End("Cancelled", _wish(allocation, leaving), exit=allocation.status.exit or ended)
+    if row.state == WITHDRAWN and (withdrawn := _withdrawn(facts, allocation, standings)) is not None:
+        return withdrawn
     if _reported_end(allocation):
         return _after_end(facts, allocation, row)
     lost = [standing.name for standing in standings if standing.down]
     if lost:
-        _, _, ended = _end_of([standing for standing in standings if not standing.down])
+        _, _, known = end_of([standing for standing in standings if not standing.down])
+        ended = known if known is not None and known.code else None  # that the others ended with 0 says nothing of the lost ones
         message = f"{len(lost)} of {len(standings)} nodes were lost: {fold_nodes(lost)}"
-        return _reclaimed(row, message, ended) or _decide_end(allocation, "NodeLost", message, ended)
-    reason, message, ended = _end_of(standings)
+        return _reclaimed(row, message, ended) or decide_end(allocation, "NodeLost", message, ended)
+    reason, message, ended = end_of(standings)
     retry = _reclaimed(row, message, ended) if reason != "Completed" else None
-    return retry or _decide_end(allocation, reason, message, ended)
+    return retry or decide_end(allocation, reason, message, ended)
 
 
-def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step:
+def _withdrawn(facts: Facts, allocation: Allocation, standings: list[Standing]) -> Step | None:
+    """What follows when the scheduler itself has ended the rest of an attempt; None: its reporter has told the end."""
+    staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
+    if staged is not None and staged.reason in TIMED_OUT and not is_true(allocation.status.conditions, kinds.STARTED):
+        return _not_started(allocation, staged.reason, staged.message)
+    if any(standing.down for standing in standings) or (_reported_end(allocation) and finished and finished.reason != "Stopped"):
+        return None
+    return decide_end(allocation, *_told(facts, allocation, standings))
+
+
+def _told(facts: Facts, allocation: Allocation, standings: list[Standing]) -> tuple[str, str, Exit | None]:
+    """The end as those nodes tell it on which it was not ended by order."""
+    spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
+    return reported(allocation, facts.now, spoken or standings)
+
+
+def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
+    """The next attempt of work that did not start; the third in a row was the last, and the only one of what must not run twice."""
+    before = 0
+    for entry in reversed(allocation.status.attempts):
+        if entry.reason != START_TIMEOUT:
+            break
+        before += 1
+    if before + 1 >= START_TRIES:
+        return End(START_TIMEOUT, f"{message} ({START_TRIES} attempts in a row did not start)")
+    if reason != START_TIMEOUT and allocation.spec.lifecycle.requeue.policy == "Never":
+        return End(START_TIMEOUT, f"{message} (requeue Never, and part of it had started)")
+    return Retry(START_TIMEOUT, message, None, counted=False)
+
+
+def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing], leaving: str) -> Step:
     """Nodes are still ending it: keep the status and the reporter right meanwhile."""
     status = allocation.status
     if status.attempt != row.attempt:
@@ -315,29 +369,23 @@ def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: lis
         return appointed
     if status.reporter != facts.names.get(row.reporter, ""):
         return Project(row)
-    return Rest()
+    if is_true(status.conditions, kinds.ENDING) or not is_true(status.conditions, kinds.STARTED):
+        return Rest()
+    if facts.ending_seconds < ENDING_SHOWN_SECONDS:
+        return Rest(ENDING_SHOWN_SECONDS - facts.ending_seconds)
+    return _show_ending(facts, allocation, row, leaving)
 
 
-def _end_of(standings: list[Standing]) -> tuple[str, str, Exit | None]:
-    """Reason, sentence and exit as the nodes' reports tell it: the first failure, else 0."""
-    for standing in standings:
-        if standing.state == ENDED and standing.detail not in ("", "0"):
-            code = int(standing.detail)
-            return (
-                "TaskFailed",
-                f"exit code {code} on {standing.name}",
-                Exit(code=code, signal=code - 128 if code > 128 else 0, node=standing.name),
-            )
-    for standing in standings:
-        if standing.state == UNKNOWN_EXIT:
-            return "ExitUnknown", f"the process that keeps the exit code was killed on {standing.name}", None
-        if standing.state == "f":
-            return standing.detail or "StartFailed", f"could not be started on {standing.name}", None
-        if standing.state in ("l", "g") or standing.fenced:
-            return "Lost", f"{standing.name} has no record of it", None
-    if standings and all(standing.state == ENDED for standing in standings):
-        return "Completed", "every task ended with 0", Exit(code=0)
-    return "Lost", "no node has a record of its end", None
+def _show_ending(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
+    since = facts.now - facts.ending_seconds
+    if leaving:
+        return ShowEnding("Cancelled", _wish(allocation, leaving), since)
+    if row.state == RECLAIMED:
+        return ShowEnding(QUOTA_RECLAIMED, "the quota tree takes back what was lent to it", since)
+    if row.state == WITHDRAWN:
+        reason, message, _ = _told(facts, allocation, facts.of(row))
+        return ShowEnding(reason, message, since)
+    return ShowEnding("NodeLost", "a node of it was lost or disabled", since)
 
 
 def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> Step:
@@ -350,7 +398,7 @@ def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> 
         reason, message = "NodeLost", f"a node was lost or disabled while it worked; {message}"
     elif reason == "Stopped":
         reason, message = "NodeLost", message or "the node ended it as ordered"
-    return _decide_end(allocation, reason, message, allocation.status.exit)
+    return decide_end(allocation, reason, message, allocation.status.exit)
 
 
 def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
@@ -360,7 +408,8 @@ def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
     return Retry(QUOTA_RECLAIMED, f"the quota tree took back what was lent to it; {message}", ended, counted=False)
 
 
-def _decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Step:
+def decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> End | Retry:
+    """What follows an end with this reason: the next attempt where policy and attempts left allow one, else nothing."""
     if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
         return _again(allocation, reason, message, ended)
     if reason in NODE_SIDE:
@@ -369,7 +418,7 @@ def _decide_end(allocation: Allocation, reason: str, message: str, ended: Exit |
     return End(reason, message, exit=ended)
 
 
-def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Step:
+def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Retry:
     started = is_true(allocation.status.conditions, kinds.STARTED)
     return Retry(reason, message, ended, counted=started or reason != "Lost")
 

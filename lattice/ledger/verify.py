@@ -116,14 +116,19 @@ def _uid(text: str) -> str:
 
 def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str], list[str]]]:
     parts = shard.split("|")
-    if len(parts) != 3 or parts[0] != "1":
-        faults.append(f"shard {position}: not of format 1: {shard[:40]!r}")
+    if len(parts) != 3 or parts[0] not in ("1", "2"):
+        faults.append(f"shard {position}: not of format 1 or 2: {shard[:40]!r}")
         return []
     interned = parts[1].split(",")
-    found = [(row.split(" "), interned) for row in parts[2].split(";") if row]
+    found = [(_in_order(row.split(" "), parts[0]), interned) for row in parts[2].split(";") if row]
     short = [columns for columns, _ in found if len(columns) < 10]
     faults.extend(f"shard {position}: row of {len(columns)} columns: {' '.join(columns)[:60]!r}" for columns in short)
     return [row for row in found if len(row[0]) >= 10]
+
+
+def _in_order(columns: list[str], number: str) -> list[str]:
+    """The columns as format 1 has them: there the mark of sensitive work stands before the walltime."""
+    return [*columns[:10], *columns[11:12]] if number == "2" else columns
 
 
 def _indices(text: str) -> list[int]:

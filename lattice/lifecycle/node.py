@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from lattice.units import format_duration
+from lattice.units import format_duration, parse_duration
+from lattice.views.cluster import NodeOptions
 
 UNKNOWN: Final = "Unknown"
 BOOTING: Final = "Booting"
@@ -58,6 +59,16 @@ class Timing:
         return self.timeout + max(self.grace, self.mass_silence_delay)
 
 
+def timing_of(options: NodeOptions) -> Timing:
+    """The options that the node machine needs, in seconds; Rejected for a text that is no duration."""
+    return Timing(
+        timeout=parse_duration(options.heartbeat_timeout),
+        grace=parse_duration(options.grace_period),
+        boot_timeout=parse_duration(options.boot_timeout),
+        mass_silence_delay=parse_duration(options.mass_silence_delay),
+    )
+
+
 @dataclass(frozen=True)
 class Pulse:
     """What one observer knows of a node's heartbeat.
@@ -79,7 +90,7 @@ class Facts:
 
     `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node,
     from a read that began while the node was already Draining or Drained; None when there was no such read.
-    `flaw`: what the agent says is wrong, while it is not healthy.
+    `flaw`: what the agent says is wrong, while it is not healthy. `deviation`: how its hardware differs from what is known of it.
     """
 
     state: str = UNKNOWN
@@ -89,6 +100,7 @@ class Facts:
     has_fingerprint: bool = False
     healthy: bool = False
     flaw: str = ""
+    deviation: str = ""
     pulse: Pulse = Pulse()
     in_state: float = 0.0
     holders: int | None = None
@@ -125,7 +137,7 @@ def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | N
         return None if state == DISABLED else DISABLED
     silent = facts.pulse.silence >= timing.timeout
     fresh = facts.pulse.heard and not silent
-    fit = fresh and facts.healthy and facts.has_fingerprint
+    fit = fresh and facts.healthy and facts.has_fingerprint and not facts.deviation
     match state:
         case "Unknown" | "Down":
             return BOOTING if fresh else None
@@ -149,7 +161,7 @@ def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | N
 
 
 def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, settled: bool) -> str | None:
-    if silent:
+    if silent or facts.deviation:
         return DEGRADED
     if fit:
         return READY if facts.has_index else None  # the index is the scheduler's to give: its absence is no boot failure
@@ -178,7 +190,8 @@ def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> s
 def _missing(facts: Facts) -> list[str]:
     """What the node lacks to take work, its heartbeat apart."""
     health = f"health ({facts.flaw})" if facts.flaw else "health"
-    needed = ((health, facts.healthy), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
+    hardware = f"its known hardware ({facts.deviation})"
+    needed = ((health, facts.healthy), (hardware, not facts.deviation), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
     return [name for name, there in needed if not there]
 
 
@@ -205,20 +218,26 @@ def _explain(state: str, facts: Facts, timing: Timing) -> tuple[str, str]:
                 f"not fit for work within {format_duration(timing.boot_timeout)} of its first report; missing: {_lacking(facts, timing)}",
             )
         case "Booting":
-            return ("Registering" if facts.healthy else "Unhealthy"), f"the node reports; missing: {_lacking(facts, timing)}"
+            return _why_unfit(facts), f"the node reports; missing: {_lacking(facts, timing)}"
     return "NeverReported", "no heartbeat of this node has been seen yet"
 
 
 def _explain_degraded(facts: Facts, timing: Timing) -> tuple[str, str]:
     pulse = facts.pulse
     if pulse.silence < timing.timeout:
-        return ("Registering" if facts.healthy else "Unhealthy"), f"the node reports; missing: {_lacking(facts, timing)}"
+        return _why_unfit(facts), f"the node reports; missing: {_lacking(facts, timing)}"
     said = f"no heartbeat for {pulse.silence:.0f} s (timeout {format_duration(timing.timeout)})"
     if pulse.mass is not None:
         silent, expected = pulse.mass
         waits = format_duration(timing.down_after_mass_silence)
         return "ManyNodesSilent", f"{said}; {silent} of {expected} nodes fell silent at once: Down waits until {waits} of silence"
     return "HeartbeatMissed", f"{said}; Down after {format_duration(timing.down_after)} of silence"
+
+
+def _why_unfit(facts: Facts) -> str:
+    if not facts.healthy:
+        return "Unhealthy"
+    return "HardwareDeviates" if facts.deviation else "Registering"
 
 
 def _lacking(facts: Facts, timing: Timing) -> str:

@@ -10,6 +10,7 @@ agree with the conditions, whoever wrote last. Ends are final only together with
 | True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler says what follows |
 | True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler says what follows |
 | True, another reason | Failed, Stalled |
+| False, Unkillable | Running: KILL has not ended all of it |
 """
 
 from __future__ import annotations
@@ -81,12 +82,20 @@ def _ended(finished: Condition, lifecycle_type: str, may_requeue: bool, decided:
 
 
 def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, Derived]:
+    finished, ending = condition(base, kinds.FINISHED), condition(base, kinds.ENDING)
+    if finished is not None and finished.reason == kinds.UNKILLABLE:
+        return kinds.RUNNING, [(kinds.READY, FALSE, finished.reason, finished.message)]
+    if is_true(base, kinds.STARTED) and ending is not None and ending.status == TRUE:
+        return kinds.RUNNING, [(kinds.READY, FALSE, "Ending", ending.message)]
     if is_true(base, kinds.STARTED):
         started = condition(base, kinds.STARTED)
         ready = FALSE if lifecycle_type == "Bounded" else TRUE
         return kinds.RUNNING, [(kinds.READY, ready, "Running", started.message if started else "")]
     scheduled = condition(base, kinds.SCHEDULED)
     if scheduled is not None and scheduled.status == TRUE:
+        staged = condition(base, kinds.STAGED)
+        if staged is not None and staged.status == FALSE:
+            return kinds.STAGING, [(kinds.READY, FALSE, staged.reason, staged.message)]
         return kinds.STAGING, [(kinds.READY, FALSE, "Staging", scheduled.message)]
     if scheduled is not None:
         return kinds.PENDING, [(kinds.READY, FALSE, scheduled.reason, scheduled.message)]

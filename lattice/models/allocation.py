@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lattice.models.shape import (
+    LINE_PATTERN,
     Column,
     Conditions,
     Duration,
@@ -24,7 +25,8 @@ from lattice.models.shape import (
     not_served,
 )
 
-Text = Annotated[str, Field(max_length=1024)]
+Text = Annotated[str, Field(pattern=LINE_PATTERN, max_length=1024)]
+Feature = Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)]
 Variables = Annotated[
     dict[str, Annotated[str, Field(max_length=32768)]],
     Field(max_length=512),
@@ -42,11 +44,20 @@ class Output(Part):
     """Truncate or Append to a file that exists."""
 
 
+class VariablesFrom(Part):
+    """Variables of one Secret: each of its keys, with its value as text."""
+
+    secret_ref: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    """A Secret of the allocation's namespace; who submits needs the right to `get` it."""
+    prefix: Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
+    """Put before each key to make the variable's name."""
+
+
 class Environment(Part):
     """Where and with what the work runs."""
 
     variables: Variables = Field(default_factory=dict)
-    """Environment variables; secrets never stand here."""
+    """Environment variables; secrets never stand here. They win over those of `variablesFrom`."""
     workdir: Text = ""
     """Working directory on the node; it must exist there."""
     output: Output | None = None
@@ -61,8 +72,10 @@ class Environment(Part):
     """A second uenv with tools."""
     require: Untyped | None = None
     """What the image must prove."""
-    variables_from: UntypedList | None = None
-    """Variables from Secrets."""
+    variables_from: (
+        Annotated[list[VariablesFrom], Field(max_length=8, json_schema_extra=kube(list_type="map", list_map_keys=["secretRef"]))] | None
+    ) = None
+    """Variables from Secrets of the namespace, each named once, read when the work starts; of the same name, the later one wins."""
 
     rules: ClassVar = tuple(
         Rule(f"!has(self.{name})", f"spec.environment.{name} is not served yet: {what}; remove the field")
@@ -72,7 +85,6 @@ class Environment(Part):
             ("view", "software environments are not mounted by this release"),
             ("toolsUenv", "software environments are not mounted by this release"),
             ("require", "images are not verified by this release"),
-            ("variablesFrom", "Secrets are not read by this release"),
         )
     )
 
@@ -91,17 +103,15 @@ class Tasks(Part):
 class Constraints(Part):
     """What a node must have."""
 
-    features: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(
-        default_factory=list
-    )
+    features: Annotated[list[Feature], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Features that each node must have; `hollow` asks for hollow nodes."""
-    node_list: Annotated[str, Field(max_length=4096)] = ""
+    node_list: Annotated[str, Field(pattern=LINE_PATTERN, max_length=4096)] = ""
     """Only these nodes: a node set such as `nid[001-064]`."""
-    exclude_nodes: Annotated[str, Field(max_length=4096)] = ""
+    exclude_nodes: Annotated[str, Field(pattern=LINE_PATTERN, max_length=4096)] = ""
     """None of these nodes."""
     topology: Literal["Any", "Tight", "Spread"] | None = None
     """Any packs into the fewest groups (default), Tight waits rather than take more groups than needed, Spread takes many."""
-    gpu_type: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    gpu_type: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)] | None = None
     """Model of the GPUs that each node must have, such as GH200; upper and lower case are equal."""
     gpu_memory: Quantity | None = None
     """Memory that each GPU must have at least."""
@@ -199,7 +209,7 @@ class Lifecycle(Part):
 class Cancel(Part):
     """A wish to end it; once set, never unset."""
 
-    reason: Annotated[str, Field(max_length=512)] = ""
+    reason: Annotated[str, Field(pattern=LINE_PATTERN, max_length=512)] = ""
     """Why, for people."""
 
 
@@ -234,13 +244,13 @@ class AllocationSpec(Part):
 
     tenant: Name | None = None
     """Who pays; default: the namespace's tenant."""
-    user: Annotated[str, Field(max_length=253)] | None = None
+    user: Annotated[str, Field(pattern=LINE_PATTERN, max_length=253)] | None = None
     """Who it runs as; set from the request."""
-    project: Annotated[str, Field(max_length=253)] | None = None
+    project: Annotated[str, Field(pattern=LINE_PATTERN, max_length=253)] | None = None
     """For accounting."""
     vcluster: Name | None = None
     """Where it queues; default: the tenant's default."""
-    tags: Annotated[dict[str, Annotated[str, Field(max_length=253)]], Field(max_length=32)] | None = None
+    tags: Annotated[dict[str, Annotated[str, Field(pattern=LINE_PATTERN, max_length=253)]], Field(max_length=32)] | None = None
     """Free labels for people; `name` is the job name."""
     intent: Literal["Train", "Simulate", "Serve", "Interactive", "Preprocess"] | None = None
     """A hint."""
@@ -305,9 +315,9 @@ class AllocationSpec(Part):
 
 
 class Exit(Part):
-    """How the work ended: the first failure that the reporter saw, else 0."""
+    """How the work ended: the first failure that the reporter saw, else 0; absent while nobody knows it."""
 
-    code: Annotated[int, Field(ge=0, le=255)] = 0
+    code: Annotated[int, Field(ge=0, le=255)]
     """Exit code; 128+n for signal n."""
     signal: Annotated[int, Field(ge=0, le=128)] = 0
     """The signal, or 0."""
@@ -388,7 +398,7 @@ class AllocationStatus(Part):
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that this status judges."""
     number: Annotated[int, Field(ge=1)] | None = None
-    """Unique, growing number; SLURM_JOB_ID."""
+    """Unique, growing number, SLURM_JOB_ID; a scheduler that was killed leaves the rest of its block of numbers unused."""
     phase: Annotated[str, Field(max_length=16)] = ""
     """For people; derived from the conditions."""
     conditions: Conditions = Field(default_factory=list)
@@ -417,8 +427,12 @@ class AllocationStatus(Part):
     """First process of this attempt."""
     end_time: Time | None = None
     """Last process gone."""
+    kill_time: Time | None = None
+    """While it ends: when KILL follows TERM."""
     expected_start: ExpectedStart | None = None
     """When it may start."""
+    reserved_at: Time | None = None
+    """When it was given the reservation of nodes to come that it holds: a new scheduler plans reservations in this order."""
     score: Score | None = None
     """Its rank."""
     exit: Exit | None = None

@@ -9,13 +9,17 @@ SCHEDULED: Final = "Scheduled"
 STAGED: Final = "Staged"
 STARTED: Final = "Started"
 CHECKPOINTED: Final = "Checkpointed"
+ENDING: Final = "Ending"
 FINISHED: Final = "Finished"
 READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
+UNKILLABLE: Final = "Unkillable"
+"""The reason of a Finished that is False: KILL was sent, and not everything has ended."""
 
-WRITTEN_BY_SCHEDULER: Final = frozenset({ADMITTED, SCHEDULED})
+WRITTEN_BY_SCHEDULER: Final = frozenset({ADMITTED, SCHEDULED, ENDING})
 WRITTEN_BY_REPORTER: Final = frozenset({STAGED, STARTED, CHECKPOINTED, FINISHED})
+"""Of an attempt. What a start waits for (`Staged` is False) the scheduler says, from the reports of all nodes; the reporter ends that."""
 DERIVED: Final = frozenset({READY, RECONCILING, STALLED})
 
 PENDING: Final = "Pending"
@@ -34,6 +38,14 @@ LEDGER_CONDITION: Final = "lattice.dev/condition"
 """Annotation of the Ledger: what keeps the scheduler from committing, a word and a sentence."""
 LEDGER_RECOVER: Final = "lattice.dev/recover"
 """Annotation of the Ledger: since when an administrator wants it recovered."""
+LEDGER_ACCEPT: Final = "accept "
+"""In front of that time: work that no node knows is not held."""
+LEDGER_GONE: Final = "gone "
+"""In front of that time: the Ledger itself is gone, and is made from what nodes and plans say."""
+LEDGER_RECOVERY: Final = "lattice.dev/recovery"
+"""Annotation of the Ledger: the recovery that is under way."""
+LEDGER_UNCERTAIN: Final = "lattice.dev/uncertain"
+"""Annotation of the Ledger: why restored work that no node knows is held."""
 
 NAME_CONFLICT: Final = "NameConflict"
 HEALTHY: Final = "Healthy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -46,6 +46,8 @@ class SchedulingOptions(Part):
     """When that price ends, and is unknown again; absent: never."""
     sensitive_pool_size: Annotated[int, Field(ge=0, le=16384)] = 0
     """Nodes that sensitive work may hold together, kept by the ledger; sensitive work itself is not served yet."""
+    events: Literal["All", "Warnings", "Off"] = "All"
+    """Which Events allocations get, at most 5 a second in all: Warnings are requeues, failures, and what never starts."""
     recording: RecordingOptions = Field(default_factory=RecordingOptions)
     """The log of decisions."""
 
@@ -74,6 +76,9 @@ class CompatOptions(Part):
     """Slurm QOS to preemption class."""
 
 
+Prefix = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
+
+
 class WorkOptions(Part):
     """`work`: how agents start work; read at each start."""
 
@@ -83,6 +88,16 @@ class WorkOptions(Part):
     """Limit of open files (nofile)."""
     log_bytes: Quantity = "64Mi"
     """Kept of each stream on each node; the oldest is dropped, and said."""
+    start_timeout: Duration = "2m"
+    """From the last node that was prepared; what has not started by then is placed anew, at most 3 times in a row. At least 20s."""
+    max_processes: Annotated[int, Field(ge=0, le=4194304)] = 32768
+    """Processes and threads of an attempt on each node, at most half of what the kernel can number; 0: not limited."""
+    reserved_memory: Quantity = "512Mi"
+    """Memory of each node that work may not have, at most a tenth of it; 0: work is not limited."""
+    remove_leftovers: bool = True
+    """Whether what a user has made in /tmp, /var/tmp and /dev/shm goes with his last work on the node."""
+    user_prefixes: Annotated[list[Prefix], Field(max_length=16)] = Field(default_factory=list)
+    """Issuers' prefixes, such as `oidc:`, that user names carry and accounts do not; other names with a colon are refused."""
 
 
 class QuotaTreeOptions(Part):
@@ -104,6 +119,18 @@ class QuotaTreeOptions(Part):
     """Ceiling of the group `default`, which has the work of no other group; absent: none."""
 
 
+Pending = Annotated[int, Field(ge=1, le=1000000)]
+
+
+class SubmissionOptions(Part):
+    """`submission`: how much may wait, held or not, where a tenant's quota does not say; read at submission and at each cycle."""
+
+    max_pending_per_user: Pending = 1000
+    """Allocations of one user of a tenant that wait; of more, only the oldest may start."""
+    max_pending_per_tenant: Pending = 10000
+    """Allocations of a tenant that wait; of more, only the oldest may start."""
+
+
 class LatticeConfigSpec(Part):
     """Every option that is served."""
 
@@ -117,6 +144,8 @@ class LatticeConfigSpec(Part):
     """How work is started."""
     quota_tree: QuotaTreeOptions = Field(default_factory=QuotaTreeOptions)
     """How quota trees are divided."""
+    submission: SubmissionOptions = Field(default_factory=SubmissionOptions)
+    """How much may wait."""
 
 
 class LatticeConfigStatus(Part):

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, kube
+from lattice.models.shape import LINE_PATTERN, Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, kube
 
-Word = Annotated[str, Field(min_length=1, max_length=63)]
+Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
 Amounts = Annotated[dict[Annotated[str, Field(max_length=63)], Quantity], Field(max_length=32)]
 Revocation = Literal["Off", "Notify", "On"]
 BUILT_IN_NAMES: Final = ("default", "system", "root", "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota")

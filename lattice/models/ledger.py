@@ -10,11 +10,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Kind, Meta, Part, Rule
+from lattice.models.shape import Column, Kind, Meta, Part, Rule, kube
 
 SHARDS = 64
 NODES_PER_PLAN = 64
 MAX_NODES = 16384
+TERMS = 16
 
 Counter = Annotated[int, Field(ge=0)]
 
@@ -64,6 +65,19 @@ def _held(ledger: str) -> str:
     return f"{ledger}.tenants.map(name, {ledger}.tenants[name].?usedNodes.orValue(0)).sum()"
 
 
+class LedgerTerm(Part):
+    """One takeover of the ledger."""
+
+    epoch: Counter
+    """The epoch that began with it."""
+    term: Annotated[str, Field(min_length=1, max_length=32)]
+    """Random, of that leader."""
+    since: Counter
+    """Sequence number of its first write."""
+    left: Counter = 0
+    """When the last commit before it was made, in seconds since the epoch; 0: unknown."""
+
+
 class LedgerStatus(Part):
     """Who holds which node. One write changes all of it, or nothing."""
 
@@ -88,9 +102,20 @@ class LedgerStatus(Part):
     shards: Annotated[list[Annotated[str, Field(max_length=65536)]], Field(min_length=SHARDS, max_length=SHARDS)]
     """The rows; format in docs/explanation/formats.md."""
 
+    written: Counter = 0
+    """When a commit was last made, in seconds since the epoch by the leader's clock."""
+    terms: Annotated[list[LedgerTerm], Field(max_length=TERMS, json_schema_extra=kube(list_type="map", list_map_keys=["epoch"]))] = Field(
+        default_factory=list
+    )
+    """The last takeovers, the newest last: they tell what a node has seen of this ledger from what it has seen of one that is no more."""
+
     rules: ClassVar = (
         Rule("self.epoch == oldSelf.epoch ? self.term == oldSelf.term : true", "term changes only with epoch + 1"),
-        Rule("self.epoch == oldSelf.epoch || self.epoch == oldSelf.epoch + 1", "epoch grows by one, and never goes back"),
+        Rule(
+            "self.epoch == oldSelf.epoch || self.epoch == oldSelf.epoch + 1"
+            " || (self.epoch > oldSelf.epoch && self.recoveries == oldSelf.recoveries + 1)",
+            "epoch grows by one (by more only in a recovery), and never goes back",
+        ),
         Rule(
             "self == oldSelf || self.seq == oldSelf.seq + 1 || (self.seq > oldSelf.seq && self.recoveries == oldSelf.recoveries + 1)",
             "seq grows by one (by more only in a recovery)",
@@ -184,6 +209,12 @@ class NodeGroupPlanSpec(Part):
 
     seq: Counter
     """Sequence number of the ledger that it was made from."""
+    epoch: Counter = 0
+    """The ledger's epoch then; 0: an older scheduler wrote it."""
+    term: Annotated[str, Field(max_length=32)] = ""
+    """The ledger's term then."""
+    since: Counter = 0
+    """Sequence number with which that term took the ledger."""
     text: Annotated[str, Field(max_length=524288)]
     """The rows; format in docs/explanation/formats.md."""
     call: Counter = 0
@@ -207,7 +238,7 @@ class NodeGroupPlan(Kind):
     """The orders."""
 
 
-KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan", "UsageRecord"})
+KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan", "NodeHistory", "UsageRecord"})
 
 
 def plan_name(index: int) -> str:

@@ -7,17 +7,19 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lattice.models.conditions import NODE_STATES
-from lattice.models.shape import Column, Conditions, Kind, Meta, Part, Quantity, Rule, Time, kube
+from lattice.models.shape import LINE_PATTERN, Column, Conditions, Kind, Meta, Part, Quantity, Rule, Time, kube
+from lattice.units import ADDRESS_PATTERN
 
-Word = Annotated[str, Field(min_length=1, max_length=63)]
+Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
+Version = Annotated[str, Field(pattern=LINE_PATTERN, max_length=128)]
 
 
 class Wish(Part):
     """What an operator wants of the node, why, who and since when."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=512)]
+    reason: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=512)]
     """Why, for people."""
-    by: Annotated[str, Field(max_length=253)] = ""
+    by: Annotated[str, Field(pattern=LINE_PATTERN, max_length=253)] = ""
     """Who."""
     since: Time | None = None
     """Since when."""
@@ -30,15 +32,34 @@ class Disable(Wish):
     """True: the operator vouches that nothing runs there any more, so its rows are released."""
 
 
+class Hardware(Part):
+    """What a machine has, as operators declare it or as it was first reported; what is absent is not judged."""
+
+    cpus: Annotated[int, Field(ge=0, le=65536)] | None = None
+    """Processors."""
+    memory: Quantity | None = None
+    """Memory; the node may report up to a tenth less."""
+    gpus: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """GPUs."""
+    gpu_type: Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)] | None = None
+    """Model of the GPUs."""
+    gpu_memory: Quantity | None = None
+    """Memory of each GPU."""
+    cxl_memory: Quantity | None = None
+    """Memory behind CXL."""
+
+
 class LatticeNodeSpec(Part):
     """What operators decide about the node."""
 
-    group: Annotated[str, Field(max_length=63)] = ""
+    group: Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)] = ""
     """Topology group; empty: a group of its own."""
-    switch: Annotated[str, Field(max_length=63)] = ""
+    switch: Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)] = ""
     """Switch below the group."""
     features: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Features that allocations may ask for."""
+    hardware: Hardware | None = None
+    """What the node has: one that reports otherwise is Degraded, and counts for no more than this."""
     drain: Wish | None = None
     """Nothing new is placed here; what runs goes on."""
     disable: Disable | None = None
@@ -54,7 +75,7 @@ class Capabilities(Part):
     """Memory."""
     gpus: Annotated[int, Field(ge=0, le=1024)] = 0
     """GPUs."""
-    gpu_type: Annotated[str, Field(max_length=63)] = ""
+    gpu_type: Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)] = ""
     """Model of the GPUs, such as GH200; empty: unknown."""
     gpu_memory: Quantity = 0
     """Memory of each GPU; 0: unknown."""
@@ -64,10 +85,19 @@ class Capabilities(Part):
     """True: CPU and GPU memory are one domain."""
     nominal_watts: Annotated[int, Field(ge=0, le=1000000)] = 0
     """Power at full load; 0: unknown."""
-    architecture: Annotated[str, Field(max_length=32)] = ""
+    architecture: Annotated[str, Field(pattern=LINE_PATTERN, max_length=32)] = ""
     """Machine architecture."""
     features: Annotated[list[Word], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Features that the agent was started with."""
+
+
+class NodeRecovery(Part):
+    """A recovery of the ledger after etcd was restored."""
+
+    id: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=32)]
+    """Random, of the recovery."""
+    since: Annotated[int, Field(ge=0)] = 0
+    """What was settled up to this sequence number the ledger knows; what came later the node tells."""
 
 
 class LatticeNodeStatus(Part):
@@ -89,22 +119,26 @@ class LatticeNodeStatus(Part):
     """The agent's own judgement (agent)."""
     capabilities: Capabilities | None = None
     """What the machine has (agent)."""
-    fingerprint: Annotated[str, Field(max_length=128)] = ""
+    accepted: Hardware | None = None
+    """What it reported first (operator): where spec.hardware says nothing, it counts for no more than this."""
+    fingerprint: Annotated[str, Field(pattern=LINE_PATTERN, max_length=128)] = ""
     """SHA-256 over kernel, agent version and `components`: nodes with the same one run the same software (agent)."""
-    components: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=16)] = Field(default_factory=dict)
+    components: Annotated[dict[str, Version], Field(max_length=16)] = Field(default_factory=dict)
     """Versions that the agent was told of, by name, such as gpu-driver (agent)."""
-    kernel: Annotated[str, Field(max_length=128)] = ""
+    kernel: Annotated[str, Field(pattern=LINE_PATTERN, max_length=128)] = ""
     """Kernel release (agent)."""
-    agent_version: Annotated[str, Field(max_length=64)] = ""
+    agent_version: Annotated[str, Field(pattern=LINE_PATTERN, max_length=64)] = ""
     """Version of the agent (agent)."""
-    address: Annotated[str, Field(max_length=262)] = ""
+    address: Annotated[str, Field(pattern=f"^({ADDRESS_PATTERN})?$", max_length=262)] = ""
     """HOST:PORT of the agent's gRPC server (agent)."""
-    boot_id: Annotated[str, Field(max_length=64)] = ""
+    boot_id: Annotated[str, Field(pattern=LINE_PATTERN, max_length=64)] = ""
     """Boot id of the kernel (agent)."""
-    instance: Annotated[str, Field(max_length=64)] = ""
+    instance: Annotated[str, Field(pattern=LINE_PATTERN, max_length=64)] = ""
     """Random, of the agent's state directory: tells two agents of one name apart (agent)."""
     hollow: bool = False
     """True: nothing runs here, the agent only waits (agent)."""
+    recovery: NodeRecovery | None = None
+    """The recovery of the ledger to which the node owes its history (scheduler)."""
     formats: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=16)] = Field(default_factory=dict)
     """Highest format number that the agent reads, by text (agent)."""
 

@@ -70,11 +70,32 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
     Reason("WaitingForVictims", "preempted work is still ending on its nodes", "wait", served=False),
     Reason("Held", "spec.hold is set", "`lattice release`"),
     Reason("NotBefore", "spec.lifecycle.notBefore lies in the future", "wait"),
+    Reason(
+        "RecoveryUncertain",
+        "etcd was restored, and a node that may have run it cannot be asked",
+        "wait for the node; operators: `lattice admin ledger recover --accept`",
+    ),
     Reason("RetryBackOff", "an attempt failed on the node side and the next one is delayed", "wait"),
     Reason("VClusterClosed", "the vcluster takes no new work to nodes", "wait until it is open, or submit to another one"),
+    Reason(
+        "NotAdmitted",
+        "it does not keep today's limits: it came in while the admission webhook was away, or limits were lowered since",
+        "the message says which limit and what to do; raising the limit lets it go",
+    ),
     Reason("NeverFits", "no set of nodes that exists can hold it", "ask for what exists, `lattice nodes` lists it"),
 )
 """Why an allocation is not placed, in the order of the documentation."""
+
+IN_ORDER: Final = "order of submission"
+"""Words of a sentence that says that submission alone decides who is first."""
+BEYOND_LIMIT: Final = "more than the limit itself"
+"""In the sentence of what asks for more than a limit of tenant, user or vcluster would ever give."""
+
+
+def never_starts(reason: str, message: str) -> bool:
+    """Whether no waiting cures this, as things are: something that exists, or a limit, has to change first."""
+    return reason in ("NeverFits", "NotAdmitted") or BEYOND_LIMIT in message
+
 
 PENDING_WORDS: Final = frozenset(reason.word for reason in PENDING_REASONS)
 
@@ -89,24 +110,48 @@ PREEMPTION_REASONS: Final[tuple[Reason, ...]] = (
 )
 """Why nothing is preempted for an allocation that waits (`lattice why`, `lattice plan`)."""
 
+STAGING_REASONS: Final[tuple[Reason, ...]] = (
+    Reason("WaitsForNodes", "some of its nodes are not prepared, or have not started", "wait; `lattice nodes` shows the nodes"),
+    Reason("PeersUnreachable", "nodes of it cannot talk to each other", "ask the operators to look at the network between the named nodes"),
+    Reason("StartTimeout", "it did not start within work.startTimeout, and goes back to the queue", "wait"),
+    Reason(
+        "PartlyStarted",
+        "not all of its nodes started within work.startTimeout: it is ended, and placed anew unless requeue is Never",
+        "wait",
+    ),
+    Reason("NodesPrepared", "the wait is over: every node has started", ""),
+)
+"""What a placed allocation waits for before it starts (condition Staged)."""
+
 END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("Completed", "every task ended with 0", ""),
     Reason("TaskFailed", "a task ended with another code than 0, or by a signal", "`lattice logs`"),
     Reason("WalltimeExceeded", "it ran for its walltime and was ended by TERM, grace period, KILL", "ask for a longer walltime"),
     Reason("Cancelled", "its owner, or an admin, cancelled or deleted it", ""),
     Reason("DeadlineMissed", "it had not started by its deadline", "submit with a later deadline"),
+    Reason(
+        "StartTimeout",
+        "its nodes did not start together within work.startTimeout, three times in a row",
+        "ask the operators to look at the network between the named nodes",
+    ),
     Reason("StartFailed", "the node could not start it", "the message names what is missing"),
     Reason(
         "NodeUnfit",
         "the node itself could not take it: no room on its disk, no process to be had, no answer of its file systems",
         "raise lifecycle.requeue.max; `lattice nodes` says what is wrong with the node",
     ),
-    Reason("UserUnknown", "the node does not know the user", "ask the operators"),
+    Reason("UserUnknown", "the node does not know the user, or no prefix of the name is stripped (work.userPrefixes)", "ask the operators"),
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
     Reason("QuotaReclaimed", "the quota tree took back what was lent to the attempt: the next one waits", ""),
     Reason("Lost", "the node rebooted, or its record of the work is gone", "raise lifecycle.requeue.max"),
     Reason("ExitUnknown", "the process that keeps the exit code was itself killed", "`lattice logs`"),
+    Reason("Ending", "it was told to end: TERM was sent, and KILL follows after its grace period", "wait until `status.killTime`"),
+    Reason(
+        "Unkillable",
+        "KILL was sent, and processes are left that the kernel does not let go; its nodes stay held",
+        "mend or reboot the node that the message names: a file system or device there does not answer",
+    ),
     Reason("RequeuePending", "the attempt ended and another one may follow", ""),
     Reason("Stopped", "the node has ended it as ordered; the scheduler decides what follows", ""),
 )
@@ -127,7 +172,22 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
     Reason("NameTaken", "another agent already reports under this name", "stop one of the two"),
     Reason("Registering", "the node reports, but has no index or no fingerprint yet", "wait; if it lasts, look at scheduler and agent"),
     Reason("Unhealthy", "the node's own judgement is Unhealthy", "look at the node"),
-    Reason("StateUnwritable", "the disk of the agent's state directory is full or read-only (condition Healthy)", "make room on the node"),
+    Reason(
+        "HardwareDeviates",
+        "the node reports other hardware than is declared (spec.hardware), or more than it reported first",
+        "look at the node; `lattice node accept` takes what it reports",
+    ),
+    Reason(
+        "StateUnwritable",
+        "the agent's state directory is full, read-only or does not answer (condition Healthy)",
+        "make room on the node, or mend its disk",
+    ),
+    Reason(
+        "EndsInMemory",
+        "the state directory takes no exit records: they stand in the run directory, and are lost if the node reboots (condition Healthy)",
+        "make room on the node, or mend its disk; the records are brought there by themselves",
+    ),
+    Reason("Unkillable", "processes of an attempt have survived KILL (condition Healthy)", "mend what they wait for, or reboot the node"),
     Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""
@@ -138,6 +198,12 @@ ADMINISTRATION_REASONS: Final[tuple[Reason, ...]] = (
     Reason("NameTaken", "a role or binding of that name stands there that is not Lattice's", "delete or rename it"),
     Reason(
         "OptionsRefused", "options contradict each other; the last good ones stay in force", "change the options that the message names"
+    ),
+    Reason("WebhookAnswers", "the API server has every request judged by the admission webhook", ""),
+    Reason(
+        "WebhookFailedOpen",
+        "the API server let requests pass that the admission webhook did not answer",
+        "look at the webhook's log and load",
     ),
     Reason("NodesShared", "a group is at home in more than one vcluster", "give each group to one vcluster"),
     Reason("WeightsNormalised", "the weights do not sum to 1: each is divided by their sum", "`lattice admin vcluster get` shows both"),

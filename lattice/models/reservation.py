@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Rule, Time, kube
+from lattice.models.shape import LINE_PATTERN, Column, Conditions, Duration, Kind, Meta, Name, Part, Rule, Time, kube
 
-Word = Annotated[str, Field(min_length=1, max_length=63)]
-User = Annotated[str, Field(min_length=1, max_length=253)]
+Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
+User = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=253)]
 Weekday = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 START_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?$"
 Moment = Annotated[str, Field(pattern=START_PATTERN, max_length=25)]

@@ -163,6 +163,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max
 Time = Annotated[str, _read_by(parse_time), WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 35})]
 """An RFC 3339 time in UTC."""
 
+LINE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""No control characters: what people write is shown on others' terminals."""
+
 Untyped = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
 """A part that a later release acts on; a rule refuses it until then."""
 

@@ -6,9 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, kube
+from lattice.models.shape import LINE_PATTERN, Column, Conditions, Duration, Kind, Meta, Name, Part, Quantity, Rule, Time, kube
 
-Principal = Annotated[str, Field(min_length=1, max_length=253)]
+Principal = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=253)]
+Account = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
 Count = Annotated[int, Field(ge=0, le=1000000)]
 Hours = Annotated[int, Field(ge=0, le=1000000000)]
 
@@ -21,7 +22,7 @@ class UserQuota(Part):
     max_running: Count | None = None
     """Allocations of one user that hold nodes at a time."""
     max_pending: Count | None = None
-    """Allocations of one user that wait; more are refused at submission, which is all that holds this limit."""
+    """Allocations of one user that wait, held or not; of more, only the oldest may start. Absent: submission.maxPendingPerUser."""
 
 
 class TenantQuota(Part):
@@ -33,6 +34,8 @@ class TenantQuota(Part):
     """Allocations that hold nodes at a time."""
     on_exceeded: Literal["Reject", "Queue"] = "Reject"
     """Reject at submission (default) or Queue."""
+    max_pending: Count | None = None
+    """Allocations that wait, held or not; of more, only the oldest may start. Absent: submission.maxPendingPerTenant."""
     per_user: UserQuota | None = None
     """Limits for each user."""
     max_preemption_class: Annotated[int, Field(ge=0, le=10)] | None = None
@@ -51,7 +54,7 @@ class UserBudget(Part):
 class ProjectBudget(Part):
     """Hours of one project of the tenant in a period."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
+    name: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=253)]
     """The project, as `spec.project` of its allocations names it."""
     gpu_hours: Hours = 0
     """GPU-hours in a period; 0: no budget."""
@@ -108,6 +111,8 @@ class TenantSpec(Part):
     """Standard or Strict."""
     default_v_cluster: Annotated[Name | None, Field(alias="defaultVCluster")] = None
     """Where work goes that names no vcluster."""
+    account_names: Annotated[list[Account], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
+    """Slurm accounts that mean this tenant, beside its own name."""
     access: TenantAccess | None = None
     """Who belongs to it."""
     finished_retention: Duration | None = None

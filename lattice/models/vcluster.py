@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, kube
+from lattice.models.shape import LINE_PATTERN, Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, kube
 
-Word = Annotated[str, Field(min_length=1, max_length=63)]
+Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
 Nodes = Annotated[int, Field(ge=1, le=16384)]
 Count = Annotated[int, Field(ge=1, le=1000000)]
 
@@ -167,7 +167,7 @@ class VClusterStatus(Part):
     conditions: Conditions = Field(default_factory=list)
     """The truth."""
     nodes: Annotated[int, Field(ge=0)] = 0
-    """Nodes that match."""
+    """Nodes that its work uses without borrowing: its home, or without one all that are at home nowhere."""
     ready: Annotated[int, Field(ge=0)] = 0
     """Of these, Ready."""
 

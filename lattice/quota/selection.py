@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lattice.lifecycle.hardware import counted
 from lattice.views import Node
 
 GROUP_LABEL: Final = "lattice.dev/group"
@@ -25,7 +26,7 @@ class Traits(NamedTuple):
 
 def traits_of(node: Node) -> Traits:
     """What a selection sees of a LatticeNode: its labels, and those that follow from its group, GPUs and name."""
-    capabilities = node.status.capabilities
+    capabilities = counted(node)
     derived = {HOSTNAME_LABEL: node.metadata.name, GROUP_LABEL: node.spec.group, GPU_TYPE_LABEL: capabilities.gpu_type}
     labels = {key: value for key, value in derived.items() if value} | node.metadata.labels
     features = frozenset((*node.spec.features, *capabilities.features))

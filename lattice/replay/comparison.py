@@ -64,6 +64,14 @@ SECTIONS: Final[tuple[tuple[str, tuple[Figure, ...]], ...]] = (
             Figure("idle nodes filled", ("backfill", "idleFilled"), _percent, points=True),
         ),
     ),
+    (
+        "Reservations",
+        (
+            Figure("given", ("reservations", "given"), _plain),
+            Figure("lost", ("reservations", "lost"), _plain),
+            Figure("started later than reserved", ("reservations", "startedLate"), _plain),
+        ),
+    ),
     ("Preemptions", (Figure("total", ("preemptions", "total"), _plain),)),
 )
 

@@ -41,6 +41,23 @@ class Ran:
         return self.start - self.job.submit
 
 
+@dataclass(slots=True)
+class Reservations:
+    """What became of the reservations of a replay."""
+
+    given: int = 0
+    lost: int = 0
+    """Taken back without another one."""
+    moved: dict[str, int] = field(default_factory=dict)
+    """How often one was moved later or lost, by cause."""
+    late: int = 0
+    """Work that started after the start that its reservation said last."""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"given": self.given, "lost": self.lost, "movedLater": dict(sorted(self.moved.items())), "startedLate": self.late}
+
+
 @dataclass
 class Replayed:
     """All that a replay did, in order of starts."""
@@ -54,6 +71,7 @@ class Replayed:
     cycles: int = 0
     decided: int = 0
     """Outcomes over all cycles."""
+    reservations: Reservations = field(default_factory=lambda: Reservations())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,7 @@ class Measures:
     target_wait: float | None
     target_met: float | None
     """The part of the jobs that waited no longer than `target_wait`."""
+    reservations: Reservations
     ramp_up: float | None
     """Seconds from the first submission until 95 % of the nodes were held at once; None: never."""
     cycles: int
@@ -169,6 +188,7 @@ class Measures:
                 }
                 for name, use in self.tenants.items()
             },
+            "reservations": self.reservations.document(),
             "backfill": {"jobs": self.backfilled, "idleFilled": self.idle_filled},
             "preemptions": {"total": self.preemptions, "executed": False},
             "slo": {"targetWaitSeconds": self.target_wait, "met": self.target_met},
@@ -213,6 +233,7 @@ def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_
         contended=fair.contended,
         backfilled=sum(each.backfilled for each in ran),
         idle_filled=fair.idle_filled,
+        reservations=done.reservations,
         preemptions=0,
         target_wait=target_wait,
         target_met=None if target_wait is None else sum(wait <= target_wait for wait in waits) / len(waits),

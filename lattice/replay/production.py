@@ -2,14 +2,15 @@
 
 Every decision is `lattice.scheduling.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
 submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
-what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then one cycle
-of each vcluster that has pending work, in order of their names. No cycle is left out, also where nothing is free: reservations
-live from cycle to cycle. Nothing takes time to start or to end here, so the cycle plans with none for it.
+what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then a cycle
+of each vcluster that has pending work, in order of their names, and where there are several a second one of each, which sees what
+the others left. No cycle is left out, also where nothing is free: reservations live from cycle to cycle, and the start of one is an
+instant of its own. Nothing takes time to start or to end here, so the cycle plans with none for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
@@ -19,9 +20,10 @@ from lattice.replay.jobs import Job, Log
 from lattice.replay.measures import Ran, Replayed
 from lattice.scheduling.cost import gpu_hours
 from lattice.scheduling.cycle import decide
-from lattice.scheduling.machine import Machine, Need, NodeFacts
+from lattice.scheduling.machine import NEVER, Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Placed, Waiting
 from lattice.scheduling.policy import Policy
+from lattice.scheduling.ranges import asks_for_more, extended
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.scoring import Scoring
 from lattice.scheduling.shares import Run, Shares, Terms
@@ -135,6 +137,12 @@ class World:
         self._pending: dict[str, dict[str, Candidate]] = {}
         """By vcluster, in order of submission."""
         self._wakes: set[float] = set()
+        self._placed: list[Placed] = []
+        """Placed at this instant, in order."""
+        self._reserved: dict[str, float] = {}
+        """The start that each reservation says, by job."""
+        self._starts: dict[str, float] = {}
+        """By vcluster: the next start of a reservation."""
         self._place: dict[str, int] = {}
         """Where each job that started stands in `done.ran`."""
         self._needs: dict[Need, Need] = {}
@@ -157,12 +165,8 @@ class World:
 
     def advance(self) -> bool:
         """Go to the next instant with an event and run a cycle of every vcluster that has pending work; False at the end."""
-        next_submit = self._jobs[self.submitted].submit if self.submitted < len(self._jobs) else None
-        if self._events and (next_submit is None or self._events[0][0] <= next_submit):
-            now = self._events[0][0]
-        elif next_submit is not None:
-            now = next_submit
-        else:
+        now = min(self._instants(), default=None)
+        if now is None:
             return False
         while self._events and self._events[0][0] <= now:
             _, kind, number = heappop(self._events)
@@ -175,9 +179,23 @@ class World:
         while self.submitted < len(self._jobs) and self._jobs[self.submitted].submit == now:
             self._submit(self.submitted, now)
             self.submitted += 1
-        for vcluster in sorted(self._pending):
-            self._cycle(vcluster, now)
+        seen: dict[str, tuple[int, int]] = {}
+        self._placed.clear()
+        for _ in range(2 if len(self._pending) > 1 else 1):
+            for vcluster in sorted(self._pending):
+                if seen.get(vcluster) != self.scene.given_away():
+                    self._cycle(vcluster, now)
+                    seen[vcluster] = self.scene.given_away()
+        self._launch(now)
         return True
+
+    def _instants(self) -> Iterator[float]:
+        """The next of each kind of event."""
+        if self._events:
+            yield self._events[0][0]
+        if self.submitted < len(self._jobs):
+            yield self._jobs[self.submitted].submit
+        yield from self._starts.values()
 
     def finish(self) -> Replayed:
         """What was done; what still waits never starts, with the reason of a last cycle."""
@@ -241,12 +259,39 @@ class World:
             self._timing.seconds.append(self._timing.clock() - began)
         self.done.cycles += 1
         self.done.decided += len(outcomes)
+        self._follow(vcluster, now)
         for outcome in outcomes:
             if isinstance(outcome, Placed):
-                self._start(outcome, now)
+                self._placed.append(outcome)
+                self._leave_queue(outcome.candidate)
             elif outcome.wake is not None and outcome.wake > now and outcome.wake not in self._wakes:
                 self._wakes.add(outcome.wake)
                 heappush(self._events, (outcome.wake, _WAKE, -1))
+
+    def _follow(self, vcluster: str, now: float) -> None:
+        """Count what became of the reservations of a vcluster, and note when the next one starts."""
+        tally, promises = self.done.reservations, self.scene.promises.get(vcluster, {})
+        for move in self.scene.moves.get(vcluster, ()):
+            tally.moved[move.cause] = tally.moved.get(move.cause, 0) + 1
+            if move.after is None:
+                tally.lost += 1
+                self._reserved.pop(move.uid, None)
+        for uid, promise in promises.items():
+            tally.given += uid not in self._reserved
+            self._reserved[uid] = promise.start
+        self._starts[vcluster] = min([promise.start for promise in promises.values() if promise.start > now], default=NEVER)
+        if self._starts[vcluster] == NEVER:
+            del self._starts[vcluster]
+
+    def _launch(self, now: float) -> None:
+        """Give more nodes to ranges from what nobody else could use, and start what was placed."""
+        ranges = [placed.candidate for placed in self._placed if asks_for_more(placed)]
+        self.scene.waiting = frozenset(self._pending)
+        more = {one.candidate.uid: one.nodes for one in extended(self.scene, ranges, now)} if ranges else {}
+        for placed in self._placed:
+            placed.nodes = more.get(placed.candidate.uid, placed.nodes)
+            self._start(placed, now)
+        self._placed.clear()
 
     def _start(self, placed: Placed, now: float) -> None:
         """What was placed holds its nodes from now on, as the ledger would say, and its end is known to the trace alone."""
@@ -254,7 +299,7 @@ class World:
         work = self._work[candidate.uid]
         job = work.job
         work.nodes = placed.nodes
-        self._leave_queue(candidate)
+        self.done.reservations.late += now > self._reserved.pop(candidate.uid, now)
         self.scene.put_holder(self.scene.holders[candidate.uid])
         self._count(work, 1)
         self._shares.see(self._run(work, now))
@@ -269,6 +314,7 @@ class World:
         del pending[candidate.uid]
         if not pending:
             del self._pending[candidate.vcluster]
+            self._starts.pop(candidate.vcluster, None)
             self._scoring.forget(candidate.vcluster)
 
     # Counters

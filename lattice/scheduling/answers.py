@@ -50,6 +50,22 @@ class ExpectedStart(Part, frozen=True):
     """Why there is none."""
 
 
+class Held(Part, frozen=True):
+    """A reservation of nodes to come, and how it was moved later last."""
+
+    given: str | None = None
+    """When; absent: it holds none any more."""
+    start: str | None = None
+    """At the latest; absent: it is to be given nodes anew."""
+    moved_at: str | None = None
+    moved_from: str | None = None
+    moved_to: str | None = None
+    """Absent: it was taken back."""
+    cause: str = ""
+    """The word of what moved it."""
+    because: str = ""
+
+
 class Ranking(Part, frozen=True):
     """How it ranked in the last cycle."""
 
@@ -152,6 +168,7 @@ class Why(Part, frozen=True):
     blockers: list[Blocker] = []
     """In order: what is to be waited for first stands first."""
     expected_start: ExpectedStart | None = None
+    reservation: Held | None = None
     changes: list[Change] = []
     preemption: Preemption | None = None
     scheduler: Silence | None = None

@@ -18,11 +18,13 @@ from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.machine import HOLLOW, Need
 from lattice.scheduling.scene import START_ALLOWANCE
 from lattice.scheduling.work import ANY, PREFERRED, Candidate, Holder
-from lattice.units import expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
+from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
 from lattice.views.allocation import Allocation, AllocationSpec, Resources
 from lattice.views.cluster import VCluster
 
 DEFAULT_GRACE: Final = 30.0
+MOST_NAMED_NODES: Final = 4096
+"""Of a node list, as admission counts them."""
 
 _seconds = lru_cache(maxsize=4096)(parse_duration)
 _count = lru_cache(maxsize=4096)(parse_node_count)
@@ -144,7 +146,7 @@ def holder_of(
     placed = _placed_at(shown, since)
     started = _moment(shown.status.start_time) if shown is not None and shown.status.start_time else None
     spec = allocation.spec if allocation is not None else AllocationSpec()
-    walltime, grace = _planned(spec, vcluster), grace_of(spec)
+    walltime, grace = _shorter(_planned(spec, vcluster), row.walltime), grace_of(spec)
     end: float | None = None
     if walltime is not None and allocation is not None:
         end = (started if started is not None else placed + start_allowance) + walltime + grace
@@ -181,6 +183,11 @@ def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
         return None
 
 
+def _shorter(asked: float | None, admitted: int | None) -> float | None:
+    """What agents end it by: the shorter one of the spec's and the admitted walltime."""
+    return min((seconds for seconds in (asked, admitted) if seconds is not None), default=None)
+
+
 def _placed_at(allocation: Allocation | None, since: float) -> float:
     scheduled = condition(allocation.status.conditions, SCHEDULED) if allocation is not None else None
     if scheduled is None or scheduled.status != "True" or not scheduled.last_transition_time:
@@ -214,7 +221,10 @@ def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def _mask(node_set: str, indices: Mapping[str, int]) -> int:
-    """The known nodes of a set as a bit set of indices."""
+    """The known nodes of a set as a bit set of indices; Rejected where the set is longer than admission lets in."""
+    count = count_nodes(node_set)
+    if count > MOST_NAMED_NODES:
+        raise Rejected(f"a node set of {count} names is too long (limit: {MOST_NAMED_NODES})", reason="BadNodeSet")
     mask = 0
     for name in expand_nodes(node_set):
         index = indices.get(name)

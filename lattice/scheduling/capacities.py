@@ -32,16 +32,18 @@ class Capacity:
     usable_alike: int
 
     def terms(self, need: Need, nodes: int) -> tuple[float, float]:
-        """f4 and f9 of the node set that would be used: of free nodes where they suffice, else of those there are."""
-        now = bool(self.free) and self.free[-1] >= nodes
-        reached, alike = (self.free, self.free_alike) if now else (self.usable, self.usable_alike)
+        """f4 and f9 in the order of the queue: of the free nodes, as parts of what the nodes there are could ever give; 1 where free
+        nodes do not suffice, for work is not behind for being wide (decision "f4")."""
+        if nodes == 1 or not self.free or self.free[-1] < nodes:
+            return 1.0, 1.0
         intra = cost.intra_node(need.gpus, unified=need.unified)
-        if nodes == 1:
-            inter = 0.0  # of no weight
-        else:
-            wanted = cost.groups_needed(reached, nodes)
-            inter = cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0
-        return cost.topology(inter, intra, nodes), 1.0 if alike >= nodes > 0 else cost.conformance(alike, nodes)
+        found, best = self._topology(self.free, intra, nodes), self._topology(self.usable, intra, nodes)
+        alike = cost.relative(cost.conformance(self.free_alike, nodes), cost.conformance(self.usable_alike, nodes))
+        return cost.relative(found, best), alike
+
+    def _topology(self, reached: list[int], intra: float, nodes: int) -> float:
+        wanted = cost.groups_needed(reached, nodes)
+        return cost.topology(cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0, intra, nodes)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.prospect import undone
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.strategies import STRATEGIES
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.work import REQUIRED, TIGHT, Candidate
 from lattice.units import format_duration
 
@@ -95,7 +95,7 @@ class _Questions:
 
     def beside_promised(self, candidate: Candidate) -> bool:
         """Whether it would be placed beside the work that was promised nodes: quick, and true of whatever is placed among all."""
-        if STRATEGIES[self._scene.policy(candidate.vcluster).kind].strict:
+        if strategy_of(self._scene.policy(candidate.vcluster)).strict:
             return self.among_all(candidate)
         promised = self._scene.promises.get(candidate.vcluster, {})
         return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
@@ -139,7 +139,7 @@ def _ranges(scene: Scene, candidate: Candidate) -> list[range]:
     if candidate.topology != TIGHT:
         return [range(1, candidate.minimum)]
     policy = scene.policy(candidate.vcluster)
-    alike = candidate.conformance == REQUIRED or STRATEGIES[policy.kind].conformant
+    alike = candidate.conformance == REQUIRED or strategy_of(policy).conformant
     sizes: dict[str, dict[str, int]] = {}
     for bucket in scene.pools.of(candidate.need, policy.name if policy.home else "").buckets:
         groups = sizes.setdefault(bucket.key.fingerprint if alike else "", {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -62,8 +62,10 @@ class _State:
     claims: frozenset[str] = frozenset()
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    heirs: dict[str, dict[str, float]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    with_work: dict[str, Collection[str]] = field(default_factory=dict)
     multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
     exhausted: dict[Scope, Exhausted] = field(default_factory=dict)
     odd: dict[int, float] = field(default_factory=dict)
@@ -120,15 +122,21 @@ class Chronicler:
         state, scored = self._state, moment.scored
         settings = (moment.power, moment.overrun, moment.allowance, scored.reference_wait, scored.energy_price, scored.running)
         said.update(cycle=moment.cycle, vcluster=moment.vcluster, now=moment.now, settings=settings)
-        said.update(scored=scored.vclusters, backlog=scored.backlog)
+        if moment.waiting:
+            said["waiting"] = sorted(moment.waiting)
+        said.update(
+            scored=scored.vclusters, backlog=[(*one[:3], *([sorted(one.waiting)] if one.waiting else ())) for one in scored.backlog]
+        )
         _table(said, "nodes", state.nodes, moment.nodes, NODE.row)
         _table(said, "holders", state.holders, moment.holders, HOLDER.row)
         _table(said, "accounts", state.accounts, moment.accounts, ACCOUNT.row)
         _table(said, "policies", state.policies, moment.policies, POLICY.row)
         _table(said, "lists", state.lists, moment.lists, lambda lists: [bits(one) for one in sorted(lists)])
         _table(said, "promises", state.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
+        _table(said, "heirs", state.heirs, moment.heirs, dict)
         _table(said, "standings", state.standings, scored.standings, STANDING.row)
         _table(said, "shares", state.shares, scored.shares, lambda share: share)
+        _table(said, "withWork", state.with_work, scored.with_work, sorted)
         _table(said, "multipliers", state.multipliers, scored.multipliers, lambda factor: factor)
         _table(said, "exhausted", state.exhausted, moment.exhausted, list)
         if state.windows != moment.windows:
@@ -212,8 +220,10 @@ class Reader:
         _apply(said, "policies", state.policies, POLICY.value)
         _apply(said, "lists", state.lists, lambda lists: frozenset(mask(one) or 0 for one in lists))
         _apply(said, "promises", state.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
+        _apply(said, "heirs", state.heirs, dict)
         _apply(said, "standings", state.standings, STANDING.value)
         _apply(said, "shares", state.shares, lambda share: share)
+        _apply(said, "withWork", state.with_work, frozenset)
         _apply(said, "multipliers", state.multipliers, lambda factor: factor)
         _apply(said, "exhausted", state.exhausted, lambda found: Exhausted(*found))
         state.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else state.windows
@@ -231,13 +241,14 @@ class Reader:
             cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
             taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
             holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
-            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises), power=power,
+            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises),
+            heirs=dict(state.heirs), waiting=frozenset(said.get("waiting", ())), power=power,
             exhausted={Scope(*scope): found for scope, found in state.exhausted.items()},
             overrun=overrun,
             allowance=allowance,
             scored=Scored(
-                tuple(said["scored"]), reference, price, running, tuple(Backlog(*row[:3]) for row in said["backlog"]),
-                dict(state.standings), dict(state.shares), dict(state.multipliers),
+                tuple(said["scored"]), reference, price, running, tuple(map(_backlog, said["backlog"])),
+                dict(state.standings), dict(state.shares), dict(state.with_work), dict(state.multipliers),
             ),
             quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
         )  # fmt: skip
@@ -275,6 +286,12 @@ def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any,
     for key, value in put:
         table.pop(key, None)
         table[key] = value
+
+
+def _backlog(row: Sequence[Any]) -> Backlog:
+    """What waits in a vcluster; logs of earlier releases do not say who."""
+    waiting = frozenset((tenant, user) for tenant, user in (row[3] if len(row) > 3 else ()))
+    return Backlog(row[0], row[1], row[2], waiting)
 
 
 def _key(key: Any) -> Any:

@@ -15,7 +15,7 @@ from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.scene import NOTHING, Scene, Uses, Window
-from lattice.scheduling.strategies import STRATEGIES, lenders_for
+from lattice.scheduling.strategies import lenders_for, strategy_of
 from lattice.scheduling.work import REQUIRED, Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
@@ -187,7 +187,7 @@ class Columns:
 
     def lacks_equal(self, candidate: Candidate) -> bool:
         """Whether it has to have nodes of one known fingerprint, and there are not so many usable ones that fit."""
-        required = candidate.conformance == REQUIRED or STRATEGIES[self._view.policy(candidate.vcluster).kind].conformant
+        required = candidate.conformance == REQUIRED or strategy_of(self._view.policy(candidate.vcluster)).conformant
         if not required or candidate.minimum == 1:
             return False
         mask = self._fitting[self.number(candidate)] & self._masks.usable
@@ -306,7 +306,7 @@ def _indices(mask: int) -> Iterator[int]:
 
 def mode_of(policy: Policy) -> str:
     """How a rehearsal plays the queue of a vcluster."""
-    strategy = STRATEGIES[policy.kind]
+    strategy = strategy_of(policy)
     if strategy.strict:
         return IN_ORDER
     return BACKFILL if strategy.depth(policy) > 0 else FIRST_FIT

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cache
 from itertools import accumulate
-from math import cos, log1p, pi
+from math import cos, exp2, log1p, pi, sqrt
 from typing import Final
 
 TERMS: Final = (
@@ -50,8 +50,20 @@ def wait_time(waited: float, reference: float = REFERENCE_WAIT) -> float:
 
 
 def fair_share(target: float, usage: float) -> float:
-    """f3: how far below its target share of usage a tenant is, over the target; 0 for a target of 0 (book, "f₃: fair_share_deficit")."""
-    return clamp((target - usage) / target) if target > 0 else 0.0
+    """F: 2^(−usage ÷ target) of shares of all usage; 1 for who has used nothing, 0 for who has used anything at a target of 0."""
+    if usage <= 0:
+        return 1.0
+    return exp2(-usage / target) if target > 0 else 0.0
+
+
+def fair_share_of_both(of_tenant: float, of_user: float) -> float:
+    """f3: √(F of the tenant · F of the user) (decision "f3"; book, "f₃: fair_share_deficit")."""
+    return sqrt(of_tenant * of_user)
+
+
+def relative(value: float, best: float) -> float:
+    """A term as a part of the best that it could ever be; 1 where that is nothing."""
+    return min(1.0, value / best) if best > 0 else 1.0
 
 
 def topology(inter: float, intra: float, nodes: int) -> float:

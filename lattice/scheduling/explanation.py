@@ -27,6 +27,8 @@ from lattice.scheduling.situation import (
     named,
     position_of,
     ranking,
+    reservation_of,
+    startable,
     subject,
     time_text,
     whose,
@@ -54,11 +56,12 @@ def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Cha
         reason=reason,
         message=message,
         at=time_text(situation.now),
-        queue=position_of(queue, candidate),
+        queue=position_of(startable(situation, queue, candidate), candidate),
         score=ranking(situation, score, candidate.vcluster),
         nodes=census(situation, candidate),
         blockers=blockers(situation, candidate, reason, queue, reader),
         expected_start=expected_start(situation, uid, waiting.latest if waiting is not None else None),
+        reservation=reservation_of(situation, candidate),
         changes=list(changes),
         preemption=preemption,
     )
@@ -81,7 +84,8 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
     if reason not in ABOUT_NODES:
         return []
     fitting = eligible_nodes(situation, candidate)
-    held = ((holder, len(fitting.intersection(holder.nodes))) for holder in situation.holders.values())
+    others = (holder for holder in situation.holders.values() if holder.uid != candidate.uid)  # not an attempt of its own that ends
+    held = ((holder, len(fitting.intersection(holder.nodes))) for holder in others)
     return [
         *_ahead(situation, candidate, queue, reader),
         *_holders(situation, ((holder, count) for holder, count in held if count), reader),

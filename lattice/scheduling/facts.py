@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from lattice.errors import Rejected
+from lattice.lifecycle.hardware import counted
 from lattice.scheduling.inventory import implied_features
 from lattice.scheduling.machine import HOLLOW, NodeFacts
 from lattice.units import quantity_bytes
@@ -17,7 +18,7 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
 
     A node without a group is a group of its own. A size that does not parse counts as none.
     """
-    spec, had = node.spec, node.status.capabilities
+    spec, had = node.spec, counted(node)
     group = spec.group or node.metadata.name
     return NodeFacts(
         index=index,

@@ -38,7 +38,16 @@ from lattice.scheduling.work import Candidate, Holder
 ALLOCATIONS: Final = "allocations"
 NODES: Final = "nodes"
 EARLIER_GATES: Final = frozenset(
-    {"WaitingForQuotaHeadroom", "WaitingForQuotaShare", "BudgetExhausted", "Held", "NotBefore", "RetryBackOff", "VClusterClosed"}
+    {
+        "WaitingForQuotaHeadroom",
+        "WaitingForQuotaShare",
+        "BudgetExhausted",
+        "Held",
+        "NotBefore",
+        "RetryBackOff",
+        "VClusterClosed",
+        "NotAdmitted",
+    }
 )
 """Reasons that the gates before the search for nodes give."""
 

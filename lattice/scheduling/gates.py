@@ -7,17 +7,20 @@ the reason; `blocking` gives them all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from lattice.ledger.commit import Excess, beyond
+from lattice.models.reasons import BEYOND_LIMIT
 from lattice.quota.gates import Blocked
 from lattice.scheduling.outcomes import Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scene import NOTHING, Scene, Use
 from lattice.scheduling.work import Candidate, Holder
+from lattice.units import format_duration
 
 NO_LIMIT = 1 << 60
 
@@ -75,10 +78,10 @@ def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None
     if candidate.held:
         return Waiting(candidate, "Held", "spec.hold is set; `lattice release` lets it go")
     if candidate.not_before > now:
-        return Waiting(candidate, "NotBefore", f"starts {candidate.not_before - now:.0f} s from now at the earliest", candidate.not_before)
+        return Waiting(candidate, "NotBefore", f"starts {_in(candidate.not_before - now)} from now at the earliest", candidate.not_before)
     if candidate.back_off_until > now:
         seconds = candidate.back_off_until - now
-        return Waiting(candidate, "RetryBackOff", f"the next attempt follows in {seconds:.0f} s", candidate.back_off_until)
+        return Waiting(candidate, "RetryBackOff", f"the next attempt follows in {_in(seconds)}", candidate.back_off_until)
     if not candidate.vcluster_known:
         return Waiting(candidate, "VClusterClosed", f'vCluster "{candidate.vcluster}" does not exist any more')
     if not candidate.vcluster_open:
@@ -187,7 +190,7 @@ def _outlook(excess: Excess) -> str:
     if excess.limit == 0:
         return "; it is paused: nothing starts until the limit is raised"
     if excess.requested > excess.limit:
-        return "; more than the limit itself: it starts only when the limit is raised"
+        return f"; {BEYOND_LIMIT}: it starts only when the limit is raised"
     if excess.current > excess.limit:
         return "; the limit was lowered below what is held: what runs goes on, and nothing starts until enough of it has ended"
     return ""
@@ -202,6 +205,11 @@ def _over(candidate: Candidate, who: str, field: str, what: str, used: int, aske
     message = f'waiting for quota headroom: {who} would exceed {field} of vCluster "{candidate.vcluster}" {numbers}'
     if asked > limit:
         return Waiting(
-            candidate, "WaitingForQuotaHeadroom", f"{message}; more than the limit never starts: ask for less, or use another vcluster"
+            candidate, "WaitingForQuotaHeadroom", f"{message}; {BEYOND_LIMIT}: it never starts; ask for less, or use another vcluster"
         )
     return Waiting(candidate, "WaitingForQuotaHeadroom", f"{message}; it waits for own work there to end")
+
+
+def _in(seconds: float) -> str:
+    """A time to come in words: whole seconds, rounded up."""
+    return format_duration(max(1, math.ceil(seconds)))

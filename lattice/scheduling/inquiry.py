@@ -7,7 +7,7 @@ afterwards. `Inquiry` makes a scene of it and asks the planner there, for as lon
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lattice.scheduling import explanation, queueing
@@ -20,6 +20,7 @@ from lattice.scheduling.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.reach import reach
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.record import Moment, rebuild
+from lattice.scheduling.reserved import Move
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.work import Candidate
@@ -45,6 +46,8 @@ class Glimpse:
     limits: PreemptionLimits
     number: Callable[[str], int | None] = lambda _uid: None
     """The number of an allocation; may be asked from anywhere at any time."""
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    """How the reservation of pending work was moved later last, by uid."""
 
     def situation(self, scene: Scene) -> Situation:
         """What answers are made of, with a scene of this moment."""
@@ -56,6 +59,7 @@ class Glimpse:
             waiting=self.waiting,
             holders=moment.holders,
             expected=self.expected,
+            moves=self.moves,
             number=self.number,
         )
 
@@ -64,6 +68,7 @@ def queues(glimpse: Glimpse, vclusters: Sequence[str], reader: Reader, limit: in
     """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
     moment = glimpse.moment
     shown = Scene(Machine(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody plans with it
+    shown.resume(moment.promises, moment.heirs)
     return queueing.queues(glimpse.situation(shown), vclusters, reader, limit, only=only)
 
 

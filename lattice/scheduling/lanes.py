@@ -82,15 +82,15 @@ class Lane:
         self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
         self._reach: dict[frozenset[str], tuple[list[Bucket], int, int]] = {}
 
-    def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool) -> Counts | None:
-        """Nodes that it may start on now for so long, delaying no promise; None if there are too few."""
+    def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Counts | None:
+        """Nodes that it may start on now for so long, delaying no promise: its least number, or up to `most`; None if there are too few."""
         nodes = candidate.minimum
         if not retry and self._failed:
             for size, time in self._failed:
                 if size <= nodes and time <= duration:
                     return None
         self.power_short = 0
-        most = min(candidate.maximum, room)
+        most = min(max(nodes, most), room)
         pool, chosen = self.pool, None
         if pool.whole.total >= nodes:
             pool = self.now_pool(duration)
@@ -234,11 +234,13 @@ class Lane:
 
     def _still(self, promise: Promise, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""
-        profile, buckets = self._lanes.profile, self._lanes.scene.machine.buckets
+        profile = self._lanes.profile
         end = max(promise.end, promise.start + duration)
-        for key, count in promise.counts:
-            bucket = buckets.get(key)
-            if bucket is None or profile.capacity(bucket, promise.start, end, self.reservation) < count:
+        slots = profile.slots(promise)
+        if sum([count for _, count in slots]) < promise.nodes:
+            return False
+        for bucket, count in slots:
+            if bucket not in self.pool.members or profile.capacity(bucket, promise.start, end, self.reservation) < count:
                 return False
         return promise.end >= promise.start + duration
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import sub
 from typing import Final
@@ -46,6 +46,8 @@ class Promise:
     start: float
     end: float
     counts: tuple[tuple[Key, int], ...]
+    given: float = 0.0
+    """When its holder was first promised nodes, seconds since the epoch: whoever has waited with one for longer is planned before."""
 
     @property
     def nodes(self) -> int:
@@ -143,7 +145,8 @@ class Profile:
         late = machine.overdue(now)
         if late or self.late or not self.now <= now < self._fresh_until or overrun != self._overrun or self._grounds[0] != machine.shape:
             self._forget_times()
-        if self._grounds != (machine.shape, machine.tally):
+        moved = self._grounds != (machine.shape, machine.tally)
+        if moved:
             self._grounds = machine.shape, machine.tally
             self._forget_promises()
         self.late, self.now, self._overrun = late, now, overrun
@@ -154,9 +157,27 @@ class Profile:
         if wanted != self.promises:
             for uid in [uid for uid, promise in self.promises.items() if wanted.get(uid) != promise]:
                 self.remove(uid)
-            for uid, promise in wanted.items():
-                if uid not in self.promises:
-                    self.add(promise)
+            missing = [promise for uid, promise in wanted.items() if uid not in self.promises]
+            for promise in sorted(missing, key=lambda one: one.start) if moved else missing:
+                self.add(self._on_buckets(promise) if moved else promise)
+
+    def stand(self) -> None:
+        """The promises to come name buckets as they are now."""
+        self._grounds = self._machine.shape, self._machine.tally
+
+    def overbooked(self) -> bool:
+        """Whether more is promised of a bucket than there will be, in spite of all care: nodes went, or are held for longer."""
+        for bucket, slots in self._reserved.items():
+            for start, _, _ in slots.values():
+                point = max(start, self.now)
+                if sum([count for begin, stop, count in slots.values() if begin <= point < stop]) > self._at(bucket, point):
+                    return True
+        return False
+
+    def slots(self, promise: Promise) -> list[tuple[Bucket, int]]:
+        """The buckets that a promise was of when it was taken back."""
+        before, slots = self._taken_back.get(promise.uid, _NEVER_HELD)
+        return slots if before is promise else list(self._buckets(promise))
 
     def validate(self) -> None:
         """Make what is kept anew from the machine and the promises; raises Corrupt on a difference."""
@@ -530,19 +551,44 @@ class Profile:
         return known
 
     def _buckets(self, promise: Promise) -> Iterator[tuple[Bucket, int]]:
-        """The buckets of a promise as they are now: where node sets have split one, its kin in order."""
+        """The buckets of a promise as they are now: where one is gone or too small, its kin in order."""
         buckets = self._machine.buckets
         for key, count in promise.counts:
-            bucket = buckets.get(key)
-            left = count
-            if bucket is not None:
-                part = min(left, len(bucket.members))
-                yield bucket, part
-                left -= part
+            own = buckets.get(key)
+            if own is not None and len(own.members) >= count:
+                yield own, count
+                continue
+            for bucket in self._kin(key):
+                part = min(count, len(bucket.members))
+                if part:
+                    yield bucket, part
+                    count -= part
+
+    def _on_buckets(self, promise: Promise) -> Promise:
+        """The same promise of buckets as they are now: where node sets have split one, of those of its kin that have room then.
+
+        In order of their starts all find room that had room before: a node that is free at a start stays so.
+        """
+        counts: dict[Key, int] = {}
+        taken: dict[Bucket, int] = {}
+        for key, left in promise.counts:
+            kin = self._kin(key)
+            for by_room in (True, False):  # where there is too little room, of too little
+                for bucket in kin if left else ():
+                    room = self._least(bucket, self._reserved.get(bucket, {}).values(), promise.start, promise.end)
+                    some = min(left, (room if by_room else len(bucket.members)) - taken.get(bucket, 0))
+                    if some > 0:
+                        taken[bucket] = taken.get(bucket, 0) + some
+                        counts[bucket.key] = counts.get(bucket.key, 0) + some
+                        left -= some
             if left:
-                kin = [other for other in buckets.values() if other is not bucket and other.key.plain == key.plain]
-                for other in sorted(kin, key=lambda one: one.order):
-                    part = min(left, len(other.members))
-                    if part:
-                        yield other, part
-                        left -= part
+                counts[key] = counts.get(key, 0) + left
+        found = tuple(counts.items())
+        return promise if found == promise.counts else replace(promise, counts=found)
+
+    def _kin(self, key: Key) -> list[Bucket]:
+        """The bucket of this key, where there is one, and those that differ only in the node sets they lie in."""
+        buckets = self._machine.buckets
+        bucket = buckets.get(key)
+        others = [other for other in buckets.values() if other is not bucket and other.key.plain == key.plain]
+        return [*([bucket] if bucket is not None else ()), *sorted(others, key=lambda one: one.order)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from lattice.models.reasons import never_starts
 from lattice.scheduling.answers import (
     LATER,
     NEVER,
@@ -35,14 +36,13 @@ from lattice.scheduling.situation import (
     in_order,
     position_of,
     ranking,
+    startable,
     subject,
     time_text,
 )
 from lattice.scheduling.work import Candidate
 from lattice.units import fold_nodes
 
-HOPELESS: Final = frozenset({"NeverFits"})
-"""Reasons that no waiting cures."""
 MOST_INFLUENTIAL: Final = 1000
 """So much pending work is considered in a what-if, the first in order."""
 
@@ -118,6 +118,7 @@ def influential(situation: Situation, vcluster: str) -> list[Candidate]:
 def undone(scene: Scene) -> Iterator[Scene]:
     """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
     holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
+    heirs, moves = {name: dict(some) for name, some in scene.heirs.items()}, dict(scene.moves)
     asking = scene.elastic.asking() if scene.elastic is not None else {}
     try:
         yield scene
@@ -130,13 +131,14 @@ def undone(scene: Scene) -> Iterator[Scene]:
             scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
         scene.promises.clear()
         scene.promises.update(promises)
+        scene.heirs, scene.moves = heirs, moves
         if scene.elastic is not None:
             scene.elastic.restore(asking)
 
 
 def may_ever(outcome: Outcome) -> bool:
     """Whether waiting helps, or is not needed."""
-    return isinstance(outcome, Placed) or outcome.reason not in HOPELESS
+    return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
 
 
 def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
@@ -164,7 +166,7 @@ def _waits(
         verdict=verdict,
         reason=outcome.reason,
         message=outcome.message,
-        queue=position_of(queue, candidate) if verdict == LATER else None,
+        queue=position_of(startable(situation, queue, candidate), candidate) if verdict == LATER else None,
         score=ranking(situation, outcome.score, candidate.vcluster),
         nodes=census(situation, candidate),
         expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,

@@ -10,7 +10,7 @@ from lattice.scheduling.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Windo
 from lattice.scheduling.explanation import is_known
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.situation import Situation, expected_start, in_order, named, ranking, whose
-from lattice.scheduling.strategies import STRATEGIES
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.timeline import timeline
 from lattice.scheduling.work import Candidate
 from lattice.units import format_duration, format_time
@@ -44,7 +44,7 @@ def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], read
             counted = others[-1][0]
         if len(entries) == limit:
             break
-    depth = STRATEGIES[policy.kind].depth(policy)
+    depth = strategy_of(policy).depth(policy)
     return Queue(vcluster=vcluster, policy=policy.kind, pending=len(order), depth=depth, entries=entries, left_out=len(order) - counted)
 
 

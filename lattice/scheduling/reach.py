@@ -16,7 +16,7 @@ from lattice.scheduling.preemption import own_nodes
 from lattice.scheduling.profile import Profile
 from lattice.scheduling.roster import Roster
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.strategies import STRATEGIES
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.work import Candidate
 
 
@@ -62,7 +62,7 @@ def reach(scene: Scene, candidate: Candidate, now: float) -> Reach:
     policy, machine = scene.policy(candidate.vcluster), scene.machine
     profile = scene.profile(now)
     profile.remove(candidate.uid)
-    lanes = Lanes(scene, policy, STRATEGIES[policy.kind], profile, Roster(), now)
+    lanes = Lanes(scene, policy, strategy_of(policy), profile, Roster(), now)
     lenders = lanes.lending_for(candidate.walltime)
     return Reach(
         candidate=candidate,

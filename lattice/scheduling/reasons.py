@@ -15,6 +15,7 @@ from lattice.scheduling.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.pools import Pool
 from lattice.scheduling.profile import Profile, Promise
 from lattice.scheduling.scene import Scene, Window
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.unfit import unfit
 from lattice.scheduling.work import REQUIRED, Candidate
 from lattice.units import format_duration, format_time
@@ -173,7 +174,7 @@ class Explainer:
             usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
             others = self._profile.sharers(lane.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
-            return "BehindHigherPriority", message
+            return "BehindHigherPriority", message + self._in_order()
         return self._taken(lane, wanted, free)
 
     def _taken(self, lane: Lane, wanted: int, free: int) -> Told | None:
@@ -181,8 +182,12 @@ class Explainer:
         before = lane.free_before
         if before >= wanted > free:
             message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
-            return "BehindHigherPriority", message
+            return "BehindHigherPriority", message + self._in_order()
         return None
+
+    def _in_order(self) -> str:
+        """Says it where no score decides who is first."""
+        return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
     def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
         """The free nodes that no window takes before it would end."""

@@ -7,7 +7,7 @@ returns stays as it was; `completed` adds what the cost function was told meanwh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from lattice.scheduling.machine import Machine, NodeFacts
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.profile import Promise
+from lattice.scheduling.ranges import RANGES, extended
 from lattice.scheduling.scene import OVERRUN, START_ALLOWANCE, PowerBudget, Scene, Window
 from lattice.scheduling.scoring import Backlog, Scoring
 from lattice.scheduling.shares import Shares, Standing
@@ -40,7 +41,9 @@ class Scored:
     standings: Mapping[str, Standing] = field(default_factory=dict)
     """By tenant."""
     shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """By tenant and user: the user's share of his tenant's use."""
+    """By tenant and user: the user's share of all usage."""
+    with_work: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """By tenant: its users that hold nodes, or used some lately."""
     multipliers: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """By tenant, user and project: what multiplies the score by the budgets, where that is another factor than the tenant's."""
 
@@ -63,6 +66,8 @@ class Moment:
     windows: tuple[Window, ...]
     lists: Mapping[str, frozenset[int]]
     promises: Mapping[str, Mapping[str, Promise]]
+    heirs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     power: int | None = None
     overrun: float = OVERRUN
@@ -92,6 +97,7 @@ def look(
     scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int, nodes: Mapping[int, NodeFacts] | None = None
 ) -> Moment:
     """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
+    scene.profile(now)  # promises are of buckets as they are now
     return Moment(
         cycle=cycle,
         vcluster=vcluster,
@@ -106,6 +112,8 @@ def look(
         windows=scene.windows,
         lists=dict(scene.lists),
         promises={name: dict(promises) for name, promises in scene.promises.items()},
+        heirs={name: dict(heirs) for name, heirs in scene.heirs.items() if heirs},
+        waiting=scene.waiting if vcluster == RANGES else frozenset(),
         exhausted=dict(scene.exhausted),
         power=scene.power.limit,
         overrun=scene.overrun_seconds,
@@ -128,11 +136,12 @@ def glance(scene: Scene, pending: Sequence[Candidate], now: float, more: Sequenc
     if not isinstance(scoring, Scoring):
         return moment
     people = {(one.tenant, one.user, one.project) for one in (*pending, *more)}
-    shares = scoring.shares
+    shares, tenants = scoring.shares, {tenant for tenant, _, _ in people}
     scored = replace(
         moment.scored,
-        standings={tenant: shares.standing(tenant, now) for tenant in {tenant for tenant, _, _ in people}},
-        shares={(tenant, user): shares.share_of_user(tenant, user, now) for tenant, user, _ in people},
+        standings={tenant: shares.standing(tenant, now) for tenant in tenants},
+        shares={(tenant, user): shares.usage_of_user(tenant, user, now) for tenant, user, _ in people},
+        with_work={tenant: frozenset(shares.with_work(tenant, now)) for tenant in tenants},
         multipliers={person: shares.multiplier_of(*person, now) for person in people},
     )
     return replace(moment, scored=scored)
@@ -143,14 +152,16 @@ def completed(moment: Moment, scene: Scene) -> Moment:
     scoring = scene.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
-    standings, people, shares, multipliers = scoring.told
-    of_users = {(tenant, user): share for (tenant, user, _), share in zip(people, shares, strict=True)}
-    scored = replace(moment.scored, standings=dict(standings), shares=of_users, multipliers=dict(multipliers))
+    standings, people, usages, with_work, multipliers = scoring.told
+    of_users = {(tenant, user): usage for (tenant, user, _), usage in zip(people, usages, strict=True)}
+    scored = replace(moment.scored, standings=dict(standings), shares=of_users, with_work=dict(with_work), multipliers=dict(multipliers))
     return replace(moment, scored=scored)
 
 
 def reproduce(moment: Moment) -> list[Outcome]:
-    """What the cycle of this program decides at that moment."""
+    """What this program decides at that moment: a cycle of a vcluster, or which ranges get more nodes."""
+    if moment.vcluster == RANGES:
+        return list(extended(rebuild(moment), moment.candidates, moment.now))
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
@@ -168,7 +179,6 @@ def rebuild(moment: Moment) -> Scene:
         power=PowerBudget(moment.power),
         overrun_seconds=moment.overrun,
         start_allowance=moment.allowance,
-        promises={name: dict(promises) for name, promises in moment.promises.items()},
     )
     for holder in moment.holders.values():
         scene.put_holder(holder, claimed=holder.uid in moment.claims)
@@ -176,17 +186,19 @@ def rebuild(moment: Moment) -> Scene:
     for index, end in moment.taken.items():
         if machine.taken.get(index) != end:
             machine.take((index,), end)
-    shares = RememberedShares(scored.standings, scored.shares, scored.multipliers)
+    shares = RememberedShares(scored.standings, scored.shares, scored.with_work, scored.multipliers)
     scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
     scoring.resume(scored.backlog)
     scene.scorings = dict.fromkeys(scored.vclusters, scoring)
     for name, lists in moment.lists.items():
         scene.lists[name] = lists
     scene.set_windows(moment.windows)
+    scene.resume(moment.promises, moment.heirs)
+    scene.waiting = moment.waiting
     scene.exhausted = moment.exhausted
     if moment.quota is not None:
         scene.elastic = Elastic(Forest.restored(moment.quota), machine)
-        scene.elastic.adopt(moment.candidates, moment.holders.values(), moment.now)
+        scene.elastic.adopt(() if moment.vcluster == RANGES else moment.candidates, moment.holders.values(), moment.now)
     return scene
 
 
@@ -195,20 +207,25 @@ class RememberedShares(Shares):
 
     def __init__(
         self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float],
-        multipliers: Mapping[tuple[str, str, str], float],
+        with_work: Mapping[str, Collection[str]], multipliers: Mapping[tuple[str, str, str], float],
     ) -> None:  # fmt: skip
         super().__init__()
         self._standings = standings
         self._of_users = shares
+        self._remembered = with_work
         self._multipliers = multipliers
 
     def standing(self, tenant: str, now: float) -> Standing:
         """How a tenant stood."""
         return self._standings[tenant]
 
-    def share_of_user(self, tenant: str, user: str, now: float) -> float:
-        """The user's share of his tenant's use."""
+    def usage_of_user(self, tenant: str, user: str, now: float) -> float:
+        """The user's share of all usage."""
         return self._of_users[tenant, user]
+
+    def with_work(self, tenant: str, now: float) -> Collection[str]:
+        """The users of a tenant who held nodes, or had used some lately."""
+        return self._remembered.get(tenant, ())
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
         """What multiplied the score of work of this user and project."""

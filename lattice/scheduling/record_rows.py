@@ -148,12 +148,14 @@ KEY: Final = Columns(
 PROMISE: Final = Columns(
     Promise,
     "uid vcluster start end counts",
+    later="given",
+    given=(lambda moment: moment or None, lambda moment: moment or 0.0),
     counts=(
         lambda counts: [(KEY.row(key), count) for key, count in counts],
         lambda counts: tuple((KEY.value(row), count) for row, count in counts),
     ),
 )
-STANDING: Final = Columns(Standing, "target usage deficit utilisation multiplier")
+STANDING: Final = Columns(Standing, "target usage fair_share utilisation multiplier")
 RECLAIM: Final = Columns(Reclaim, "uid vcluster nodes grace", nodes=_INDICES)
 
 PLACED, WAITING = 0, 1

@@ -20,6 +20,7 @@ from lattice.scheduling.placement import Counts
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.pools import Pools
 from lattice.scheduling.profile import Closing, Profile, Promise
+from lattice.scheduling.reserved import Footing, Move
 from lattice.scheduling.roster import Roster
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
@@ -148,7 +149,14 @@ class Scene:
     """Changed by `set_windows`."""
     promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
-    settled: dict[str, tuple[Mapping[str, Promise], tuple[object, ...]]] = field(default_factory=dict)
+    heirs: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By vcluster and uid: when work that holds no promise at the moment was given one, by an earlier scheduler or before nodes were
+    lost: it is planned first; changed by `decide`."""
+    moves: dict[str, list[Move]] = field(default_factory=dict)
+    """By vcluster: the promises that its last cycle moved later or took back; changed by `decide`."""
+    waiting: frozenset[str] = frozenset()
+    """The vclusters where work is left that waits for nodes, once all have had their turn: `ranges` reads it."""
+    settled: dict[str, tuple[Mapping[str, Promise], Footing]] = field(default_factory=dict)
     """By vcluster: the promises as its last cycle left them, and `footing` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
@@ -250,12 +258,35 @@ class Scene:
         closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
         self._profile.begin(now, closings, kept, self.overrun_seconds)
+        for promises in self.promises.values():
+            for uid, promise in promises.items():
+                promises[uid] = self._profile.promises.get(uid, promise)  # of buckets as they are now
         return self._profile
 
-    def footing(self) -> tuple[object, ...]:
-        """What promises stand on: as long as it is the same, nodes were given away by cycles only, and they heed every promise."""
+    def resume(self, promises: Mapping[str, Mapping[str, Promise]], heirs: Mapping[str, Mapping[str, float]]) -> None:
+        """Go on from what another scene has promised, whose nodes stood as they stand here."""
+        self.promises = {name: dict(some) for name, some in promises.items()}
+        self.heirs = {name: dict(some) for name, some in heirs.items()}
+        self._profile.stand()
+
+    def reserved_since(self, vcluster: str, uid: str) -> float | None:
+        """When work that waits in a vcluster was given the reservation that it holds, or will be given anew; None: it has none."""
+        promise = self.promises.get(vcluster, {}).get(uid)
+        return promise.given if promise is not None else self.heirs.get(vcluster, {}).get(uid)
+
+    def inherit(self, vcluster: str, uid: str, given: float) -> None:
+        """An earlier scheduler gave this work a reservation then."""
+        if self.reserved_since(vcluster, uid) is None:
+            self.heirs.setdefault(vcluster, {})[uid] = given
+
+    def given_away(self) -> tuple[int, int]:
+        """Changes with every node that is held or free, and with every promise."""
+        return self.machine.changes, self._profile.version
+
+    def footing(self, policy: Policy) -> Footing:
+        """What the promises of a vcluster stand on."""
         machine = self.machine
-        return machine.losses, machine.tally, machine.shape, self.windows
+        return Footing((machine.tally, machine.shape), self.windows, machine.losses, policy)
 
     def occupancy(self, candidate: Candidate) -> float:
         """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""

@@ -6,7 +6,7 @@ once, and each candidate costs one logarithm. Weights are read at the beginning 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import log1p
@@ -19,10 +19,6 @@ from lattice.scheduling.outcomes import Score
 from lattice.scheduling.policy import BALANCED, Policy, Weights
 from lattice.scheduling.shares import Shares, Standing
 from lattice.scheduling.work import Candidate, Holder
-
-TIE: Final = 0.0001
-"""At equal deficit the user with less decayed usage goes first: so much of a score, less than is shown, is given for that."""
-
 
 Person = tuple[str, str, str]
 """Tenant, user and project: whose budgets apply."""
@@ -54,6 +50,8 @@ class _Columns:
     candidates: list[Candidate] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
     queued_gpu_hours: float = 0.0
+    waiting: frozenset[tuple[str, str]] = frozenset()
+    """Tenants and users of the candidates."""
     seen: float = 0.0
     """When they were last scored: a vcluster where nothing waits any more is not scored again."""
     people: dict[Person, int] = field(default_factory=dict)
@@ -72,6 +70,8 @@ class _Columns:
             for candidate in candidates
         ]
         self.queued_gpu_hours = sum(entry.gpu_hours for entry in self.entries)
+        people = list(self.people)
+        self.waiting = frozenset(people[person][:2] for person in {entry.person for entry in self.entries})
 
     @property
     def crowded(self) -> bool:
@@ -112,6 +112,12 @@ class _Terms:
     span: float
     """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
     standings: Mapping[str, Standing]
+    usages: Sequence[float]
+    """Of the user of each person: his share of all usage."""
+    with_work: Mapping[str, Collection[str]]
+    """By tenant: its users that hold nodes, or used some lately."""
+    fair_shares: Sequence[float]
+    """f3 of each person."""
     multipliers: Sequence[float]
     """Of each person."""
     shapes: Sequence[tuple[float, float]]
@@ -120,14 +126,13 @@ class _Terms:
 
     def of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
         """The terms and the budget multiplier of one candidate."""
-        candidate, _, submitted, person, shape, _, priority, checkpoint = entry
-        standing = self.standings[candidate.tenant]
+        _, _, submitted, person, shape, _, priority, checkpoint = entry
         topology, conformance = self.shapes[shape]
         waited = self.now - submitted
         waiting = log1p(waited / self.reference) / self.span if waited > 0.0 else 0.0
         if waiting > 1.0:
             waiting = 1.0
-        terms = (priority, waiting, standing.deficit, topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
+        terms = (priority, waiting, self.fair_shares[person], topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
         return terms, self.multipliers[person]
 
 
@@ -137,19 +142,23 @@ class Backlog(NamedTuple):
     vcluster: str
     gpu_hours: float
     seen: float
+    waiting: frozenset[tuple[str, str]] = frozenset()
+    """Tenants and users of it."""
 
 
 class Told(NamedTuple):
-    """What the shares answered in one call: by tenant, and for each person the user's share of the tenant's use."""
+    """What the shares answered in one call: by tenant, and for each person the user's share of all usage."""
 
     standings: Mapping[str, Standing]
     people: Sequence[Person]
-    shares: Sequence[float]
+    usages: Sequence[float]
+    with_work: Mapping[str, Collection[str]]
+    """By tenant: its users that hold nodes, or used some lately."""
     multipliers: Mapping[Person, float]
     """What the budgets multiply the score of a person's work with, where that is another factor than the tenant's."""
 
 
-NOTHING_TOLD: Final = Told({}, (), (), {})
+NOTHING_TOLD: Final = Told({}, (), (), {}, {})
 
 
 class Scores(Sequence[Score]):
@@ -233,12 +242,12 @@ class Scoring:
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What waits in each vcluster, by their last cycles."""
-        return tuple(Backlog(name, columns.queued_gpu_hours, columns.seen) for name, columns in self._columns.items())
+        return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._columns.items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
         """Go on from the backlog of another."""
-        for vcluster, gpu_hours, seen in backlog:
-            self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen)
+        for vcluster, gpu_hours, seen, waiting in backlog:
+            self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
     def validate(self, machine: Machine) -> None:
         """Count the capacities and the shares again; raises Corrupt on a difference."""
@@ -263,16 +272,33 @@ class Scoring:
         homes = self._homes(columns.vcluster)
         capacities = [self._capacities.capacity(machine, need, homes) for need in columns.needs]
         queued = sum(each.queued_gpu_hours for each in self._columns.values())
+        people = tuple(columns.people)
+        tenants = {tenant for tenant, _, _ in people}
+        standings = {tenant: self.shares.standing(tenant, now) for tenant in tenants}
+        usages = [self.shares.usage_of_user(tenant, user, now) for tenant, user, _ in people]
+        with_work = {tenant: frozenset(self.shares.with_work(tenant, now)) for tenant in tenants}
+        users = self._users(with_work)
         return _Terms(
             now=now,
             reference=self.reference_wait,
             span=log1p(cost.SATURATION / self.reference_wait),
-            standings={tenant: self.shares.standing(tenant, now) for tenant in {person[0] for person in columns.people}},
-            multipliers=[self.shares.multiplier_of(*person, now) for person in columns.people],
+            standings=standings,
+            usages=usages,
+            with_work=with_work,
+            fair_shares=[standings[one[0]].fair_share_of(usage, users[one[0]]) for one, usage in zip(people, usages, strict=True)],
+            multipliers=[self.shares.multiplier_of(*person, now) for person in people],
             shapes=columns.fitness(capacities),
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
         )
+
+    def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """How many users of each tenant have work: those who wait in any vcluster, too."""
+        waiting = {pair for columns in self._columns.values() for pair in columns.waiting if pair[0] in with_work}
+        counts = {tenant: len(users) for tenant, users in with_work.items()}
+        for tenant, user in waiting:
+            counts[tenant] += user not in with_work[tenant]
+        return counts
 
     def _found(self, columns: _Columns, machine: Machine, now: float) -> tuple[list[float], _Terms]:
         self._capacities.follow(machine)
@@ -311,16 +337,11 @@ class Scoring:
         """For each person: what multiplies the sum, and what is added to it."""
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy
-        factors, offsets = [], []
         people = tuple(columns.people)
-        shares = [self.shares.share_of_user(tenant, user, terms.now) for tenant, user, _ in people]
         by_person = zip(people, terms.multipliers, strict=True)
-        self.told = Told(terms.standings, people, shares, {one: by for one, by in by_person if by != terms.standings[one[0]].multiplier})
-        for (tenant, _, _), share, multiplier in zip(people, shares, terms.multipliers, strict=True):
-            standing = terms.standings[tenant]
-            factors.append(multiplier * (1 - TIE * share))
-            offsets.append(weights.fair_share * standing.deficit + common)
-        return factors, offsets
+        others = {one: by for one, by in by_person if by != terms.standings[one[0]].multiplier}
+        self.told = Told(terms.standings, people, terms.usages, terms.with_work, others)
+        return list(terms.multipliers), [weights.fair_share * fair + common for fair in terms.fair_shares]
 
 
 def checkpoint_term(candidate: Candidate) -> float:

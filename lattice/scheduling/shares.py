@@ -6,16 +6,16 @@ gives the same shares in whatever order it is told. Times are seconds since the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import exp2, fsum, log, nan
+from math import exp2, fsum, inf, log, nan
 from typing import Final
 
 from lattice.accounting.budgets import NO_BUDGETS, OF_TENANT, Budgets, Scope
 from lattice.accounting.charges import Charge
 from lattice.accounting.meter import Meter, spans
 from lattice.errors import Corrupt
-from lattice.scheduling.cost import fair_share, multiplier
+from lattice.scheduling.cost import fair_share, fair_share_of_both, multiplier
 
 HALF_LIFE: Final = 7 * 86400.0
 """Usage so long ago counts half, seconds."""
@@ -25,6 +25,8 @@ _EARLIEST: Final = 64
 """Half-lives before the first event seen that still count."""
 FORGOTTEN_HALF_LIVES: Final = 14
 """Half-lives after which use counts for less than a ten-thousandth of itself: what ended before is not counted any more."""
+WITH_WORK: Final = 7 * 86400.0
+"""Who used nodes so long ago still counts among the users of his tenant, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,17 @@ class Terms:
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each tenant
 class Standing:
-    """One tenant now: `usage` and `target` are shares of all usage, `utilisation` of the worse budget; `deficit` is f3."""
+    """One tenant now: `usage` and `target` are shares of all usage, `utilisation` of the worse budget; `fair_share` is its F in f3."""
 
     target: float
     usage: float
-    deficit: float
+    fair_share: float
     utilisation: float
     multiplier: float
+
+    def fair_share_of(self, usage: float, users: int) -> float:
+        """f3 of work of a user with this share of all usage, one of so many users of the tenant with work."""
+        return fair_share_of_both(self.fair_share, fair_share(self.target / max(1, users), usage))
 
 
 @dataclass(slots=True)
@@ -71,6 +77,7 @@ class _Decayed:
 
 
 _NO_TERMS: Final = Terms()
+_NOBODY: Final[dict[str, float]] = {}
 
 
 class Shares:
@@ -84,6 +91,10 @@ class Shares:
         self._all = _Decayed()
         self._tenants: dict[str, _Decayed] = {}
         self._users: dict[tuple[str, str], _Decayed] = {}
+        self._with_work: dict[str, dict[str, float]] = {}
+        """By tenant and user: until when he counts among those with work, and longer while he holds nodes."""
+        self._fewer_at: dict[str, float] = {}
+        """By tenant: not before then does one of them cease to count."""
         self.meter: Final = Meter()
         """Hours of those who have a budget."""
         self._terms: dict[str, Terms] = {}
@@ -139,6 +150,7 @@ class Shares:
         for decayed in self._decayed(run.tenant, run.user):
             decayed.total += weight
             decayed.rate -= nodes
+        self._note(run.tenant, run.user, moment)
         self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
 
     def forget(self, keys: Iterable[str], at: float) -> None:
@@ -158,9 +170,18 @@ class Shares:
         """The tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
         return self._share(self._tenants.get(tenant), self._all, now)
 
-    def share_of_user(self, tenant: str, user: str, now: float) -> float:
-        """The user's share of the tenant's decayed node-hours, in [0, 1]."""
-        return self._share(self._users.get((tenant, user)), self._tenants.get(tenant), now)
+    def with_work(self, tenant: str, now: float) -> Collection[str]:
+        """The users of a tenant who hold nodes, or used some within `WITH_WORK`."""
+        known = self._with_work.get(tenant, _NOBODY)
+        if now >= self._fewer_at.get(tenant, inf):
+            holds = {user for user in known if self._users[tenant, user].rate > 0}
+            known = self._with_work[tenant] = {user: until for user, until in known.items() if until > now or user in holds}
+            self._fewer_at[tenant] = min([until for user, until in known.items() if user not in holds], default=inf)
+        return known.keys()
+
+    def usage_of_user(self, tenant: str, user: str, now: float) -> float:
+        """The user's share of all decayed node-hours, in [0, 1]."""
+        return self._share(self._users.get((tenant, user)), self._all, now)
 
     def node_hours(self, tenant: str, now: float) -> float:
         """Decayed node-hours of a tenant: an hour of a node that ended a half-life ago counts half."""
@@ -216,6 +237,7 @@ class Shares:
         for decayed in self._decayed(tenant, user):
             decayed.total += total
             decayed.rate += rate
+        self._note(tenant, user, start if end is None else end)
         self.meter.count(tenant, user, project, start, nodes, gpus, end)
 
     def _decayed(self, of: str, by: str) -> tuple[_Decayed, _Decayed, _Decayed]:
@@ -225,6 +247,12 @@ class Shares:
         if user is None:
             user = self._users[of, by] = _Decayed()
         return self._all, tenant, user
+
+    def _note(self, tenant: str, user: str, until: float) -> None:
+        """He holds nodes, or used some until then."""
+        known = self._with_work.setdefault(tenant, {})
+        known[user] = max(until + WITH_WORK, known.get(user, 0.0))
+        self._fewer_at[tenant] = min(known[user], self._fewer_at.get(tenant, inf))
 
     def _weight(self, at: float) -> int:
         """2^(half-lives since the origin), as a whole number of 2^-`_SCALE`; the last one is remembered: `now` is asked for often."""

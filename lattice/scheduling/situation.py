@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lattice.scheduling.answers import Census, ExpectedStart, Position, Ranking, Whose, Work
+from lattice.scheduling.answers import Census, ExpectedStart, Held, Position, Ranking, Whose, Work
 from lattice.scheduling.machine import NodeFacts
 from lattice.scheduling.outcomes import Outcome, Score, Waiting
-from lattice.scheduling.policy import INTERACTIVE_FIFO, Policy
+from lattice.scheduling.policy import Policy
 from lattice.scheduling.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
+from lattice.scheduling.reserved import CAUSES, Move, holders_first
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.strategies import lenders_for
+from lattice.scheduling.strategies import lenders_for, strategy_of
 from lattice.scheduling.work import Candidate, Holder
 from lattice.units import format_time
 
@@ -20,6 +21,8 @@ ABOUT_NODES: Final = frozenset(
     {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
 )
 """Reasons of work that would start if nodes were there."""
+IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed"})
+"""Reasons of work that could not start on any nodes now."""
 _TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
 _WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER_TENANTS: "other tenants"}
 
@@ -57,6 +60,8 @@ class Situation:
     """Work on nodes, by uid."""
     expected: Mapping[str, Expected] = field(default_factory=dict)
     """The last forecast."""
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    """How the reservation of pending work was moved later last, by uid."""
     number: Callable[[str], int | None] = lambda _uid: None
     """The number of an allocation."""
 
@@ -71,20 +76,40 @@ class Situation:
 
 
 def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
-    """The queue of a vcluster as the last cycle saw it: by score, then submission, then name; strict submission where so.
+    """The queue of a vcluster as a cycle plans it: who holds a reservation, then by score, submission, name; by submission where so.
 
     `more` are outcomes of work that is not in the queue yet, with their scores.
     """
     scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
     asked = (outcome.candidate for outcome in more)
     mine = [one for one in (*situation.candidates.values(), *asked) if one.vcluster == vcluster]
-    if situation.policy(vcluster).kind == INTERACTIVE_FIFO:
-        return sorted(mine, key=lambda one: (one.submitted, one.key))
+    if strategy_of(situation.policy(vcluster)).first_come:
+        return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
     for one in mine:
         waiting = situation.waiting.get(one.uid)
         if waiting is not None and waiting.score is not None:
             scores[one.uid] = waiting.score.total
-    return sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key))
+    return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
+
+
+def planned(scene: Scene, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
+    """A queue in order of score, with those first who hold a reservation."""
+    given = {**scene.heirs.get(vcluster, {}), **{uid: one.given for uid, one in scene.promises.get(vcluster, {}).items()}}
+    if not given:
+        return queue
+    uids, classes = [one.uid for one in queue], [one.preemption_class for one in queue]
+    order = holders_first(uids, range(len(queue)), given, classes, strict=strategy_of(scene.policy(vcluster)).strict)
+    return [queue[place] for place in order]
+
+
+def startable(situation: Situation, queue: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:
+    """Those of a queue that nodes or quota keep waiting, and the candidate: who is held, too early or never fits stands before nobody."""
+
+    def could(one: Candidate) -> bool:
+        said = situation.waiting.get(one.uid)
+        return one.uid == candidate.uid or said is None or said.reason not in IN_NOBODYS_WAY
+
+    return [one for one in queue if could(one)]
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
@@ -138,6 +163,24 @@ def expected_start(situation: Situation, uid: str, latest: float | None = None) 
     if latest is not None:
         return ExpectedStart(p90=time_text(latest), reason="by its reservation; not forecast yet")
     return None
+
+
+def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
+    """The reservation that it holds, and what moved it last; None where it has neither."""
+    uid, scene = candidate.uid, situation.scene
+    promise, given = scene.promises.get(candidate.vcluster, {}).get(uid), scene.reserved_since(candidate.vcluster, uid)
+    move = situation.moves.get(uid)
+    if given is None and move is None:
+        return None
+    return Held(
+        given=time_text(given),
+        start=time_text(None if promise is None else promise.start),
+        moved_at=time_text(None if move is None else move.at),
+        moved_from=time_text(None if move is None else move.before),
+        moved_to=time_text(None if move is None else move.after),
+        cause="" if move is None else move.cause,
+        because="" if move is None else CAUSES[move.cause],
+    )
 
 
 def census(situation: Situation, candidate: Candidate) -> Census:

@@ -13,9 +13,10 @@ from lattice.scheduling.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, SENS
 class Strategy:
     """How a policy orders the queue, reads a candidate, and treats those behind a blocked one."""
 
+    first_come: bool = False
+    """In order of submission; scores only explain (decision "policies")."""
     strict: bool = False
-    """In order of submission, and nobody passes one that waits for nodes which he could use himself; scores only explain (decision
-    "policies")."""
+    """Nobody passes one that waits for nodes which he could use himself."""
     reserves: bool = True
     """Blocked work holds reservations, to the policy's depth."""
     conformant: bool = False
@@ -34,15 +35,22 @@ class Strategy:
         They stand in order of submission, then namespace/name: that decides among equals (decision "equal scores").
         """
         places = range(len(totals))
-        return places if self.strict else sorted(places, key=totals.__getitem__, reverse=True)
+        return places if self.first_come else sorted(places, key=totals.__getitem__, reverse=True)
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {
     BACKFILL: Strategy(),
     BIN_PACK: Strategy(fullest=True),
     SENSITIVE_RESERVATION: Strategy(reserves=False, conformant=True, lends=False),
-    INTERACTIVE_FIFO: Strategy(strict=True),
+    INTERACTIVE_FIFO: Strategy(first_come=True, strict=True),
 }
+_SHARED_FIFO: Final = Strategy(first_come=True)
+"""Strict order on nodes that others use too makes them and its own work wait: there smaller work passes where it delays nobody."""
+
+
+def strategy_of(policy: Policy) -> Strategy:
+    """How a vcluster schedules: strict order of submission holds on home nodes only."""
+    return _SHARED_FIFO if policy.kind == INTERACTIVE_FIFO and not policy.home else STRATEGIES[policy.kind]
 
 
 def lenders_for(policies: Mapping[str, Policy], vcluster: str, walltime: float | None) -> Iterator[str]:

@@ -112,7 +112,7 @@ def _gpu_types(classes: _Classes) -> str:
 
 def _features(classes: _Classes) -> str:
     known = sorted({feature for hardware, _ in classes for feature in hardware.features})
-    return "there are " + _named(known) if known else "no node has any"
+    return "features that nodes have: " + _named(known) if known else "no node has any feature"
 
 
 def _memories(need: Need) -> Callable[[_Classes], str]:

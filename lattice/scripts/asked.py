@@ -56,6 +56,8 @@ class Site:
     vclusters: Mapping[str, Queue] | None = None
     default_vcluster: str = ""
     qos: Mapping[str, int] | None = None
+    accounts: Mapping[str, str] | None = None
+    """Tenants by Slurm account, their own names among them; None where nobody asked, or may not know."""
     slurm_env: bool | None = None
     """Whether work gets Slurm's variables; None where nobody asked."""
 
@@ -72,11 +74,14 @@ class Submitter:
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
-    """What must be asked of the cluster before this can be translated: `vclusters`, `config`, `nodes`."""
-    wanted: set[str] = {"config"} if reads_slurm_variables else set()
+    """What must be asked of the cluster before this can be translated: `vclusters`, `tenants`, `config`, `nodes`."""
+    counts = any(slot in asked and asked[slot].source == "SBATCH" for slot in ("cpus-per-task", "ntasks-per-node"))
+    wanted: set[str] = {"config"} if reads_slurm_variables or counts else set()
     where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")
     if where is not None and where.option == "partition":
         wanted.add("vclusters")
+    if "tenant" in asked and asked["tenant"].option == "account":
+        wanted.add("tenants")
     if "class" in asked and asked["class"].option == "qos":
         wanted.add("config")
     if tasks is not None and tasks.value != "1" and not {"nodes", "ntasks-per-node"} & set(asked):

@@ -26,8 +26,8 @@ OURS: Final = {
     "SLURM_JOB_ACCOUNT": "LATTICE_TENANT",
 }
 """Variables of Slurm's and what says the same here (book, "Slurm Migration"); a node list is separated by commas."""
-ALSO_SET: Final = frozenset({"SLURM_JOB_USER", "SLURM_RESTART_COUNT"})
-"""Variables that have no name of ours and are set, too, where the site sets Slurm's variables."""
+ALSO_SET: Final = frozenset({"SLURM_JOB_USER", "SLURM_RESTART_COUNT", "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"})
+"""Variables that have no name of ours and are set, too, where the site sets Slurm's; the last two where their option is given."""
 
 
 def slurm_variables(text: str) -> tuple[str, ...]:

@@ -233,6 +233,7 @@ _LATTICE: Final = {
     "chdir": "workdir",
     "workdir": "workdir",
     "export": "export",
+    "variables-from": "variables-from",
     "grace-period": "grace-period",
     "intent": "intent",
     "tasks-on": "tasks-on",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lattice.errors import Rejected
+from lattice.errors import NotFound, Rejected
 from lattice.scripts.asked import SOURCES, Asked, Given, Queue, Site, Submitter
 from lattice.scripts.begin import read_begin
 from lattice.scripts.commands import missing_from
@@ -21,8 +21,11 @@ T = TypeVar("T")
 API_VERSION = "lattice.dev/v1alpha1"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PATTERN = re.compile(r"%(.)")
 _SERVED_PATTERNS = frozenset("jxuAaNn%")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""The name of a tenant or vcluster."""
 _INTENTS = ("Train", "Simulate", "Serve", "Interactive", "Preprocess")
 _TASKS_ON = {"headnode": "HeadNode", "head-node": "HeadNode", "everynode": "EveryNode", "every-node": "EveryNode"}
 
@@ -74,7 +77,12 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
 
 
 def _identity(draft: _Draft) -> dict[str, Any]:
-    spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("tenant", "user", "project", "quota") if draft.value(slot)}
+    spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("user", "project", "quota") if draft.value(slot)}
+    tenant = tenant_of(draft.asked, draft.site)
+    if tenant:
+        spec["tenant"] = tenant
+    elif draft.value("tenant"):
+        draft.warnings.append(_left_out(draft.asked["tenant"], "account", "tenant"))
     if "reservation" in draft.asked:
         spec["reservation"] = _reservation(draft.asked["reservation"])
     vcluster = _vcluster(draft)
@@ -110,13 +118,48 @@ def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
     return words[value.lower()]
 
 
+def tenant_of(asked: Asked, site: Site) -> str:
+    """The tenant that is asked for, by its name or by a Slurm account; empty where none is, or nobody can know which it is."""
+    given = asked.get("tenant")
+    value = (given.value or "").strip() if given is not None else ""
+    if given is None or not value:
+        return ""
+    if given.option != "account":
+        return _name(given, value, "tenant", site)
+    if site.accounts is None:
+        return value if _NAME.fullmatch(value) else ""
+    if value not in site.accounts:
+        known = ", ".join(sorted(set(site.accounts.values()))[:10])
+        sentence = f'account "{value}" means no tenant of yours ({known}): leave it out for your own, or give -t TENANT, which is stronger'
+        raise NotFound(
+            f"{given.place}: {sentence}. Hint: the operators can add it to spec.accountNames of a tenant",
+            reason="TenantUnknown",
+        )
+    return site.accounts[value]
+
+
+def _name(given: Given, value: str, what: str, site: Site) -> str:
+    """The value; without a cluster, which knows the names, Rejected where no object can have that name."""
+    if site.vclusters is None and not _NAME.fullmatch(value):
+        raise given.rejected(f"{value!r} cannot be the name of a {what}: small letters, digits and '-' inside, at most 63")
+    return value
+
+
+def _left_out(given: Given, what: str, field: str) -> str:
+    """The sentence for a name of Slurm's that only the cluster could say the meaning of."""
+    return f"{given.place}: no cluster was asked what {what} {given.value} means: spec.{field} is left out here"
+
+
 def _vcluster(draft: _Draft) -> str:
     given = draft.asked.get("vcluster")
     if given is None or not given.value:
         return ""
     known = draft.site.vclusters
     if given.option != "partition":
-        return given.value
+        return _name(given, given.value.strip(), "vcluster", draft.site)
+    if known is None and not _NAME.fullmatch(given.value):
+        draft.warnings.append(_left_out(given, "partition", "vcluster"))
+        return ""
     if known is None:
         draft.warnings.append(f"partition {given.value} was not looked up: no cluster was asked, it is taken for a vcluster's name")
         return given.value
@@ -135,10 +178,15 @@ def _vcluster(draft: _Draft) -> str:
 
 
 def _environment(draft: _Draft) -> dict[str, Any]:
-    environment: dict[str, Any] = {slot: draft.value(slot) for slot in ("uenv", "view", "image") if draft.value(slot)}
-    variables = _variables(draft)
+    for slot in ("uenv", "view", "image"):
+        if draft.value(slot):
+            raise draft.asked[slot].rejected("software environments and images are not served by this release; take it out", "NotServed")
+    environment: dict[str, Any] = {}
+    variables = _slurm_counts(draft) | _variables(draft)
     if variables:
         environment["variables"] = variables
+    if "variables-from" in draft.asked:
+        environment["variablesFrom"] = _variables_from(draft.asked["variables-from"])
     workdir = _workdir(draft)
     if workdir:
         environment["workdir"] = workdir
@@ -146,6 +194,14 @@ def _environment(draft: _Draft) -> dict[str, Any]:
     if output:
         environment["output"] = output
     return environment
+
+
+def _slurm_counts(draft: _Draft) -> dict[str, str]:
+    """The numbers that were asked for inside a node, as Slurm tells them to scripts, where the site sets Slurm's variables."""
+    if not draft.site.slurm_env:
+        return {}
+    slots = (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"))
+    return {name: str(_count(draft.asked[slot])) for slot, name in slots if slot in draft.asked}
 
 
 def _workdir(draft: _Draft) -> str:
@@ -176,6 +232,21 @@ def _output(draft: _Draft) -> dict[str, Any]:
     return output
 
 
+def _variables_from(given: Given) -> list[dict[str, str]]:
+    """`SECRET[:PREFIX],…` as the entries of `variablesFrom`."""
+    entries: list[dict[str, str]] = []
+    for part in filter(None, (piece.strip() for piece in (given.value or "").split(","))):
+        secret, _, prefix = part.partition(":")
+        if not _SECRET_NAME.fullmatch(secret):
+            raise given.rejected(f"{secret!r} is not the name of a Secret; write SECRET or SECRET:PREFIX, several with commas")
+        if prefix and not _VARIABLE.fullmatch(prefix):
+            raise given.rejected(f"{prefix!r} cannot begin the name of a variable")
+        entries.append({"secretRef": secret} | ({"prefix": prefix} if prefix else {}))
+    if not entries:
+        raise given.rejected("no Secret is named; write SECRET or SECRET:PREFIX, several with commas")
+    return entries
+
+
 def _variables(draft: _Draft) -> dict[str, str]:
     given = draft.asked.get("export")
     variables: dict[str, str] = {}
@@ -194,7 +265,8 @@ def _variables(draft: _Draft) -> dict[str, str]:
             raise given.rejected(f"{name!r} is not the name of a variable")
         if _SECRET.search(name):
             raise given.rejected(
-                f"{name} looks like a secret and would be readable in the allocation; keep it in a file or a Secret", "SecretRefused"
+                f"{name} looks like a secret and would be readable in the allocation; keep it in a file, or in a Secret (--variables-from)",
+                "SecretRefused",
             )
         if not equals and name not in draft.submitter.variables:
             draft.warnings.append(f"--export={name} ignored ({given.place}: it is not set here)")
@@ -375,7 +447,9 @@ def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
     if each is not None and on == "EveryNode":
         tasks["perNode"] = each
     if "ntasks" in asked:
-        tasks["total"] = _count(asked["ntasks"])
+        total = tasks["total"] = _count(asked["ntasks"])
+        if each is None and on == "EveryNode" and low == high < total and total % low == 0:
+            tasks["perNode"] = total // low
     elif each is not None and low == high:
         tasks["total"] = each * low
     return tasks

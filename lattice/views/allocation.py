@@ -65,6 +65,14 @@ class Resources(View, frozen=True):
     constraints: Constraints = Constraints()
 
 
+class Tasks(View, frozen=True):
+    """How many processes, and where; `on` None means the default of entrypoint or script."""
+
+    on: str | None = None
+    per_node: int = 1
+    total: int | None = None
+
+
 class Cancel(View, frozen=True):
     """A wish to end it."""
 
@@ -85,6 +93,7 @@ class AllocationSpec(View, frozen=True):
     project: str = ""
     vcluster: str = ""
     tags: dict[str, str] = {}
+    tasks: Tasks = Tasks()
     resources: Resources = Resources()
     lifecycle: Lifecycle = Lifecycle()
     hold: bool = False
@@ -96,9 +105,9 @@ class AllocationSpec(View, frozen=True):
 
 
 class Exit(View, frozen=True):
-    """How the work ended."""
+    """How the work ended; without a code nobody knows it."""
 
-    code: int = 0
+    code: int | None = None
     signal: int = 0
     node: str = ""
     rank: int = 0
@@ -168,7 +177,9 @@ class AllocationStatus(View, frozen=True):
     scheduled_time: str | None = None
     start_time: str | None = None
     end_time: str | None = None
+    kill_time: str | None = None
     expected_start: ExpectedStart | None = None
+    reserved_at: str | None = None
     score: Score | None = None
     exit: Exit | None = None
     attempts: tuple[Attempt, ...] = ()

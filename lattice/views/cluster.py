@@ -6,6 +6,17 @@ from lattice.views.allocation import Condition
 from lattice.views.meta import Metadata, View
 
 
+class Hardware(View, frozen=True):
+    """What a machine has, declared or as first reported; None: nobody said."""
+
+    cpus: int | None = None
+    memory: int | str | None = None
+    gpus: int | None = None
+    gpu_type: str | None = None
+    gpu_memory: int | str | None = None
+    cxl_memory: int | str | None = None
+
+
 class Wish(View, frozen=True):
     """What an operator wants of a node."""
 
@@ -29,6 +40,7 @@ class NodeSpec(View, frozen=True):
     group: str = ""
     switch: str = ""
     features: tuple[str, ...] = ()
+    hardware: Hardware | None = None
     drain: Wish | None = None
     disable: Disable | None = None
 
@@ -48,6 +60,13 @@ class Capabilities(View, frozen=True):
     features: tuple[str, ...] = ()
 
 
+class NodeRecovery(View, frozen=True):
+    """A recovery of the ledger: its id, and the seq up to which the ledger knows what was settled."""
+
+    id: str = ""
+    since: int = 0
+
+
 class NodeStatus(View, frozen=True):
     """What is known of the node."""
 
@@ -59,6 +78,7 @@ class NodeStatus(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
     health: str | None = None
     capabilities: Capabilities = Capabilities()
+    accepted: Hardware | None = None
     fingerprint: str = ""
     components: dict[str, str] = {}
     kernel: str = ""
@@ -67,6 +87,7 @@ class NodeStatus(View, frozen=True):
     boot_id: str = ""
     instance: str = ""
     hollow: bool = False
+    recovery: NodeRecovery | None = None
     formats: dict[str, int] = {}
 
 
@@ -109,6 +130,7 @@ class TenantQuota(View, frozen=True):
     max_nodes: int | None = None
     max_concurrent_allocations: int | None = None
     on_exceeded: str = "Reject"
+    max_pending: int | None = None
     per_user: UserQuota = UserQuota()
     max_preemption_class: int | None = None
 
@@ -157,6 +179,7 @@ class TenantSpec(View, frozen=True):
     quota: TenantQuota = TenantQuota()
     budget: TenantBudget = TenantBudget()
     default_v_cluster: str = ""
+    account_names: tuple[str, ...] = ()
     access: TenantAccess = TenantAccess()
     finished_retention: str = "7d"
 
@@ -361,6 +384,7 @@ class SchedulingOptions(View, frozen=True):
     energy_price: int | str | None = None
     energy_price_until: str | None = None
     sensitive_pool_size: int = 0
+    events: str = "All"
     recording: RecordingOptions = RecordingOptions()
 
 
@@ -387,6 +411,16 @@ class WorkOptions(View, frozen=True):
     min_uid: int = 1000
     open_files: int = 131072
     log_bytes: int | str = "64Mi"
+    start_timeout: str = "2m"
+    max_processes: int = 32768
+    reserved_memory: int | str = "512Mi"
+    remove_leftovers: bool = True
+    user_prefixes: tuple[str, ...] = ()
+
+    def account_of(self, user: str) -> str:
+        """The login of a user: the name without the longest listed prefix that it begins with."""
+        prefix = max((prefix for prefix in self.user_prefixes if user.startswith(prefix)), key=len, default="")
+        return user[len(prefix) :]
 
 
 class QuotaTreeOptions(View, frozen=True):
@@ -401,6 +435,21 @@ class QuotaTreeOptions(View, frozen=True):
     default_max: dict[str, int | str] | None = None
 
 
+class SubmissionOptions(View, frozen=True):
+    """`submission` of the LatticeConfig."""
+
+    max_pending_per_user: int = 1000
+    max_pending_per_tenant: int = 10000
+
+    def pending_of_user(self, quota: TenantQuota) -> int:
+        """Allocations of one user of a tenant that may wait."""
+        return self.max_pending_per_user if quota.per_user.max_pending is None else quota.per_user.max_pending
+
+    def pending_of_tenant(self, quota: TenantQuota) -> int:
+        """Allocations of a tenant that may wait."""
+        return self.max_pending_per_tenant if quota.max_pending is None else quota.max_pending
+
+
 class ConfigSpec(View, frozen=True):
     """Every option."""
 
@@ -409,6 +458,7 @@ class ConfigSpec(View, frozen=True):
     compat: CompatOptions = CompatOptions()
     work: WorkOptions = WorkOptions()
     quota_tree: QuotaTreeOptions = QuotaTreeOptions()
+    submission: SubmissionOptions = SubmissionOptions()
 
 
 class ConfigStatus(View, frozen=True):

@@ -23,6 +23,15 @@ class SensitiveUse(View, frozen=True):
     used: int = 0
 
 
+class LedgerTerm(View, frozen=True):
+    """One takeover: its epoch and term, the seq of its first write, and when the last commit before it was made (0: unknown)."""
+
+    epoch: int
+    term: str
+    since: int
+    left: int = 0
+
+
 class LedgerStatus(View, frozen=True):
     """Who holds which node, as stored; `lattice.ledger.format` reads the shards."""
 
@@ -36,6 +45,8 @@ class LedgerStatus(View, frozen=True):
     sensitive: SensitiveUse
     tenants: dict[str, TenantAccount]
     shards: tuple[str, ...]
+    written: int = 0
+    terms: tuple[LedgerTerm, ...] = ()
 
 
 class Ledger(View, frozen=True):
@@ -59,9 +70,15 @@ class NodeIndex(View, frozen=True):
 
 
 class PlanSpec(View, frozen=True):
-    """The orders for 64 agents; `lattice.ledger.plans` reads the text."""
+    """The orders for 64 agents; `lattice.ledger.plans` reads the text.
+
+    `epoch` and `term` are of the leader that wrote it, `since` is the seq with which it took the ledger; 0: it did not say.
+    """
 
     seq: int = 0
+    epoch: int = 0
+    term: str = ""
+    since: int = 0
     text: str = ""
     call: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lattice.views.allocation import AllocationStatus, Cancel, Lifecycle, Resources
+from lattice.views.allocation import AllocationStatus, Cancel, Lifecycle, Resources, Tasks
 from lattice.views.meta import Metadata, View
 
 
@@ -14,20 +14,20 @@ class Output(View, frozen=True):
     mode: str = "Truncate"
 
 
+class VariablesFrom(View, frozen=True):
+    """One Secret whose keys become variables."""
+
+    secret_ref: str = ""
+    prefix: str = ""
+
+
 class Environment(View, frozen=True):
     """Where and with what it runs."""
 
     variables: dict[str, str] = {}
+    variables_from: tuple[VariablesFrom, ...] = ()
     workdir: str = ""
     output: Output | None = None
-
-
-class Tasks(View, frozen=True):
-    """How many processes, and where; `on` None means the default of entrypoint or script."""
-
-    on: str | None = None
-    per_node: int = 1
-    total: int | None = None
 
 
 class WorkSpec(View, frozen=True):

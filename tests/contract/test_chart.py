@@ -19,13 +19,13 @@ from tests.servers import ApiServer
 
 CHART = servers.ROOT / "charts" / "lattice"
 IMAGE: dict[str, Any] = {"image": {"repository": "registry.example/lattice"}}
-LEAST: dict[str, Any] = {**IMAGE, "gateway": {"url": "https://lattice.example"}}
+LEAST: dict[str, Any] = {**IMAGE, "gateway": {"url": "https://lattice.example"}, "webhook": {"answerEverybody": True}}
 """What has no default."""
 FULL: dict[str, Any] = {
     "image": {"repository": "registry.example/lattice", "tag": "9.9.9", "pullPolicy": "Always"},
     "scheduler": {"replicas": 3, "answersSecret": "answers", "recordSize": "1Gi", "resources": {"limits": {"memory": "4Gi"}}},
     "operator": {"replicas": 1, "resources": {}},
-    "webhook": {"replicas": 4},
+    "webhook": {"replicas": 4, "clientSecret": "webhook-clients"},
     "gateway": {"url": "https://lattice.example", "secret": "people", "agentSecret": "agents", "replicas": 2},
     "certificates": {"mode": "secret", "caBundle": base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()},
     "priorityAndFairness": True,
@@ -79,7 +79,9 @@ def test_without_what_has_no_default_the_chart_says_what_is_missing(render: str)
     done = run(render, {})
     assert done.returncode != 0
     assert "image.repository: name an image with lattice-hpc installed" in done.stderr
-    done = run(render, IMAGE)
+    done = run(render, {key: value for key, value in LEAST.items() if key != "webhook"})
+    assert "webhook.clientSecret: the Secret with ca.crt" in done.stderr
+    done = run(render, {key: value for key, value in LEAST.items() if key != "gateway"})
     assert "gateway.url: the URL that people reach the gateway by" in done.stderr
     done = run(render, {**LEAST, "certificates": {"mode": "secret"}})
     assert "certificates.caBundle" in done.stderr
@@ -125,7 +127,7 @@ def test_all_values_are_honoured_and_the_api_server_takes_all_of_it(render: str,
 
 
 def test_without_a_gateway_and_flow_schemas_nothing_of_them_is_rendered(render: str, namespaces: ApiServer) -> None:
-    documents = rendered(render, {**IMAGE, "gateway": {"enabled": False}, "priorityAndFairness": False})
+    documents = rendered(render, {**LEAST, "gateway": {"enabled": False}, "priorityAndFairness": False})
     assert "lattice-gateway" not in of_kind(documents, "Deployment")
     assert not of_kind(documents, "ConfigMap")
     assert not of_kind(documents, "FlowSchema")

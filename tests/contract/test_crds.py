@@ -142,7 +142,6 @@ REFUSED = {
     "sensitive": (spec(sensitive=True), "spec.sensitive is not served yet: sensitive work is not isolated by this release"),
     "a uenv": (spec(environment={"uenv": "prgenv-gnu"}), "spec.environment.uenv is not served yet"),
     "an image": (spec(environment={"image": "x"}), "spec.environment.image is not served yet"),
-    "variables from Secrets": (spec(environment={"variablesFrom": [{"secretRef": "w"}]}), "spec.environment.variablesFrom is not served"),
     "a topology that is none": (spec(resources={"constraints": {"topology": "Wide"}}), "Unsupported value"),
     "a conformance that is none": (spec(resources={"constraints": {"conformance": "Always"}}), "Unsupported value"),
     "GPU memory that is no quantity": (spec(resources={"constraints": {"gpuMemory": "much"}}), "constraints.gpuMemory"),
@@ -372,6 +371,10 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         {"spec": {}},
         "there is one LatticeConfig, and its name is lattice",
     ),
+    "prefixes of issuers": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"userPrefixes": ["oidc:"]}}}, ""),
+    "a prefix with a space": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"userPrefixes": ["a b:"]}}}, "userPrefixes"),
+    "a drain that rings": ("latticenodes", "LatticeNode", "nid001", {"spec": {"drain": {"reason": "\x07"}}}, "spec.drain.reason"),
+    "a user in colours": ("tenants", "Tenant", "t", {"spec": {"access": {"users": ["\x1b[31malice"]}}}, "spec.access.users"),
     "uid 0": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"minUid": 0}}}, "spec.work.minUid"),
     "a node": ("latticenodes", "LatticeNode", "nid001", {"spec": {"group": "g0", "drain": {"reason": "disk"}}}, ""),
     "a drain without reason": ("latticenodes", "LatticeNode", "nid001", {"spec": {"drain": {"by": "me"}}}, "spec.drain.reason: Required"),
@@ -379,6 +382,14 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a second ledger": ("ledgers", "Ledger", "other", {}, "there is one Ledger, and its name is lattice"),
     "a second node index": ("nodeindexes", "NodeIndex", "other", {"spec": {}}, "there is one NodeIndex, and its name is lattice"),
     "a plan": ("nodegroupplans", "NodeGroupPlan", "group-0000", {"spec": {"seq": 1, "text": "1\n"}}, ""),
+    "a history": (
+        "nodehistories",
+        "NodeHistory",
+        "nid001.0",
+        {"spec": {"node": "nid001", "recovery": "a1", "rows": "1\n", "made": 1}},
+        "",
+    ),
+    "a history of nobody": ("nodehistories", "NodeHistory", "nid002.0", {"spec": {"recovery": "a1", "rows": "1\n"}}, "spec.node: Required"),
     "a plan without seq": ("nodegroupplans", "NodeGroupPlan", "group-0000", {"spec": {"text": "1\n"}}, "spec.seq: Required"),
 }
 
@@ -483,8 +494,13 @@ def test_an_ordinary_commit_passes(ledger: LedgerObject) -> None:
 def test_a_takeover_raises_the_epoch_and_changes_the_term(ledger: LedgerObject) -> None:
     accepted(ledger.write(epoch=4, term="term-b"))
     refused(ledger.write(term="term-c"), "term changes only with epoch + 1")
-    refused(ledger.write(epoch=6, term="term-c"), "epoch grows by one, and never goes back")
-    refused(ledger.write(epoch=3, term="term-a"), "epoch grows by one, and never goes back")
+    refused(ledger.write(epoch=6, term="term-c"), "epoch grows by one (by more only in a recovery), and never goes back")
+    refused(ledger.write(epoch=3, term="term-a"), "and never goes back")
+
+
+def test_a_recovery_raises_seq_and_epoch_beyond_what_was_seen(ledger: LedgerObject) -> None:
+    refused(ledger.write(epoch=40, seq=1000), "epoch grows by one")
+    accepted(ledger.write(epoch=40, seq=1000, recoveries=1))
 
 
 def test_a_deposed_leader_cannot_write_with_its_old_epoch_and_term(ledger: LedgerObject) -> None:

@@ -93,15 +93,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         pytest.skip("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
     with servers.running(tmp_path_factory.mktemp("front-doors")) as server:
         server.install_all()
-        webhook_port, gateway_port = servers._free_ports(2)
+        webhook_port, gateway_port, agents_port = servers._free_ports(3)
         certificate, key = map(str, servers.issue(server.directory, "front-door"))
         agents = Authority(tmp_path_factory.mktemp("agents"), "agents-ca")
         shown = agents.pair("lattice:gateway")
         programs = [
-            _program("lattice_webhooks", server, "lattice:webhook", "--listen", f"127.0.0.1:{webhook_port}", "--certificate", certificate, "--key", key),
+            _program("lattice_webhooks", server, "lattice:webhook", "--listen", f"127.0.0.1:{webhook_port}", "--certificate", certificate, "--key", key, "--answer-everybody"),
             _program(
                 "lattice_gateway", server, "lattice:gateway", "--listen", f"127.0.0.1:{gateway_port}", "--certificate", certificate, "--key", key,
-                "--agent-certificate", shown.certificate, "--agent-key", shown.key, "--agent-ca", str(agents.path),
+                "--agent-listen", f"127.0.0.1:{agents_port}", "--agent-certificate", shown.certificate, "--agent-key", shown.key, "--agent-ca", str(agents.path),
             ),
         ]  # fmt: skip
         try:

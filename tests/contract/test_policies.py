@@ -38,6 +38,7 @@ PATHS = {
     "PriorityLevelConfiguration": "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
 }
 UNSERVED = "https://127.0.0.1:1"
+JSON_PATCH = "application/json-patch+json"
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class Person:
     groups: tuple[str, ...] = ("system:authenticated",)
     node: str = ""
 
-    def __call__(self, method: str, path: str, body: Any = None) -> Answer:
-        """One request as this person; PATCH is a merge patch."""
+    def __call__(self, method: str, path: str, body: Any = None, *, content_type: str = "") -> Answer:
+        """One request as this person; PATCH is a merge patch unless said otherwise."""
         trusted = ssl.create_default_context(cafile=str(self.server.ca))
         connection = http.client.HTTPSConnection("127.0.0.1", self.server.port, timeout=60, context=trusted)
         try:
             connection.putrequest(method, path)
-            for name, value in self._headers(MERGE if method == "PATCH" else servers.JSON):
+            for name, value in self._headers(content_type or (MERGE if method == "PATCH" else servers.JSON)):
                 connection.putheader(name, value)
             data = b"" if body is None else json.dumps(body).encode()
             connection.putheader("Content-Length", str(len(data)))
@@ -137,13 +138,20 @@ def _grant_in_namespace(server: ApiServer, namespace: str, user: str) -> None:
 
 
 def _until_enforced(server: ApiServer) -> None:
-    """Policies and roles reach the admission plugin within a moment of their creation."""
-    alice = Person(server, "alice")
+    """Policies and roles reach the admission plugin within a moment of their creation, the one that was made last with the last."""
+    name, policies = "made-last", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]
+    spec = {
+        "matchConstraints": {"resourceRules": rules},
+        "validations": [{"expression": f"object.metadata.name != '{name}'", "message": "all policies are enforced"}],
+    }
+    assert server.request("POST", policies + "ies", {"metadata": {"name": name}, "spec": spec}).ok
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    assert server.request("POST", policies + "ybindings", {"metadata": {"name": name}, "spec": binding}).ok
+    probe = {"metadata": {"name": name}}
     servers.until(
-        lambda: (
-            "spec.user is empty" in alice("POST", ALLOCATIONS, allocation("probe-owner", user="")).message
-        ),  # no right yet is no policy yet
-        "the owner policy is enforced",
+        lambda: "all policies are enforced" in server.request("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", probe).message,
+        "the policies are enforced",
         within=30,
     )
     scheduler = Person(server, "lattice:scheduler")
@@ -177,6 +185,19 @@ def bound_agent(server: ApiServer, name: str) -> Person:
     )
 
 
+def reports(agent: Person, path: str, change: dict[str, Any]) -> Answer:
+    """The agent replaces the status at its newest version, with these changes."""
+    stands = agent.server.request("GET", path.partition("/status")[0]).body
+    metadata = {key: stands["metadata"][key] for key in ("name", "namespace", "resourceVersion")}
+    body = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "Allocation",
+        "metadata": metadata,
+        "status": {**stands["status"], **change["status"]},
+    }
+    return agent("PUT", path, body)
+
+
 def refused(answer: Answer, *words: str) -> None:
     assert answer.status in (403, 422), f"{answer.status}: {answer.message}"
     for word in words:
@@ -202,6 +223,59 @@ def test_another_name_needs_runas(server: ApiServer) -> None:
     refused(Person(server, "alice")("POST", ALLOCATIONS, allocation("as-bob", user="bob")), "runas", '"bob"', '"alice"')
     refused(Person(server, "carol")("POST", ALLOCATIONS, allocation("as-bob", user="bob")), "runas")
     passed(Person(server, "system:serviceaccount:physics:gitops")("POST", ALLOCATIONS, allocation("as-bob", user="bob")))
+
+
+def reading(name: str, *secrets: str, user: str = "alice") -> dict[str, Any]:
+    body = allocation(name, user=user)
+    body["spec"]["environment"] = {"variablesFrom": [{"secretRef": secret, "prefix": "P_"} for secret in secrets]}
+    return body
+
+
+def may_read(server: ApiServer, user: str, *secrets: str) -> None:
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": list(secrets), "verbs": ["get"]}
+    root, name = "/apis/rbac.authorization.k8s.io/v1/namespaces/physics", f"secrets-{user.rpartition(':')[2]}"
+    passed(server.request("POST", f"{root}/roles", {"metadata": {"name": name}, "rules": [rule]}))
+    subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+    ref = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    passed(server.request("POST", f"{root}/rolebindings", {"metadata": {"name": name}, "roleRef": ref, "subjects": [subject]}))
+
+
+def test_work_reads_the_secrets_that_its_submitter_may_read(server: ApiServer) -> None:
+    alice, many = Person(server, "alice"), [f"s{number}" for number in range(8)]
+    gitops = Person(server, "system:serviceaccount:physics:gitops")
+    may_read(server, "alice", "wandb", *many[:7])
+    may_read(server, gitops.user, "robots")
+    dry = f"{ALLOCATIONS}?dryRun=All"
+    servers.until(lambda: not alice("POST", dry, reading("r", "others")).ok, "the policy is enforced", within=30)
+    servers.until(lambda: alice("POST", dry, reading("r", "wandb")).ok, "the right is in force", within=30)
+    passed(alice("POST", ALLOCATIONS, reading("reads", "wandb", *many[:7])))
+    refused(alice("POST", ALLOCATIONS, reading("r", "wandb", "others")), "variablesFrom[1]", '"others"', "alice", "the verb get")
+    refused(alice("POST", dry, reading("r", "others")), '"others"')
+    for place in range(8):
+        named = [*many[:7], "wandb"]
+        named[place] = "others"
+        refused(alice("POST", ALLOCATIONS, reading("r", *named)), f"variablesFrom[{place}]")
+    refused(Person(server, "bob")("POST", ALLOCATIONS, reading("r", "wandb", user="bob")), "bob may not read")
+    servers.until(lambda: gitops("POST", dry, reading("r", "robots")).ok, "the right is in force", within=30)
+    refused(gitops("POST", ALLOCATIONS, reading("r", "wandb")), "gitops may not read")
+    assert "Too many" in alice("POST", ALLOCATIONS, reading("r", *["wandb"] * 9)).message
+    change = {"spec": {"environment": {"variablesFrom": [{"secretRef": "others"}]}}}
+    refused(alice("PATCH", f"{ALLOCATIONS}/reads", change), "cannot be changed")
+
+
+def test_the_gateway_reads_secrets_by_name_and_only_where_the_operator_has_bound_it(server: ApiServer) -> None:
+    gateway, operator = Person(server, "lattice:gateway"), Person(server, "lattice:operator")
+    passed(server.request("POST", "/api/v1/namespaces/physics/secrets", {"metadata": {"name": "wandb"}, "data": {}}))
+    assert gateway("GET", "/api/v1/namespaces/physics/secrets/wandb").status == 403
+    ref = {"kind": "ClusterRole", "name": "lattice-tenant-secrets", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "User", "name": "lattice:gateway", "apiGroup": "rbac.authorization.k8s.io"}
+    labels = {"app.kubernetes.io/managed-by": "lattice-operator", "lattice.dev/tenant": "physics"}
+    body = {"metadata": {"name": "lattice-tenant-secrets", "labels": labels}, "roleRef": ref, "subjects": [subject]}
+    passed(operator("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/physics/rolebindings", body))
+    servers.until(lambda: gateway("GET", "/api/v1/namespaces/physics/secrets/wandb").ok, "the binding is in force", within=30)
+    for path in ("/api/v1/namespaces/physics/secrets", "/api/v1/secrets", "/api/v1/namespaces/chemistry/secrets/wandb"):
+        assert gateway("GET", path).status == 403
+    assert operator("GET", "/api/v1/namespaces/physics/secrets/wandb").status == 403
 
 
 def test_the_tenant_is_the_namespaces_tenant(server: ApiServer) -> None:
@@ -289,16 +363,16 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_reporter_writes_its_conditions(server: ApiServer) -> None:
-    passed(agent(server, "n1")("PATCH", placed(server, "reported"), report()))
-    passed(bound_agent(server, "n1")("PATCH", placed(server, "reported-by-account"), report()))
+    passed(reports(agent(server, "n1"), placed(server, "reported"), report()))
+    passed(reports(bound_agent(server, "n1"), placed(server, "reported-by-account"), report()))
 
 
 def test_only_the_reporter_of_the_current_attempt_reports(server: ApiServer) -> None:
     path = placed(server, "strange-report")
-    refused(agent(server, "n2")("PATCH", path, report()), 'the reporter of this allocation is "n1"')
-    refused(bound_agent(server, "n2")("PATCH", path, report()), 'the reporter of this allocation is "n1"')
-    refused(agent(server, "n1")("PATCH", path, report(report={"attempt": 1, "by": "n1"})), "attempt 1", "attempt 2", "dropped")
-    refused(agent(server, "n1")("PATCH", path, report(report={"attempt": 2, "by": "n9"})), "dropped")
+    refused(reports(agent(server, "n2"), path, report()), 'the reporter of this allocation is "n1"')
+    refused(reports(bound_agent(server, "n2"), path, report()), 'the reporter of this allocation is "n1"')
+    refused(reports(agent(server, "n1"), path, report(report={"attempt": 1, "by": "n1"})), "attempt 1", "attempt 2", "dropped")
+    refused(reports(agent(server, "n1"), path, report(report={"attempt": 2, "by": "n9"})), "dropped")
     refused(Person(server, "root", ("system:masters",))("PATCH", path, report()), "written by the scheduler and by the agent")
     refused(Person(server, "alice")("PATCH", path, report()))
 
@@ -321,21 +395,34 @@ def test_an_agent_leaves_what_the_scheduler_writes(server: ApiServer, field: str
     changes: dict[str, Any] = {field: value}
     if field == "attempt":
         changes["report"] = {"attempt": 3, "by": "n1"}
-    refused(agent(server, "n1")("PATCH", path, report(**changes)))
+    refused(reports(agent(server, "n1"), path, report(**changes)))
+
+
+def test_a_reporter_starts_and_ends_nothing_before_it_was_placed(server: ApiServer) -> None:
+    path = placed(server, "times")
+    passed(Person(server, "lattice:scheduler")("PATCH", path, {"status": {"scheduledTime": "2026-01-01T00:10:00Z"}}))
+    by = agent(server, "n1")
+    refused(reports(by, path, report(startTime="2020-01-01T00:00:00Z")), "after it was placed at 2026-01-01T00:10:00Z", 'node "n1"')
+    refused(reports(by, path, report(endTime="2026-01-01T00:04:59Z")), "after it was placed")
+    passed(reports(by, path, report(startTime="2026-01-01T00:09:58Z")))
+    refused(reports(by, path, report(endTime="2026-01-01T00:04:57Z")))
+    passed(reports(by, path, report(startTime="2026-01-01T01:00:00Z")))
+    refused(reports(by, path, report(endTime="2026-01-01T00:54:00Z")), "endTime is before startTime")
+    passed(reports(by, path, report(endTime="2026-01-01T01:00:00.250Z")))
 
 
 def test_an_agent_leaves_the_schedulers_conditions(server: ApiServer) -> None:
     path = placed(server, "conditions")
-    refused(agent(server, "n1")("PATCH", path, report(conditions=[STARTED])), "Admitted and Scheduled")
+    refused(reports(agent(server, "n1"), path, report(conditions=[STARTED])), "Admitted, Scheduled and Ending")
     admitted = {**STARTED, "type": "Admitted"}
-    refused(agent(server, "n1")("PATCH", path, report(conditions=[*PLACED["conditions"], admitted])), "Admitted and Scheduled")  # type: ignore[misc]
+    refused(reports(agent(server, "n1"), path, report(conditions=[*PLACED["conditions"], admitted])), "Admitted, Scheduled and Ending")  # type: ignore[misc]
 
 
 def test_a_late_report_does_not_bring_an_ended_attempt_back(server: ApiServer) -> None:
     path = placed(server, "ended")
     finished = {**STARTED, "type": "Finished", "reason": "Completed"}
-    passed(agent(server, "n1")("PATCH", path, report(conditions=[*PLACED["conditions"], STARTED, finished])))  # type: ignore[misc]
-    refused(agent(server, "n1")("PATCH", path, report()), "late report")
+    passed(reports(agent(server, "n1"), path, report(conditions=[*PLACED["conditions"], STARTED, finished])))  # type: ignore[misc]
+    refused(reports(agent(server, "n1"), path, report()), "late report")
     passed(
         Person(server, "lattice:scheduler")("PATCH", path, {"status": {"conditions": PLACED["conditions"], "ledgerSeq": 41, "attempt": 3}})
     )
@@ -344,6 +431,25 @@ def test_a_late_report_does_not_bring_an_ended_attempt_back(server: ApiServer) -
 def test_a_scheduler_patch_made_from_an_older_ledger_is_refused(server: ApiServer) -> None:
     path = placed(server, "older")
     refused(Person(server, "lattice:scheduler")("PATCH", path, {"status": {"ledgerSeq": 39}}), "ledgerSeq never goes back")
+
+
+@pytest.mark.parametrize("proof", [agent, bound_agent], ids=["certificate", "bound-token"])
+def test_an_agent_reads_no_allocation_by_any_verb(server: ApiServer, proof: Any) -> None:
+    """Also not by a patch: what it copies or compares, the API server would show or tell, whoever reports the work."""
+    path, watch = placed(server, f"unread-{proof.__name__.replace('_', '-')}"), f"{ALLOCATIONS}?watch=true&timeoutSeconds=1"
+    copy = [{"op": "copy", "from": "/spec/entrypoint", "path": "/status/conditions/0/status"}]
+    for node_name in ("n1", "n2"):
+        who = proof(server, node_name)
+        for target in (ALLOCATIONS, watch, f"{GROUP}/allocations", path, path.removesuffix("/status")):
+            assert who("GET", target).status == 403
+        for content_type, body in ((JSON_PATCH, copy), (JSON_PATCH, []), (MERGE, report()), (MERGE, {})):
+            for query in ("", "?dryRun=All"):
+                answer = who("PATCH", path + query, body, content_type=content_type)
+                assert answer.status == 403, answer.message
+                assert "cannot patch" in answer.message
+    stranger = proof(server, "n2")
+    for query in ("", "?dryRun=All"):  # a replacement that changes nothing would answer with the whole object
+        assert reports(stranger, path + query, {"status": {}}).status == 403
 
 
 def test_agents_touch_only_the_status_of_allocations(server: ApiServer) -> None:
@@ -375,6 +481,26 @@ def test_an_agent_writes_its_own_node_and_lease_only(server: ApiServer, proof: A
     refused(writer("DELETE", f"{GROUP}/latticenodes/{own}"))
 
 
+@pytest.mark.parametrize("proof", [agent, bound_agent], ids=["certificate", "bound-token"])
+def test_a_node_tells_its_own_history_only_and_the_scheduler_removes_it(server: ApiServer, proof: Any) -> None:
+    def page(node: str, name: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "lattice.dev/v1alpha1", "kind": "NodeHistory", "metadata": {"name": name},
+            "spec": {"node": node, "recovery": "a1", "page": 0, "pages": 1, "rows": "1\n"},
+        }  # fmt: skip
+
+    agent, scheduler = proof(server, "told"), Person(server, "lattice:scheduler")
+    path = f"{GROUP}/nodehistories"
+    refused(agent("POST", path, page("other", "other.0")), "told by its agent alone")
+    refused(agent("POST", path, page("told", "other.0")), "NODE.PAGE")
+    passed(agent("POST", path, page("told", "told.0")))
+    passed(agent("PATCH", f"{path}/told.0", {"spec": {"recovery": "a2"}}))
+    refused(agent("PATCH", f"{path}/told.0", {"spec": {"node": "other"}}))
+    refused(scheduler("POST", path, page("told", "told.1")))
+    refused(agent("DELETE", f"{path}/told.0"))
+    passed(scheduler("DELETE", f"{path}/told.0"))
+
+
 def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     path = f"{GROUP}/latticenodes/fields"
     by_agent, by_operator, by_scheduler = agent(server, "fields"), Person(server, "lattice:operator"), Person(server, "lattice:scheduler")
@@ -393,6 +519,7 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
         ("observedGeneration", 2),
         ("conditions", []),
         ("index", 5),
+        ("accepted", {"gpus": 512}),
     ):
         if field != "state":
             refused(by_agent("PATCH", f"{path}/status", {"status": {field: value}}))
@@ -408,6 +535,10 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     ):
         refused(by_operator("PATCH", f"{path}/status", {"status": {field: fact}}), "by its agent alone")
     refused(by_operator("PATCH", f"{path}/status", {"status": {"index": 5}}), "scheduler alone")
+    for wrong in ("dns:///169.254.169.254:80", "unix:/run/x.sock", "http://h:1", "h", ":1", "h:1/x", "h:1 "):
+        refused(by_agent("PATCH", f"{path}/status", {"status": {"address": wrong}}), "status.address")
+    for right in ("10.0.0.1:50052", "nid001.hpc.example.org:50052", "[fe80::1]:50052", ""):
+        passed(by_agent("PATCH", f"{path}/status", {"status": {"address": right}}))
     conflict = {**condition, "type": "NameConflict", "reason": "NameTaken"}
     refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [condition, conflict]}}), "NameConflict")
     passed(by_agent("PATCH", f"{path}/status", {"status": {"conditions": [condition, conflict]}}))
@@ -418,6 +549,15 @@ def test_each_field_of_a_nodes_status_has_one_writer(server: ApiServer) -> None:
     refused(by_operator("PATCH", f"{path}/status", {"status": {"conditions": [*there, unfit]}}), "by its agent alone")
     passed(by_agent("PATCH", f"{path}/status", {"status": {"health": "Unhealthy", "conditions": [*there, unfit]}}))
     refused(Person(server, "root", ("system:masters",))("PATCH", f"{path}/status", {"status": {"state": "Ready"}}), "lattice node drain")
+
+
+def test_hardware_is_declared_by_operators_and_never_by_the_node_itself(server: ApiServer) -> None:
+    declared = node("declared") | {"spec": {"hardware": {"gpus": 512}}}
+    refused(agent(server, "declared")("POST", f"{GROUP}/latticenodes", declared), "declared by operators")
+    passed(agent(server, "declared")("POST", f"{GROUP}/latticenodes", node("declared")))
+    path = f"{GROUP}/latticenodes/declared"
+    refused(agent(server, "declared")("PATCH", path, {"spec": {"hardware": {"gpus": 512}}}))
+    passed(Person(server, "olga", ("lattice:operator",))("PATCH", path, {"spec": {"hardware": {"gpus": 4, "memory": "512Gi"}}}))
 
 
 def test_operators_and_system_admins_drain_and_others_do_not(server: ApiServer) -> None:
@@ -479,6 +619,19 @@ def test_a_crd_of_lattice_is_deleted_only_when_that_is_really_meant(server: ApiS
     refused(root("DELETE", f"{crds}/spares.lattice.dev"), "kubectl annotate crd spares.lattice.dev")
     passed(root("PATCH", f"{crds}/spares.lattice.dev", {"metadata": {"annotations": {"lattice.dev/really-delete": "yes"}}}))
     passed(root("DELETE", f"{crds}/spares.lattice.dev"))
+
+
+def test_a_node_is_deleted_only_when_that_is_really_meant(server: ApiServer) -> None:
+    root, scheduler = Person(server, "root", ("system:masters",)), Person(server, "lattice:scheduler")
+    olga = Person(server, "olga", ("lattice:operator", "system:authenticated"))
+    node = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": "spare"}, "spec": {}}
+    fenced = {"disable": {"reason": "burnt", "by": "olga", "fenced": True}}
+    passed(olga("POST", f"{GROUP}/latticenodes", {**node, "spec": fenced}))
+    refused(root("DELETE", f"{GROUP}/latticenodes/spare"), "`lattice node forget spare`")
+    refused(root("DELETE", f"{GROUP}/latticenodes?labelSelector=a!%3Db"), "is not deleted by hand")
+    refused(scheduler("DELETE", f"{GROUP}/latticenodes/spare"), "lattice.dev/really-delete=yes")
+    passed(scheduler("PATCH", f"{GROUP}/latticenodes/spare", {"metadata": {"annotations": {"lattice.dev/really-delete": "forgotten"}}}))
+    passed(scheduler("DELETE", f"{GROUP}/latticenodes/spare"))
 
 
 def test_a_tenant_or_vcluster_in_use_is_not_deleted(server: ApiServer) -> None:
@@ -601,3 +754,63 @@ def test_everybody_reads_where_the_gateway_is_and_since_when_the_leaders_are_sil
     assert alice("GET", f"{config_maps}/private").status == 403
     assert alice("GET", f"{leases}/other").status == 403
     assert scheduler("PATCH", f"{leases}/lattice-operator", {"spec": {}}).status == 403
+
+
+# --- the operator ---------------------------------------------------------------------------------------------------
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MINE = {"app.kubernetes.io/managed-by": "lattice-operator", "lattice.dev/tenant": "physics"}
+
+
+def binding(kind: str, name: str, role: str, labels: dict[str, str]) -> dict[str, Any]:
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, "labels": labels},
+        "roleRef": reference, "subjects": subjects,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["lattice:operator", "system:serviceaccount:lattice-system:lattice-operator"])
+def test_the_operators_rights_end_at_what_it_makes_for_tenants(server: ApiServer, name: str) -> None:
+    operator = Person(server, name)
+    for path in (
+        "clusterroles/cluster-admin", "clusterrolebindings/cluster-admin", "clusterroles/lattice-tenant-user", "clusterroles/lattice-agent",
+        "clusterrolebindings/lattice-agent",
+    ):  # fmt: skip
+        refused(operator("DELETE", f"{RBAC}/{path}"), "prefix lattice-tenant-")
+        refused(operator("PATCH", f"{RBAC}/{path}", {"metadata": {"labels": MINE}}))
+    bindings = f"{RBAC}/namespaces/kube-system/rolebindings"
+    admin = binding("RoleBinding", "lattice-tenant-admin", "lattice-tenant-admin", MINE)
+    refused(operator("POST", bindings, admin), 'namespace "kube-system" is not of tenant "physics"')
+    own = f"{RBAC}/namespaces/physics/rolebindings"
+    stray = binding("RoleBinding", "lattice-tenant-stray", "lattice-tenant-user", {})
+    refused(operator("POST", own, stray), "prefix lattice-tenant-")
+    refused(operator("POST", own, binding("RoleBinding", "x", "lattice-tenant-user", MINE)), "prefix lattice-tenant-")
+    passed(operator("POST", own, binding("RoleBinding", "lattice-tenant-own", "lattice-tenant-user", MINE)))
+    refused(operator("PATCH", f"{own}/lattice-tenant-own", {"metadata": {"labels": {"lattice.dev/tenant": None}}}), "lattice-tenant-")
+    passed(operator("DELETE", f"{own}/lattice-tenant-own"))
+
+
+def test_the_operator_labels_no_namespace_and_makes_none_but_for_tenants(server: ApiServer) -> None:
+    operator, root = Person(server, "lattice:operator"), Person(server, "root", ("system:masters",))
+    for namespace in ("kube-system", "default", "lattice-system"):
+        refused(
+            operator("PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"lattice.dev/tenant": "chem"}}}),
+            "takes the label",
+        )
+    refused(
+        operator("PATCH", "/api/v1/namespaces/physics", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}),
+        "takes the label",
+    )
+    made: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "by-operator", "labels": {"lattice.dev/tenant": "chem"}},
+    }
+    passed(operator("POST", "/api/v1/namespaces", made))
+    passed(operator("PATCH", "/api/v1/namespaces/by-operator", {"metadata": {"labels": {"lattice.dev/tenant": None}}}))
+    refused(operator("DELETE", "/api/v1/namespaces/by-operator"))
+    made["metadata"] = {"name": "kube-evil", "labels": {"lattice.dev/tenant": "chem"}}
+    refused(operator("POST", "/api/v1/namespaces", made), "makes namespaces for tenants")
+    passed(root("DELETE", "/api/v1/namespaces/by-operator"))

@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("spec.environment.variables['A']", "NUL at character 2", "take it out"),
     ),
     "a variable's name with =": ({"environment.variables": {"A=B": "x"}}, ("'A=B'", "choose another name")),
-    "a job name with /": ({"tags": {"name": "a/b"}}, ("spec.tags.name", "'a/b'", "'/'", "use a '-' instead")),
+    "a variable's name that is none in POSIX": ({"environment.variables": {"1 A": "x"}}, ("'1 A'", "letters, digits and '_'")),
     "a job name with blanks around": ({"tags": {"name": " a "}}, ("spec.tags.name", "' a '", "blanks", "take them away")),
     "a relative working directory": ({"environment.workdir": "run"}, ("spec.environment.workdir", "'run'", "absolute")),
     "an unknown output pattern": ({"environment.output": {"stdout": "x-%q"}}, ("spec.environment.output.stdout", "'%q'", "%j")),
@@ -179,13 +179,13 @@ SUBMITTED = {
     "class 11": Given(("--preemption-class=11", "--", "true"), ("'11' is not a preemption class from 0 to 10",)),
     "an unknown vcluster": Given(("--vcluster=nope", "--", "true"), ('vCluster "nope" not found. Available: hpc-batch',), 1),
     "an unknown tenant": Given(("--tenant=nope", "--", "true"), ('namespace "nope"', "Hint:", "no member"), 5),
-    "a job name with /": Given(("--name=a/b", "--", "true"), ("'a/b'", "use a '-' instead"[4:]), 1),
+    "a job name with a tab": Given(("--name=a\tb", "--", "true"), ("spec.tags.name: Invalid value",), 1),
     "a blank job name": Given(("--name= ", "--", "true"), ("--name= ", "not empty")),
     "no command": Given(("--",), ("no command after --",)),
     "a misspelt flag": Given(("--nodez=3", "--", "true"), ("--nodez=3", "Hint: lattice submit --help")),
     "a secret": Given(("--export=MY_TOKEN", "--", "true"), ("MY_TOKEN looks like a secret",)),
     "another user": Given(("--user=bob", "--", "true"), ('spec.user is "bob"', "runas"), 5),
-    "what is not served": Given(("--image=x", "--", "true"), ("spec.environment.image is not served yet", "remove the field"), 1),
+    "what is not served": Given(("--image=x", "--", "true"), ("--image=x: software environments", "not served"), 2),
 }
 
 
@@ -445,3 +445,14 @@ def test_bad_tenants_vclusters_nodes_and_options_are_refused(boss: Person, admin
     assert "spec.drain has no reason" in without.stderr
     assert not any(item["metadata"]["name"].startswith("x") for item in admin.list(VCLUSTERS).items)
     assert not any((item.get("spec") or {}).get("drain") for item in admin.list(NODES).items)
+
+
+def test_of_many_objects_in_a_file_the_refused_ones_are_named(me: Person) -> None:
+    bodies = [
+        manifest(me.namespace, {"resources.nodes": "4-2"}, "one-bad"),
+        manifest(me.namespace, {"entrypoint": "   "}, "two-bad"),
+    ]
+    done = me.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, bodies)), ok=False)
+    assert not words_missing(('Allocation "one-bad": spec.resources.nodes', 'Allocation "two-bad": spec.entrypoint'), done.stderr), (
+        done.stderr
+    )

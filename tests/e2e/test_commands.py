@@ -16,7 +16,7 @@ import yaml
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
-from tests.e2e.waiting import until
+from tests.e2e.waiting import Seen, until
 
 
 @pytest.fixture
@@ -211,6 +211,41 @@ def test_cancel_takes_several_by_name_state_or_all_of_mine_and_asks_above_ten(me
     assert (shown["spec"]["cancel"]["reason"], reason(shown["status"])) == ("enough", "Cancelled")
 
 
+def test_work_that_ignores_term_is_seen_to_end_and_when_kill_follows(me: Person) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    me.apply("stubborn", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"gracePeriod": "10s"})
+    me.phase("stubborn", "Running")
+    until(lambda: "up" in me.lattice("logs", "stubborn").stdout, within=10)
+    me.kubectl("delete", "alloc", "stubborn", "-n", me.namespace, "--wait=false")
+    assert "Requested" in (said := me.lattice("status", "stubborn").stdout) or "Ending" in said, said
+    shown = Seen(lambda: me.get("stubborn")["status"], lambda status: "killTime" in status)
+    conditions = until(shown, within=6, every=0.2, what="the time of KILL")["conditions"]
+    assert [entry["reason"] for entry in conditions if entry["type"] == "Ready"] == ["Ending"]
+    assert "Ending" in me.kubectl("get", "alloc", "stubborn", "-n", me.namespace).stdout
+    assert "(Ending, KILL in " in me.lattice("status").stdout
+    assert "Ending: deleted; TERM was sent at 20" in me.lattice("why", "stubborn").stdout
+    until(lambda: me.kubectl("get", "alloc", "stubborn", "-n", me.namespace, ok=False).returncode, within=30, what="its end")
+
+
+def test_events_tell_how_it_ended_and_what_never_starts(me: Person) -> None:
+    me.apply("fails", entrypoint="sh -c 'exit 3'")
+    me.apply("never", nodes=400, entrypoint="true")
+
+    def told() -> set[tuple[str, str]]:
+        listed = json.loads(me.kubectl("get", "events.events.k8s.io", "-n", me.namespace, "-o", "json").stdout)["items"]
+        return {(one["regarding"]["name"], one["reason"]) for one in listed}
+
+    until(Seen(told, lambda found: {("fails", "TaskFailed"), ("never", "NeverFits")} <= found), within=20, every=0.5, what="the events")
+    assert "NeverFits" in me.kubectl("describe", "alloc", "never", "-n", me.namespace).stdout.partition("Events:")[2]
+
+
+def test_submit_wait_says_why_the_work_could_not_start(me: Person) -> None:
+    done = me.lattice("submit", "--wait", "--walltime=1m", "--chdir=/nonexistent-dir", "--", "hostname", ok=False)
+    assert done.returncode == 125
+    assert "StartFailed: " in done.stderr, done.stderr
+    assert "/nonexistent-dir" in done.stderr
+
+
 def test_hold_release_and_update_change_what_is_pending(me: Person) -> None:
     number = submitted(me, "--nodes=400", "--", "true")
     assert me.lattice("hold", number).stdout == f"Held allocation {number}\n"
@@ -228,7 +263,7 @@ def test_a_changed_walltime_reaches_running_work_and_a_longer_one_needs_the_righ
     short = submitted(me, "--walltime=5m", "--", "sleep", "4244.3")
     me.lattice("wait", short, "--for=started")
     refused = me.lattice("update", short, "--walltime=10m", ok=False)
-    assert (refused.returncode, "extend" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "extend" in refused.stderr) == (5, True), refused.stderr
     long = submitted(me, "--walltime=12s", "--", "sleep", "13")
     me.lattice("wait", long, "--for=started")
     person(control_plane, "admin", me.namespace).lattice("update", long, "--walltime=10m")

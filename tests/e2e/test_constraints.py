@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """An instance of eleven hollow nodes and no real one."""
     file = tmp_path_factory.mktemp("site") / "inventory.yaml"
     file.write_text(INVENTORY, encoding="utf-8")
-    instance = new_instance("constraints", Options(nodes=0, inventory=str(file), fsync=False, without=("gateway",)))
+    instance = new_instance("constraints", Options(nodes=0, inventory=str(file), fsync=False))
     try:
         instance.up()
         yield instance

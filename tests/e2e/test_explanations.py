@@ -86,8 +86,14 @@ def test_why_says_what_stands_before_it_and_when_it_starts(alice_there: Person, 
     assert {change["kind"]: change["value"] for change in answer["changes"]}["Nodes"] == "1"
 
 
-def test_a_change_that_why_names_is_true(alice_there: Person) -> None:
-    assert alice_there.lattice("plan", "--nodes=1", "--walltime=1h", "--", "true", ok=False).returncode == 0
+def test_what_would_delay_a_reservation_waits_and_the_change_that_is_named_for_it_is_true(alice_there: Person) -> None:
+    def planned(walltime: str) -> Any:
+        return alice_there.lattice("plan", "-o", "json", "--nodes=1", f"--walltime={walltime}", "--", "true", ok=False)
+
+    longer = planned("1h")
+    assert longer.returncode == 3, longer.stdout
+    shorter = {change["kind"]: change["value"] for change in valid(longer.stdout)["allocations"][0]["changes"]}["Walltime"]
+    assert planned(shorter).returncode == 0, shorter
 
 
 def test_status_shows_the_expected_start_as_column_and_in_the_object(alice_there: Person) -> None:
@@ -113,6 +119,8 @@ def test_plan_exits_with_0_now_3_later_4_never_and_submits_nothing(alice_there: 
     assert later["expectedStart"]["p50"] <= later["expectedStart"]["p90"]
     assert later["queue"]["position"] <= later["queue"]["of"]
     assert planned("--nodes=40", code=4)["reason"] == "NeverFits"
+    said = "can never start as things are: NeverFits: needs 1 node, and 0 exist"
+    assert said in alice_there.lattice("submit", "--dry-run=server", "--gres=gpu:2", "--walltime=1m", "--", "true").stderr
     assert alice_there.lattice("plan", "--walltime=soon", "--", "true", ok=False).returncode == 2
     assert alice_there.lattice("plan", "--walltime=30d", "--", "true", ok=False).returncode == 1
     manifest = tmp_path / "job.yaml"

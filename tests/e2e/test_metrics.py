@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import re
-import urllib.request
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,9 +34,7 @@ def documented() -> dict[str, set[str]]:
 
 def scrape(instance: Instance, program: str) -> tuple[set[str], Values]:
     """The names that a program serves, and its values now."""
-    url = f"http://127.0.0.1:{instance.site().ports[f'{program}-metrics']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = instance.metrics(program).splitlines()
     names = {line.split()[2] for line in lines if line.startswith("# TYPE ")}
     values: Values = {}
     for line in lines:
@@ -72,3 +71,35 @@ def test_the_metrics_of_scheduling_move_with_the_work(control_plane: Instance, t
     me.lattice("cancel", "runs", "waits")
     me.ended("runs")
     seen("nothing of it left", lambda values: values["lattice_scheduling_queue_depth"] <= before.get("lattice_scheduling_queue_depth", 0.0))
+
+
+@pytest.mark.parametrize("program", ["scheduler", "operator", "webhook", "gateway"])
+def test_a_daemon_tells_its_metrics_to_nobody_without_the_right(control_plane: Instance, program: str) -> None:
+    port = control_plane.site().ports[f"{program}-metrics"]
+    for headers, status in (({}, 401), ({"Authorization": "Bearer nonsense"}, 401)):
+        assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=10), "/metrics", headers) == status
+    assert _get(http.client.HTTPConnection("127.0.0.1", port, timeout=10), "/healthz", {}) == 200
+
+
+def test_an_agent_tells_its_metrics_to_the_certificate_of_the_scraper_alone(control_plane: Instance) -> None:
+    site = control_plane.site()
+    node = site.nodes[0]
+
+    def asked(client: str, path: str = "/metrics") -> int:
+        context = ssl.create_default_context(cafile=str(site.authority("agents-ca")))
+        if client:
+            pair = site.pair("agents-ca", client)
+            context.load_cert_chain(pair.certificate, pair.key)
+        host, port = site.address(node), site.agent_metrics_port(node)
+        return _get(http.client.HTTPSConnection(host, port, timeout=10, context=context), path, {})
+
+    assert (asked(""), asked(f"agent-{site.nodes[1]}"), asked("gateway"), asked("metrics")) == (401, 403, 403, 200)
+    assert asked("", "/healthz") == 200
+
+
+def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> int:
+    try:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()

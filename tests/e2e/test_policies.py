@@ -7,7 +7,6 @@ import ast
 import contextlib
 import json
 import re
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,8 @@ SHOWN_BY = {
     "NotBefore": "test_policies.py::test_what_its_owner_or_its_vcluster_holds_back_says_which",
     "RetryBackOff": "test_policies.py::test_the_next_attempt_waits_for_proof_that_the_last_one_has_ended",
     "VClusterClosed": "test_policies.py::test_what_its_owner_or_its_vcluster_holds_back_says_which",
+    "RecoveryUncertain": "../faults/test_restore.py::test_work_of_a_node_that_is_away_is_held_until_it_tells_what_it_knows",
+    "NotAdmitted": "test_limits.py::test_a_walltime_beyond_the_limit_waits_until_the_limit_is_lifted",
     "NeverFits": "test_allocations.py::test_what_never_fits_is_accepted_and_says_so_with_numbers",
 }
 """Each reason that a daemon gives, and the end-to-end test that makes it happen and reads it."""
@@ -206,6 +207,8 @@ def test_a_reservation_is_shown_in_the_queue_and_kept(me: Person) -> None:
     seen = until(Seen(lambda: queue(me, "batch"), lambda found: "expectedStart" in found.get("wide", {})), within=10, every=0.3)
     assert (seen["wide"]["position"], seen["long"]["position"]) == (1, 2)
     promised = parse_time(seen["wide"]["expectedStart"]["p90"])
+    given = until(lambda: me.get("wide")["status"].get("reservedAt"), within=10, what="when its reservation was given")
+    assert f"given {given}" in me.lattice("why", "wide").stdout
     table = me.lattice("queue", "batch").stdout
     assert "batch: Backfill" in table
     assert "Nodes to come" in table
@@ -214,6 +217,7 @@ def test_a_reservation_is_shown_in_the_queue_and_kept(me: Person) -> None:
     started = parse_time(me.phase("wide", "Running", within=10)["startTime"])
     assert started <= promised
     assert me.get("long")["status"]["phase"] == "Pending"
+    assert "reservedAt" not in me.get("wide")["status"]
 
 
 def test_services_share_the_fullest_group(me: Person) -> None:
@@ -374,11 +378,9 @@ def test_who_would_have_to_go_is_named_to_who_may_know_and_counted_for_a_strange
 def test_cycles_are_held_against_the_bound_of_a_linear_program(site: Instance, me: Person) -> None:
     submit(me, "any", "batch", 1)
     runs(me, "any")
-    url = f"http://127.0.0.1:{site.site().ports['scheduler-metrics']}/metrics"
 
     def ratios() -> list[float]:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = site.metrics("scheduler").splitlines()
         return [float(line.split()[-1]) for line in lines if line.startswith("lattice_scheduling_bound_ratio{")]
 
     found = until(ratios, within=15, every=0.3, what="the ratio")

@@ -251,3 +251,19 @@ def test_a_gitops_tool_with_runas_submits_for_alice_and_alice_not_for_bob(me: Pe
     refused = me.apply("for-bob", entrypoint="true", user="bob", ok=False)
     assert (refused.returncode, "runas" in refused.stderr) == (1, True)
     argo.kubectl("delete", "alloc", "declared", "-n", me.namespace, "--timeout=20s")
+
+
+def test_an_account_of_a_tenant_is_taken_from_a_script_and_another_tenant_cannot_have_it(control_plane: Instance, tenant: Room) -> None:
+    boss, me = person(control_plane, "admin", "default"), person(control_plane, "alice", tenant.namespace)
+    me.environ["LATTICE_TENANT"] = ""
+    account = f"six@{tenant.name}"
+    boss.lattice("admin", "tenant", "update", tenant.name, f"--account={account}")
+    taken = boss.lattice("admin", "tenant", "create", f"{tenant.name}-2", f"--account={account}", ok=False)
+    assert f'account "{account}" already means tenant "{tenant.name}"' in taken.stderr
+    script = f"#!/bin/sh\n#SBATCH -N 1 -t 5 -A {account}\necho tenant $LATTICE_TENANT\n"
+    number = me.lattice("submit", "--wait", "-q", "--parsable", "--chdir=/tmp", "-", stdin=script).stdout.strip()
+    assert json.loads(me.lattice("status", f"{tenant.namespace}/{number}", "-o", "json").stdout)["spec"]["tenant"] == tenant.name
+    unknown = me.lattice("submit", "-", stdin=script.replace(account, "nvr_elm_llm"), ok=False)
+    assert (unknown.returncode, 'line 2: #SBATCH -N 1 -t 5 -A nvr_elm_llm: account "nvr_elm_llm"' in unknown.stderr) == (4, True), (
+        unknown.stderr
+    )

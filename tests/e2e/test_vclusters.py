@@ -14,7 +14,8 @@ import yaml
 
 from lattice import errors
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, NODES, TENANTS, VCLUSTERS
+from lattice_dev import install
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
@@ -167,6 +168,45 @@ def test_a_group_is_at_home_in_one_vcluster_only(boss: Person, vcluster: str) ->
     boss.lattice("admin", "vcluster", "set-config", vcluster, "--group=nowhere")
     done = boss.lattice("admin", "vcluster", "create", f"{vcluster}-2", "--group=nowhere", ok=False)
     assert f'group "nowhere" is at home in vCluster "{vcluster}"' in done.stderr
+
+
+def test_more_than_a_limit_of_the_vcluster_is_planned_as_never_and_warned_of(me: Person, boss: Person, vcluster: str) -> None:
+    boss.lattice("admin", "vcluster", "set-config", vcluster, "--max-nodes-per-user=1")
+    asked = (f"--vcluster={vcluster}", "--nodes=2", "--walltime=1m", "--", "true")
+    planned = until(Seen(lambda: me.lattice("plan", *asked, ok=False), lambda done: done.returncode != 0), within=10, every=0.3)
+    assert planned.returncode == 4, planned.stdout
+    assert "more than the limit itself" in me.lattice("submit", *asked).stderr
+
+
+def test_a_second_vcluster_names_itself_where_a_tenant_has_no_default_and_says_what_it_takes(
+    boss: Person, me: Person, admin: BlockingCluster, control_plane: Instance
+) -> None:
+    name, group = f"vc{os.getpid()}-{next(_numbers)}", str(admin.list(NODES).items[-1]["spec"]["group"])
+    before = json.loads(boss.lattice("admin", "vcluster", "get", "hpc-batch", "-o", "json").stdout)["status"]["nodes"]
+    tenant = f"t{os.getpid()}-bare"
+    install.grant(admin, tenant, "alice", admin=False)
+    boss.kubectl("patch", "tenant", tenant, "--type=merge", "-p", '{"spec":{"defaultVCluster":null}}')
+    made = boss.lattice("admin", "vcluster", "create", name, f"--group={group}", "--default-walltime=5m")
+    try:
+        assert all(word in made.stderr for word in (f"group {group} (", "keeps ", tenant)), made.stderr
+        ours = person(control_plane, "alice", tenant)
+        refused = until(
+            Seen(lambda: ours.lattice("submit", "--walltime=1m", "--", "true", ok=False), lambda done: done.returncode != 0),
+            within=10, every=0.3, what="the refusal",
+        )  # fmt: skip
+        assert f'tenant "{tenant}" has no default vCluster: name one of hpc-batch, {name}' in refused.stderr, refused.stderr
+        shown = Seen(
+            lambda: json.loads(boss.lattice("admin", "vcluster", "get", "hpc-batch", "-o", "json").stdout)["status"]["nodes"],
+            lambda count: count < before,
+        )
+        assert until(shown, within=15, every=0.3, what="fewer nodes of hpc-batch") == before - 2
+    finally:
+        for item in admin.list(ALLOCATIONS, tenant).items:
+            admin.delete(ALLOCATIONS, item["metadata"]["name"], tenant)
+        until(lambda: not admin.list(ALLOCATIONS, tenant).items, within=30, what="the end of its work")
+        admin.delete(VCLUSTERS, name)
+        with contextlib.suppress(errors.Denied):
+            admin.delete(TENANTS, tenant)
 
 
 def test_ordinary_people_change_no_vcluster(me: Person, vcluster: str) -> None:

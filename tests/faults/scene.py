@@ -15,13 +15,14 @@ from lattice.models.conditions import FINISHED
 from lattice.units import expand_nodes
 from lattice.views import Allocation, Node
 from lattice_dev import processes
+from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 from tests.faults import witness
 from tests.faults.kills import shims_below
 from tests.faults.load import Wish
 from tests.faults.site import TENANT, Site
 
-LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "10")) >= 100
+LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "22")) >= 100
 QUICK_HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "6s", "gracePeriod": "300s"}
 """Silence is seen within seconds; that a busy machine takes its time to start an agent makes no node Down."""
 QUICK_DOWN = {"gracePeriod": "6s"}
@@ -116,6 +117,11 @@ class Scene:
         self.instance.wait_ready()
         for node in self.instance.site().nodes:
             self.becomes(node, "Ready", within=60)
+
+
+def administrator(scene: Scene) -> Person:
+    """Who has all rights."""
+    return person(scene.instance, "admin", TENANT)
 
 
 def end_of(allocation: Allocation) -> tuple[str, int | None, int]:

@@ -90,9 +90,50 @@ def test_a_full_disk_takes_no_exit_code_and_its_node_no_work_until_there_is_room
             assert scene.get(moved).status.head == other
 
 
+def test_a_read_only_state_hinders_no_walltime_and_no_cancel_and_ends_are_judged_by_when_they_came(scene: Scene) -> None:
+    node = scene.instance.site().nodes[0]
+    with small_disk(scene, node):
+        runs = scene.submit(seconds=300, on=node, walltime=8)
+        scene.running(runs)
+        with read_only(scene, node):
+            until(Seen(lambda: judged(scene, node), lambda seen: seen[:2] == ("Degraded", "Unhealthy")), within=20, what="Degraded")
+            assert scene.ends([runs], within=40) == [("WalltimeExceeded", 143, 1)]
+        scene.becomes(node, "Ready")
+        short = scene.submit(seconds=4, code=3, on=node, walltime=30)
+        scene.running(short)
+        with read_only(scene, node):
+            assert scene.ends([short], within=40) == [("TaskFailed", 3, 1)]
+            until(
+                Seen(lambda: judged(scene, node)[2], lambda said: "stands in" in said and "only" in said),
+                within=20,
+                what="the end in memory",
+            )
+        scene.becomes(node, "Ready")
+        until(lambda: (attempt_of(scene, scene.get(short)) / "exit").exists(), within=20, what="the end on the disk")
+
+
+@contextlib.contextmanager
+def read_only(scene: Scene, node: str) -> Iterator[None]:
+    """Meanwhile the agent and all that it started find the node's state read-only, as a disk with errors is remounted."""
+    pid = str(scene.instance.pid(f"agent-{node}"))
+    state = str(scene.instance.where.node(node) / "state")
+    subprocess.run(["nsenter", "-t", pid, "-m", "mount", "--bind", state, state], check=True)
+    subprocess.run(["nsenter", "-t", pid, "-m", "mount", "-o", "remount,bind,ro", state], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["nsenter", "-t", pid, "-m", "mount", "-o", "remount,bind,rw", state], check=True)
+        subprocess.run(["nsenter", "-t", pid, "-m", "umount", "--lazy", state], check=True)
+
+
 def attempt_of(scene: Scene, found: Allocation) -> Path:
     """Where the agent keeps the first attempt."""
     return scene.instance.where.node(found.status.head) / "state" / "attempts" / f"{found.metadata.uid}-1"
+
+
+def run_directory(scene: Scene, found: Allocation) -> Path:
+    """What stands in memory of the first attempt."""
+    return scene.instance.where.node(found.status.head) / "run" / f"{found.metadata.uid}-1"
 
 
 def cut_off(path: Path) -> None:
@@ -114,9 +155,13 @@ def test_an_exit_record_that_is_cut_off_is_an_unknown_exit_and_nothing_runs_agai
     found = scene.running(name)
     agent = f"agent-{found.status.head}"
     scene.instance.kill(agent)
-    record = attempt_of(scene, found) / "exit"
-    until(lambda: record.exists() and scene.alive(found, found.status.head) == [], within=20, what="the exit record")
-    cut_off(record)
+    records = [attempt_of(scene, found) / "exit", run_directory(scene, found) / "exit"]
+    until(
+        lambda: all(record.exists() for record in records) and scene.alive(found, found.status.head) == [],
+        within=20, what="the exit record",
+    )  # fmt: skip
+    for record in records:
+        cut_off(record)
     scene.instance.start(agent)
     assert scene.ends([name]) == [("ExitUnknown", None, 1)]
 

@@ -1,6 +1,6 @@
-"""The seeded fault run: everything is killed again and again under load, and nothing is lost, doubled or left behind.
+"""The seeded fault run: everything is killed, paused and cut off under load, and nothing is lost, doubled or left behind.
 
-    LATTICE_FAULTS_SEED=1 LATTICE_FAULTS_KILLS=200 pytest tests/faults/test_fault_run.py
+    LATTICE_FAULTS_SEED=1 LATTICE_FAULTS_KILLS=1000 pytest tests/faults/test_fault_run.py
 
 `LATTICE_FAULTS_NODES` is the number of nodes; `LATTICE_FAULTS_KEEP` a folder for the logs of the instance.
 """
@@ -27,7 +27,7 @@ from tests.faults.transitions import Onlooker, Transitions
 from tests.faults.verdict import Case
 
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
-KILLS = int(os.environ.get("LATTICE_FAULTS_KILLS", "10"))
+KILLS = int(os.environ.get("LATTICE_FAULTS_KILLS", "22"))
 LONG = KILLS >= 100
 NODES = int(os.environ.get("LATTICE_FAULTS_NODES", "40" if LONG else "12"))
 POPULATION = NODES + 12
@@ -116,12 +116,12 @@ def judge(run: Run, say: Say) -> list[str]:
     found += witness.faults(said)
     found += here.ledger_faults()
     found += verdict.lost_records(
-        exits, run.killer.shims, {node: here.instance.where.node(node) / "state" for node in here.instance.site().nodes}
+        exits, run.killer.shims | run.killer.paused, {node: here.instance.where.node(node) / "state" for node in here.instance.site().nodes}
     )
     found += _wrong_ends(run, exits)
     found += _lost_lines(run)
     found += _wrong_load(run)
-    return found
+    return found + run.killer.wrong
 
 
 def _wrong_ends(run: Run, exits: dict[witness.Task, int]) -> list[str]:
@@ -133,7 +133,9 @@ def _wrong_ends(run: Run, exits: dict[witness.Task, int]) -> list[str]:
     for name, wish in run.load.submitted.items():
         allocation = stands.get(name)
         told = by_uid.get(allocation.metadata.uid, {}) if allocation else {}
-        found += verdict.faults(Case(wish, allocation, name in run.load.cancelled, told, frozenset(run.killer.shims)))
+        found += verdict.faults(
+            Case(wish, allocation, name in run.load.cancelled, told, frozenset(run.killer.shims), frozenset(run.killer.paused))
+        )
     return found + [f"{name} stands there and nobody submitted it" for name in stands.keys() - run.load.submitted.keys()]
 
 
@@ -172,9 +174,10 @@ def _wrong_load(run: Run) -> list[str]:
     near = sum(kill.near for kill in judged)
     if near * 2 < len(judged):
         found.append(f"only {near} of {len(judged)} kills were within {kills.NEAR_SECONDS:.0f} s of a transition of their victim")
-    counted = Counter(kill.target for kill in judged)
-    found += [f"{target} was killed {counted[target]} times, 10 are wanted" for target in kills.TARGETS if counted[target] < 10]
-    return found
+    counted, wanted = Counter((kill.target, kill.how) for kill in judged), min(10, KILLS // len(kills.KINDS))
+    return found + [
+        f"{how} {target}: {counted[target, how]} times, {wanted} are wanted" for target, how in kills.KINDS if counted[target, how] < wanted
+    ]
 
 
 def table(run: Run, found: list[str], lasted: float) -> str:
@@ -184,23 +187,23 @@ def table(run: Run, found: list[str], lasted: float) -> str:
     phases = Counter(allocation.status.phase for allocation in run.onlooker.allocations.values())
     attempts = sum(allocation.status.attempt > 1 for allocation in run.onlooker.allocations.values())
     lines = [
-        f"seed {SEED}, {len(judged)} kills in {lasted:.0f} s on {NODES} nodes",
-        *(_row(target, [kill for kill in judged if kill.target == target]) for target in kills.TARGETS),
+        f"seed {SEED}, {len(judged)} faults in {lasted:.0f} s on {NODES} nodes",
+        *(_row(f"{how} {target}", [one for one in judged if (one.target, one.how) == (target, how)]) for target, how in kills.KINDS),
         _row("all", judged),
-        f"{'allocations':16}{len(run.load.submitted):6}  " + ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())),
-        f"{'second attempts':16}{attempts:6}",
-        f"{'in flight':16}{_mean(sample.in_flight):6.1f}  on average (submitted and not final)",
-        f"{'holding nodes':16}{_mean(sample.holding):6.1f}  on average",
-        f"{'logs read':16}{run.reader.read:6}  and {run.reader.broken.total()} attempts that met a fault: {dict(run.reader.broken)}",
-        f"{'ledger':16}{run.here.ledger().seq:6}  versions, each verified",
-        f"{'violations':16}{len(found):6}",
+        f"{'allocations':22}{len(run.load.submitted):6}  " + ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())),
+        f"{'second attempts':22}{attempts:6}",
+        f"{'in flight':22}{_mean(sample.in_flight):6.1f}  on average (submitted and not final)",
+        f"{'holding nodes':22}{_mean(sample.holding):6.1f}  on average",
+        f"{'logs read':22}{run.reader.read:6}  and {run.reader.broken.total()} attempts that met a fault: {dict(run.reader.broken)}",
+        f"{'ledger':22}{run.here.ledger().seq:6}  versions, each verified",
+        f"{'violations':22}{len(found):6}",
         *found,
     ]
     return "\n".join(lines)
 
 
 def _row(target: str, of: list[Kill]) -> str:
-    return f"{target:16}{len(of):6}  {sum(kill.near for kill in of)} within {kills.NEAR_SECONDS:.0f} s of a transition of the victim"
+    return f"{target:22}{len(of):6}  {sum(kill.near for kill in of)} within {kills.NEAR_SECONDS:.0f} s of a transition of the victim"
 
 
 def _mean(sample: list[int]) -> float:

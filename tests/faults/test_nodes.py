@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from lattice.errors import Denied
+from lattice.kube.resources import NODES
 from lattice.units import expand_nodes
 from tests.e2e.waiting import Seen, until
-from tests.faults.scene import DOWN_SECONDS, Scene
+from tests.faults.scene import DOWN_SECONDS, Scene, administrator
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.netns]
 
@@ -79,6 +81,42 @@ def test_a_node_lost_for_good_keeps_its_rows_until_somebody_vouches_for_it(scene
 def held(scene: Scene) -> int:
     """Nodes that stand in the ledger's accounts."""
     return sum(account.used_nodes for account in scene.here.ledger().tenants.values())
+
+
+def test_a_node_whose_object_was_deleted_under_its_work_is_down_after_the_silence_and_fenced_by_name(scene: Scene) -> None:
+    name = scene.submit(seconds=4, code=3, on="nid005,nid006")
+    lost = scene.running(name).status.head
+    with scene.quick_down():
+        scene.instance.power_off(lost)
+        delete_object(scene, lost)
+        second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
+    assert second.status.attempts[0].reason == "NodeLost"
+    assert scene.ends([name]) == [("TaskFailed", 3, 2)]
+    until(lambda: held(scene) == 1, within=10, what="the row of the node that nobody has heard stays")
+    administrator(scene).lattice("node", "disable", lost, "--fenced", "--reason=burnt", "--yes")
+    assert scene.here.settle(30) == []
+    scene.instance.power_on(lost)
+    administrator(scene).lattice("node", "enable", lost)
+    scene.becomes(lost, "Ready")
+
+
+def test_work_goes_on_when_the_object_of_its_living_node_is_deleted(scene: Scene) -> None:
+    name = scene.submit(nodes=2, seconds=6, code=3)
+    nodes = expand_nodes(scene.running(name).status.nodes)
+    for node in nodes:
+        delete_object(scene, node)
+    for node in nodes:
+        scene.becomes(node, "Ready")
+    assert scene.ends([name]) == [("TaskFailed", 3, 1)]
+
+
+def delete_object(scene: Scene, node: str) -> None:
+    """Deletes a LatticeNode, which is refused without its word."""
+    with scene.here.admin() as cluster:
+        with pytest.raises(Denied, match=f"lattice node forget {node}"):
+            cluster.delete(NODES, node)
+        cluster.patch(NODES, node, {"metadata": {"annotations": {"lattice.dev/really-delete": "yes"}}})
+        cluster.delete(NODES, node)
 
 
 @pytest.mark.parametrize("wipe", [False, True], ids=["disk kept", "disk gone"])

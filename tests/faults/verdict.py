@@ -18,13 +18,14 @@ from tests.faults.witness import Task
 
 @dataclass(frozen=True)
 class Case:
-    """One allocation: what was wished, what stands there, what its tasks told, whose shims were killed on purpose."""
+    """One allocation: what was wished, what stands there, what its tasks told, whose shims were killed or stood still for a while."""
 
     wish: Wish
     allocation: Allocation | None
     cancelled: bool
     exits: Mapping[Task, int]
     shims: frozenset[tuple[str, int]]
+    paused: frozenset[tuple[str, int]] = frozenset()
 
 
 def faults(case: Case) -> list[str]:
@@ -46,7 +47,8 @@ def _is_right(case: Case, phase: str, reason: str, code: int | None) -> bool:
     wish, uid = case.wish, case.allocation.metadata.uid if case.allocation else ""
     if case.cancelled and (phase, reason) == ("Cancelled", "Cancelled"):
         return True
-    if any(killed == uid for killed, _ in case.shims) and (phase, reason) == ("Failed", "ExitUnknown"):
+    unknown = case.shims | case.paused if wish.walltime or case.cancelled else case.shims
+    if any(killed == uid for killed, _ in unknown) and (phase, reason) == ("Failed", "ExitUnknown"):
         return True
     if wish.walltime:
         return (phase, reason) == ("Failed", "WalltimeExceeded")
@@ -61,7 +63,7 @@ def _lost_exits(case: Case, allocation: Allocation) -> list[str]:
     lost = []
     for (_, attempt, node, rank), code in case.exits.items():
         shown = known.get(attempt)
-        if (uid, attempt) in case.shims:
+        if (uid, attempt) in case.shims or ((uid, attempt) in case.paused and (case.wish.walltime or case.cancelled)):
             continue
         if shown is None:
             lost.append(
@@ -82,7 +84,7 @@ def lost_records(exits: Mapping[Task, int], shims: Iterable[tuple[str, int]], st
     for (uid, attempt, node, rank), code in exits.items():
         if (uid, attempt) in spared:
             continue
-        record = Journal(state_of[node]).exit_record(Key(uid, attempt))
+        record = Journal(state_of[node], state_of[node].with_name("run")).exit_record(Key(uid, attempt))
         kept = {task.rank: task.code for task in record.tasks} if record else {}
         if kept.get(rank) not in (code, 143, 137):  # a signal may reach it between its word and its end
             lost.append(f"{uid} attempt {attempt}: rank {rank} on {node} told {code}, the node's record has {kept.get(rank, 'nothing')}")

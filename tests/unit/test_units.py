@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -215,3 +216,28 @@ def test_bad_uids_are_refused(text: str) -> None:
         units.decode_uid(text)
     with pytest.raises(Rejected):
         units.encode_uid(text)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:50052", "nid001.example.org:50052", "[fe80::1]:50052", "unix:80", "ipv4:80"])
+def test_an_address_is_dialled_as_a_host_whatever_its_name(address: str) -> None:
+    assert units.dial_target(address) == f"dns:///{address}"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "h", ":1", "dns:///h:1", "unix:/run/x", "http://h:1", "h:1/x", "h:1,g:2", "h:65536", "h:1\n", "-h:1"]
+)
+def test_what_is_no_host_and_port_is_not_dialled(address: str) -> None:
+    with pytest.raises(Rejected, match=r"is no HOST:PORT"):
+        units.dial_target(address)
+
+
+def refusal_or(read: Callable[[str], int], text: str) -> int | str:
+    try:
+        return read(text)
+    except Rejected as error:
+        return error.message
+
+
+@given(st.text(alphabet="n01-[],x", max_size=24))
+def test_counting_a_node_set_agrees_with_expanding_it(text: str) -> None:
+    assert refusal_or(units.count_nodes, text) == refusal_or(lambda text: len(units.expand_nodes(text)), text)

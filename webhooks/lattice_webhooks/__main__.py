@@ -7,13 +7,16 @@ import logging
 import os
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lattice import __version__
-from lattice.daemon import https, logs, metrics, process
-from lattice.daemon.certificates import ServerCertificate
+from lattice.daemon import https, logs, process
+from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
+from lattice.daemon.scrapers import Scrapers, serve_metrics
 from lattice.daemon.settings import CommonSettings, load
+from lattice.errors import Rejected
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice_webhooks.facts import Caches, Gatherer
@@ -32,6 +35,13 @@ class Settings(CommonSettings):
     listen: str = field(default="0.0.0.0:9443", metadata={"help": "HOST:PORT of /mutate, /validate, /readyz"})
     certificate: str = field(metadata={"help": "PEM file of the serving certificate; read again when it changes"})
     key: str = field(metadata={"help": "PEM file of its key"})
+    client_ca: str = field(
+        default="",
+        metadata={"help": "PEM file of the authority of the API server's client certificate, and of no other; read again when it changes"},
+    )
+    answer_everybody: bool = field(
+        default=False, metadata={"help": "answer reviews without a client certificate: only where nobody else reaches the port"}
+    )
 
 
 @dataclass(frozen=True)
@@ -48,27 +58,61 @@ class Webhook:
     def __init__(self, settings: Settings, outside: Outside) -> None:
         self._settings = settings
         self._clock = outside.clock
+        self._scrapers = Scrapers(outside.cluster, outside.clock)
         self._caches = Caches.of(outside.cluster, outside.clock)
         self._metrics = Metrics()
-        self._certificate = ServerCertificate(settings.certificate, settings.key)
+        self._client_ca = settings.client_ca
+        self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca=_clients(settings))
         gatherer = Gatherer(outside.cluster, outside.clock, self._caches)
-        self._server = Server(gatherer, self._caches, self._metrics, outside.clock)
+        self._server = Server(gatherer, self._caches, self._metrics, outside.clock, asks_certificate=bool(settings.client_ca))
         self.listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._caches.run())
-            group.create_task(self._certificate.follow(self._clock))
-            group.create_task(metrics.serve(self._metrics.registry, self._settings.metrics_address, self._server.ready))
-            group.create_task(self._serve())
+            group.create_task(process.endless(self._caches.run()))
+            group.create_task(process.endless(self._certificate.follow(self._clock)))
+            if self._client_ca:
+                group.create_task(process.endless(self._follow_clients()))
+            group.create_task(serve_metrics(self._metrics.registry, self._settings, self._server.ready, self._scrapers.admit))
+            group.create_task(process.endless(self._serve()))
 
     async def _serve(self) -> None:
         await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self._listens)
 
+    async def _follow_clients(self) -> None:
+        """Trust another authority of clients once its file says so, until cancelled."""
+        while True:
+            await self._clock.sleep(CHECK_SECONDS)
+            try:
+                self._certificate.trust(_read(self._client_ca))
+            except Rejected as error:
+                event(log, "CertificateUnusable", logging.WARNING, certificate=self._client_ca, message=error.message)
+
     def _listens(self, host: str, port: int) -> None:
         event(log, "Listening", address=f"{host}:{port}")
         self.listening.set_result((host, port))
+
+
+def _clients(settings: Settings) -> str | None:
+    """The authority of clients; Rejected where neither is chosen, that they show a certificate or that they need none."""
+    if settings.client_ca:
+        return _read(settings.client_ca)
+    if settings.answer_everybody:
+        event(log, "AnswersEverybody", logging.WARNING, message="reviews are answered without a client certificate (--answer-everybody)")
+        return None
+    raise Rejected(
+        "--client-ca is not given: anybody who reaches the port could ask for reviews, and keep the API server's waiting. "
+        "Hint: name the authority of the API server's client certificate (docs/howto/your-own-cluster.md), or say --answer-everybody",
+        reason="ClientAuthorityMissing",
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"{path} cannot be read: {error}", reason="CertificateUnreadable") from error
 
 
 def build(settings: Settings, outside: Outside) -> Webhook:

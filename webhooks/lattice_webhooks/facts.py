@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.admission import Facts, Request, wanted_rights
-from lattice.admission.facts import Occupied, Own, QuotaFacts, Waits
+from lattice.admission.facts import Occupied, Own, Pending, QuotaFacts, Waits
 from lattice.admission.leaves import named_leaf
 from lattice.admission.quotas import KOORDINATORS, QUOTA_KINDS, means_the_same
 from lattice.admission.submission import read_submission
@@ -20,6 +21,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import (
     ALLOCATIONS,
+    CONFIGS,
     ELASTIC_QUOTAS,
     NAMESPACES,
     NODES,
@@ -30,16 +32,15 @@ from lattice.kube.resources import (
     Resource,
 )
 from lattice.lifecycle.settle import is_final
-from lattice.models.conditions import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, STAGING
+from lattice.models.conditions import PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
-from lattice.views import Allocation, Metadata, Node, Reservation, Tenant, VCluster, View
-from lattice.views.cluster import UserQuota
+from lattice.views import Allocation, Config, Metadata, Node, Reservation, Tenant, VCluster, View
+from lattice.views.cluster import SubmissionOptions, UserQuota
+from lattice_webhooks.pending import WAITING, PendingCounts
 from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGatherer
 from lattice_webhooks.reviews import Identity
 
 TENANT_LABEL = "lattice.dev/tenant"
-WAITING = "".join(f",status.phase!={phase}" for phase in (RUNNING, COMPLETED, FAILED, CANCELLED))
-"""Leaves out, at the server, most of what does not wait."""
 
 
 class Named(View, frozen=True):
@@ -59,6 +60,8 @@ class Caches:
     reservations: Informer[Reservation]
     inventory: Inventory
     quotas: QuotaCaches
+    configs: Informer[Config]
+    pending: PendingCounts
 
     @classmethod
     def of(cls, cluster: Cluster, clock: Clock) -> Caches:
@@ -72,11 +75,13 @@ class Caches:
             reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
             inventory=inventory,
             quotas=QuotaCaches.of(cluster, clock),
+            configs=Informer(cluster, CONFIGS, type=Config, clock=clock),
+            pending=PendingCounts(cluster, clock),
         )
 
     def all(self) -> tuple[Informer[Any], ...]:
         """Each that must have been read before anything is answered."""
-        return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours)
+        return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours, self.configs)
 
     def unsynced(self) -> list[str]:
         """The resources that have not been read yet."""
@@ -90,6 +95,7 @@ class Caches:
     async def run(self) -> None:
         """Follow all of them until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.pending.run())
             for cache in (*self.all(), self.quotas.koordinators, self.quotas.profiles):
                 group.create_task(cache.run())
 
@@ -122,7 +128,8 @@ class Gatherer:
         known = await self._known(request, identity, rights)
         if request.kind == "Allocation" and request.operation == "CREATE":
             quotas = await self._of_submission(request, identity)
-            return replace(known, waits=await self._waits(request, known), own=await self._own(request, known), quotas=quotas)
+            waits, own = await self._waits(request, known), await self._own(request, known)
+            return replace(known, waits=waits, own=own, pending=self._pending(request, known), quotas=quotas)
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
@@ -148,7 +155,12 @@ class Gatherer:
             rights=rights,
             reservations=reservations,
             node_names=frozenset(self._caches.nodes.objects) if request.kind == "Reservation" else None,
+            groups=self._groups() if request.kind == "VCluster" else None,
         )
+
+    def _groups(self) -> Counter[str]:
+        """How many nodes each topology group has; a node without one is a group of its own."""
+        return Counter(node.spec.group or name for name, node in self._caches.nodes.objects.items())
 
     async def _home(self, namespace: str) -> str:
         """The tenant of the namespace, asked of the server while the cache does not name one: it may be new."""
@@ -197,6 +209,13 @@ class Gatherer:
             listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=f"status.phase={phase}")
             found += [occupied(entry, self._clock.now()) for entry in listing.items if entry.status.nodes]
         return tuple(found)
+
+    def _pending(self, request: Request, known: Facts) -> Pending | None:
+        """What waits in the tenant, counted a moment ago."""
+        spec = request.obj.get("spec") or {}
+        tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.configs.objects.get("lattice")
+        options = config.spec.submission if config is not None else SubmissionOptions()
+        return self._caches.pending.of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 
     async def _waits(self, request: Request, known: Facts) -> Waits | None:
         """How many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""

@@ -76,6 +76,7 @@ _KINDS: Final[dict[tuple[str, str], str]] = {
     ("quota.koordinator.sh", "ElasticQuotaProfile"): PROFILE,
 }
 """Koordinator's kinds by the names that admission has for them."""
+_AS_PEOPLE_WRITE: Final = {name: kind for (_, kind), name in _KINDS.items()}
 _decoder = msgspec.json.Decoder(_Review)
 _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DELETE": "DELETE"}
 
@@ -120,17 +121,26 @@ def judged(review: Review, verdict: Verdict) -> bytes:
                 answer["warnings"] = list(warnings)
             return _encoded(answer)
         case Refused():
-            return _encoded({"uid": review.uid, "allowed": False, "status": _status(verdict)})
+            return _encoded({"uid": review.uid, "allowed": False, "status": _status(verdict, _named(review.request))})
 
 
-def _status(refused: Refused) -> dict[str, Any]:
+def _named(request: Request | None) -> str:
+    """The object as a refusal names it, so that one of many in a file is found: `Allocation "job": `."""
+    if request is None:
+        return ""
+    metadata = (request.obj or request.old).get("metadata") or {}
+    name = metadata.get("name") or metadata.get("generateName")
+    return f'{_AS_PEOPLE_WRITE.get(request.kind, request.kind)} "{name}": ' if name else ""
+
+
+def _status(refused: Refused, named: str) -> dict[str, Any]:
     forbidden = refused.reason in FORBIDDEN_REASONS
     cause = {"reason": refused.reason, "message": refused.message.removeprefix(f"{refused.field}: "), "field": refused.field}
     return {
         "status": "Failure",
         "code": 403 if forbidden else 422,
         "reason": "Forbidden" if forbidden else "Invalid",
-        "message": refused.message,
+        "message": named + refused.message,
         "details": {"group": "lattice.dev", "causes": [cause]},
     }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from aiohttp import web
 
 from lattice.admission import Refused, fill, judge
-from lattice.admission.chain import unreadable
+from lattice.admission.chain import undecided, unreadable
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
@@ -28,7 +29,9 @@ MAX_BODY = 8 * 1024 * 1024
 class Server:
     """Answers reviews; each answer depends only on the review and the facts."""
 
-    def __init__(self, gatherer: Gatherer, caches: Caches, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, gatherer: Gatherer, caches: Caches, metrics: Metrics, clock: Clock, *, asks_certificate: bool) -> None:
+        """`asks_certificate`: only who shows a certificate that the context verified is answered."""
+        self._asks_certificate = asks_certificate
         self._gatherer = gatherer
         self._caches = caches
         self._metrics = metrics
@@ -59,6 +62,11 @@ class Server:
         return await self._answer(request, "validate", self._judge)
 
     async def _answer(self, request: web.Request, method: str, decide: Callable[[Review], Awaitable[bytes]]) -> web.Response:
+        if self._asks_certificate and not request.get_extra_info("peercert"):
+            self._metrics.requests.labels(method, "403").inc()
+            return web.Response(
+                status=403, text="reviews are for the API server: show its client certificate\n", headers={"Connection": "close"}
+            )
         begun = self._clock.monotonic()
         response = await self._decided(await request.read(), decide)
         self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
@@ -88,7 +96,10 @@ class Server:
         refused = unreadable(review.request)
         if refused is not None:
             return judged(review, refused)
-        return filled(review, fill(review.request, await self._gatherer.defaults(review.request, review.identity)))
+        facts = await self._gatherer.defaults(review.request, review.identity)
+        accepted = fill(review.request, facts)
+        refused = undecided(replace(review.request, obj=accepted.obj), facts)
+        return filled(review, accepted) if refused is None else judged(review, refused)
 
     async def _judge(self, review: Review) -> bytes:
         if review.request is None:

@@ -6,12 +6,13 @@ for its walltime or a stop. Nothing outlives the process: after a restart it is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import Rejected, Stale
 from lattice.kube.clock import Clock
-from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, TaskExit, Work
+from lattice_agent.host.interface import ExitRecord, Facts, Kept, Key, Known, OnExit, Ordered, Running, Seen, TaskExit, Work
 
 SECONDS = "HOLLOW_SECONDS"
 EXIT = "HOLLOW_EXIT"
@@ -68,7 +69,8 @@ class HollowHost:
         self._timers = timers
         self._facts = facts
         self._instance = instance
-        self._seq = 0
+        self._seen = Seen()
+        self._made = clock.now()
         self._held: dict[Key, _Held] = {}
         self._begun: dict[Key, None] = {}
         self._callback: OnExit | None = None
@@ -89,8 +91,9 @@ class HollowHost:
             message = f"hollow node {self._node}: {SECONDS}={seconds!r} and {EXIT}={code!r} must be numbers"
             raise Rejected(message, reason="StartFailed") from error
 
-    async def start(self, work: Work) -> Running:
+    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
         """Begins to wait."""
+        del private
         held = self._held[work.key]
         if held.running is None:
             held.running = Running(0, 0, self._clock.now(), self._clock.monotonic())
@@ -101,9 +104,10 @@ class HollowHost:
                 self._timers.set(self._node, work.key, held.seconds)
         return held.running
 
-    async def terminate(self, key: Key) -> None:
+    async def terminate(self, key: Key, order: Ordered) -> bool:
         """Ends the wait as a process would that TERM ends."""
         self.finish(key, TERMINATED)
+        return True
 
     async def kill(self, key: Key) -> None:
         """Ends the wait."""
@@ -121,6 +125,8 @@ class HollowHost:
             return  # ended before
         self._timers.clear(self._node, key)
         now = self._clock.now()
+        if held.running is not None:  # as on a real node: what has passed, whoever sets the clock
+            now = held.running.started + self._clock.monotonic() - held.running.started_boottime
         tasks: tuple[TaskExit, ...] = ()
         if held.running is not None:
             tasks = tuple(self._exit(held, held.running, rank, signal, now) for rank in range(held.work.tasks))
@@ -135,13 +141,35 @@ class HollowHost:
         """Nothing: a hollow node forgets with its process."""
         return []
 
-    async def forget(self, key: Key) -> None:
+    async def recall(self, key: Key) -> Known | None:
+        """Nothing: a hollow node keeps no record."""
+        return None
+
+    async def history(self, since: int) -> list[Kept]:
+        """Nothing: a hollow node keeps no record."""
+        del since
+        return []
+
+    def made(self) -> float:
+        """With this process, as far as it knows."""
+        return self._made
+
+    async def forget(self, key: Key, *, seq: int = 0) -> None:
         """Settled."""
+        del seq
         self._held.pop(key, None)
 
     def facts(self) -> Facts:
         """What is said of the node."""
         return self._facts
+
+    def ends_in_memory(self) -> int:
+        """None: nothing is written anywhere."""
+        return 0
+
+    def survivors(self) -> dict[Key, str]:
+        """None: there are no processes."""
+        return {}
 
     async def flaw(self) -> str:
         """Nothing is ever wrong with it."""
@@ -151,10 +179,11 @@ class HollowHost:
         """The random id of the node."""
         return self._instance
 
-    def seen_seq(self) -> int:
-        """The highest plan seq in this process."""
-        return self._seq
+    def seen(self) -> Seen:
+        """The newest plan in this process."""
+        return self._seen
 
-    async def remember_seq(self, seq: int) -> None:
+    async def remember(self, seen: Seen) -> None:
         """Keeps a higher seq in memory."""
-        self._seq = max(self._seq, seq)
+        if seen.seq > self._seen.seq:
+            self._seen = seen

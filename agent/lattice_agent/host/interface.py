@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -27,7 +27,7 @@ class Work:
     namespace: str
     name: str
     user: str
-    """As in `spec.user`; an issuer prefix (`oidc:alice`) is stripped by the host."""
+    """As in `spec.user`."""
     tenant: str
     job_name: str
     nodes: tuple[str, ...]
@@ -56,10 +56,18 @@ class Work:
     open_files: int = 65536
     log_bytes: int = 64 << 20
     """Kept of each stream on this node; the oldest is dropped."""
+    max_processes: int = 0
+    """Processes and threads that it may have here; 0: not limited."""
+    reserved_memory: int = 0
+    """Bytes of the node's memory that it may not have; 0: not limited."""
+    remove_leftovers: bool = False
+    """Whether its files in /tmp, /var/tmp and /dev/shm go with it."""
     slurm_env: bool = False
     project: str = ""
     vcluster: str = ""
     submit_time: float = 0.0
+    account: str = ""
+    """The user's login on the nodes: the name without a prefix that the site lists; empty: the same as `user`."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,15 @@ class ExitRecord:
     unfit: bool = False
 
 
+class Ordered(NamedTuple):
+    """Why TERM was sent to an attempt, and when."""
+
+    why: str
+    """As `Attempt.ended_by` has it."""
+    at: float
+    """CLOCK_BOOTTIME."""
+
+
 @dataclass(frozen=True)
 class Known:
     """An attempt as the state directory and the scopes of this node show it."""
@@ -121,6 +138,16 @@ class Known:
     """Processes are left in its scope, the shim included."""
     forgotten: bool = False
     """It is settled; only its exit record and logs are kept."""
+    ordered: Ordered | None = None
+    """The order to end it that was carried out in this boot."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An attempt as a recovery asks for it: what is known, and when it was laid down (seconds since the epoch)."""
+
+    known: Known
+    prepared: float
 
 
 @dataclass(frozen=True)
@@ -132,6 +159,15 @@ class Facts:
     kernel: str
     architecture: str
     boot_id: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The highest plan seq that the node has seen, and epoch and term of the ledger that this plan was made from (0, empty: unknown)."""
+
+    seq: int = 0
+    epoch: int = 0
+    term: str = ""
 
 
 OnExit = Callable[[Key, ExitRecord | None], None]
@@ -152,15 +188,20 @@ class Host(Protocol):
         """
         ...
 
-    async def start(self, work: Work) -> Running:
+    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer.
+
+        `private` are variables that are nowhere written down: they reach the tasks through memory and pipes alone.
 
         Raises Rejected (StartFailed, NodeUnfit) with the command and the kernel's word; `on_exit` is then not called.
         """
         ...
 
-    async def terminate(self, key: Key) -> None:
-        """TERM to every process of the work; what was never started ends at once, with an empty record."""
+    async def terminate(self, key: Key, order: Ordered) -> bool:
+        """TERM to every process of the work; what was never started ends at once, with an empty record.
+
+        False: there was no process of the work, it had ended before.
+        """
         ...
 
     async def kill(self, key: Key) -> None:
@@ -179,12 +220,35 @@ class Host(Protocol):
         """
         ...
 
-    async def forget(self, key: Key) -> None:
-        """Settled: the scope goes at once, exit record and logs after 7 days. Raises Retry while processes are left."""
+    async def recall(self, key: Key) -> Known | None:
+        """One attempt as the disk shows it, watched where it lives; None: nothing is kept of it."""
+        ...
+
+    async def history(self, since: int) -> list[Kept]:
+        """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
+        ...
+
+    def made(self) -> float:
+        """When the state directory was made, in seconds since the epoch: of what was before, this node knows nothing."""
+        ...
+
+    async def forget(self, key: Key, *, seq: int = 0) -> None:
+        """Settled, by the plan of this seq: the scope goes at once, exit record and logs after 7 days.
+
+        Raises Retry while processes are left.
+        """
         ...
 
     def facts(self) -> Facts:
         """What the machine is."""
+        ...
+
+    def ends_in_memory(self) -> int:
+        """Of how many attempts only this boot's memory keeps the end, at the last look for flaws."""
+        ...
+
+    def survivors(self) -> dict[Key, str]:
+        """Attempts of which KILL has not ended every process, each with a clause that names who is left."""
         ...
 
     async def flaw(self) -> str:
@@ -195,10 +259,10 @@ class Host(Protocol):
         """The state directory's random id."""
         ...
 
-    def seen_seq(self) -> int:
-        """The highest plan seq that this node has seen, 0 at first."""
+    def seen(self) -> Seen:
+        """The newest plan that this node has seen; nothing at first."""
         ...
 
-    async def remember_seq(self, seq: int) -> None:
+    async def remember(self, seen: Seen) -> None:
         """Keeps a higher seq durably; a lower one changes nothing."""
         ...

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-import os
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
-from lattice_agent import launch, room
-from lattice_agent.host import facts, processes, scopes, users
-from lattice_agent.host.interface import ExitRecord, Facts, Key, Known, OnExit, Running, Work
+from lattice.errors import NotFound, Retry
+from lattice_agent import room
+from lattice_agent.host import facts, processes, scopes
+from lattice_agent.host.interface import ExitRecord, Facts, Kept, Key, Known, OnExit, Ordered, Running, Seen, Work
+from lattice_agent.host.launching import Launching
 from lattice_agent.host.starter import Starter
+from lattice_agent.host.threads import Threads
+from lattice_agent.host.watch import Watch
 from lattice_agent.journal import Journal
-from lattice_agent.launch import Place, refuse, unfit
 from lattice_agent.shim import start_ticks
 
 log = logging.getLogger(__name__)
 
-_LAUNCHES = 5
-_ANSWER_SECONDS = 60.0
-_KILL_AGAIN_SECONDS = 0.1
-_PRUNE_SECONDS = 3600.0
 _P = ParamSpec("_P")
-_T = TypeVar("_T")
+_R = TypeVar("_R")
 
-
-async def _aside(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """File and /proc work in a thread: it may take longer than the loop can wait."""
-    return await asyncio.to_thread(function, *args, **kwargs)
+_ANSWER_SECONDS = 60.0
+_DISK_SECONDS, _LOOK_SECONDS = 10.0, 1.0
+_PRUNE_SECONDS = 3600.0
 
 
 class LinuxHost:
@@ -46,16 +40,20 @@ class LinuxHost:
         self.journal, self.scopes = journal, scopes_
         self.starter = Starter()
         self._clock, self._tasks = clock, tasks
+        state = f"its state directory {journal.state_dir}"
+        self._disk = Threads(state, count=4, within=_DISK_SECONDS)
+        self._looks = Threads(state, count=1, within=_ANSWER_SECONDS)
+        self._kernel = Threads("the kernel", count=4, within=_ANSWER_SECONDS)
         self._facts = facts.gather()
-        self._instance, self._seq = journal.instance(), journal.seen_seq()
-        self._places: dict[Key, Place] = {}
-        self._watched: dict[Key, int] = {}
-        self._settling: set[Key] = set()
-        self._killing: set[Key] = set()
+        self._instance, self._seen = journal.instance(), journal.seen()
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
+        self.watch = Watch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
+        self.launching = Launching(journal, scopes_, clock, self._facts, self.starter, self._disk, self.watch)
         self._pruned = float("-inf")
-        self._flaw = ""
+        self._flaw, self._in_memory = "", 0
+        self._looking: asyncio.Task[None] | None = None
+        self._look_began = 0.0
         self._running: set[asyncio.Task[None]] = set()
 
     # what the node knows
@@ -65,25 +63,48 @@ class LinuxHost:
         return self._facts
 
     async def flaw(self) -> str:
-        """Why this node should be given no work now: its state directory is full, or cannot be written. Old output goes first."""
-        for name in await _aside(room.make_room, self.journal, self._clock.now()):
-            event(log, "OutputGivenUp", logging.WARNING, attempt=name, message="the disk of the state directory is short of room")
-        self._flaw = await _aside(room.flaw, self.journal.state_dir, wanting=bool(self._flaw))
+        """Why this node should be given no work now: its state directory is full, cannot be written, or does not answer."""
+        if self._looking is None or self._looking.done():
+            self._looking, self._look_began = self._spawn(self._look_at_disk()), self._clock.monotonic()
+        done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_SECONDS)
+        if not done and self._clock.monotonic() - self._look_began >= _DISK_SECONDS:
+            self._flaw = f"its state directory {self.journal.state_dir} has not answered for {_DISK_SECONDS:g} s"
         return self._flaw
+
+    async def _look_at_disk(self) -> None:
+        """Gives old output up, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
+        try:
+            found = await self._looks.call(room.look, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy)
+        except Retry as error:
+            self._flaw = error.message
+            return
+        self._flaw, self._in_memory = found.flaw, found.waiting
+        for name in found.given_up:
+            event(log, "OutputGivenUp", logging.WARNING, attempt=name, message="the disk of the state directory is short of room")
+        for name in found.brought:
+            event(log, "EndBroughtToDisk", attempt=name, message="its end stood in the run directory only")
+
+    def ends_in_memory(self) -> int:
+        """Of how many attempts only this boot's memory keeps the end, at the last look for flaws."""
+        return self._in_memory
+
+    def survivors(self) -> dict[Key, str]:
+        """Attempts whose processes have survived KILL, each with a sentence that names them."""
+        return dict(self.watch.survivors)
 
     def instance(self) -> str:
         """The state directory's random id."""
         return self._instance
 
-    def seen_seq(self) -> int:
-        """The highest plan seq that this node has seen."""
-        return self._seq
+    def seen(self) -> Seen:
+        """The newest plan that this node has seen."""
+        return self._seen
 
-    async def remember_seq(self, seq: int) -> None:
+    async def remember(self, seen: Seen) -> None:
         """Keeps a higher seq durably; a lower one changes nothing."""
-        if seq > self._seq:
-            await _aside(self.journal.remember_seq, seq)
-            self._seq = max(self._seq, seq)  # not before it is on the disk: a full one is tried again
+        if seen.seq > self._seen.seq:
+            await self._disk.call(self.journal.remember, seen)
+            self._seen = max(self._seen, seen, key=lambda one: one.seq)  # not before it is on the disk: a full one is tried again
 
     def on_exit(self, callback: OnExit) -> None:
         """Registers the one callback; ends that came before are delivered at once, in order."""
@@ -94,14 +115,37 @@ class LinuxHost:
     async def attempts(self) -> list[Known]:
         """All that this node knows of; those that live are watched, what lost its shim is ended."""
         await self._prune()
-        keys = await _aside(lambda: sorted({*self.journal.known(), *self.scopes.standing()}))
-        found = [await _aside(self._look, key) for key in keys]
+        keys = await self._patiently(self._known)
+        found = [await self._patiently(self._look, key) for key in keys]
         for known in found:
-            if known.alive and known.running and known.running.pid:
-                self._watch(known.key, known.running)
-            elif known.running and known.populated and not known.alive:
-                self._settle_soon(known.key)
+            self._take_up(known)
         return found
+
+    def _known(self) -> list[Key]:
+        return sorted({*self.journal.known(), *self.scopes.standing()})
+
+    async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """An answer that nothing can be done without, however long the disk takes."""
+        while True:
+            try:
+                return await self._disk.call(function, *args, **kwargs)
+            except Retry as error:
+                event(log, "StateWaits", logging.WARNING, reason=error.reason, message=error.message)
+                await self._clock.sleep(1.0)
+
+    async def recall(self, key: Key) -> Known | None:
+        """One attempt as the disk shows it, watched where it lives."""
+        if not await self._disk.call(self.journal.directory(key).is_dir):
+            return None
+        known = await self._disk.call(self._look, key)
+        self._take_up(known)
+        return known
+
+    def _take_up(self, known: Known) -> None:
+        if known.alive and known.running and known.running.pid:
+            self.watch.follow(known.key, known.running)
+        elif known.running and known.populated and not known.alive:
+            self.watch.settle(known.key)
 
     def _look(self, key: Key) -> Known:
         """One attempt as disk and /proc show it now; liveness first, for a shim writes its record before it dies."""
@@ -117,238 +161,110 @@ class LinuxHost:
                 running = None
             else:  # it has no tasks here, and lives until it is ended
                 alive = same_boot and record is None and not forgotten
-        return Known(key, entry.work if entry else None, running, alive, record, same_boot, populated, forgotten)
-
-    # before the start
-
-    async def prepare(self, work: Work) -> None:
-        """Checks user, directories and files, writes the journal, makes the scope."""
-        if await _aside(self._was_started, work.key):
-            raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
-        if work.tasks:
-            self._places[work.key] = await self._find_place(work)
-        try:
-            await _aside(self._lay_down, work)
-        except OSError as error:
-            raise unfit(work, f"its state cannot be written: {error}") from error
-
-    def _was_started(self, key: Key) -> bool:
-        return self.journal.claimed(key) is not None or self.journal.exit_record(key) is not None or self.journal.forgotten(key)
-
-    async def _find_place(self, work: Work) -> Place:
-        """Who it runs as, where, with which files; looked at with the user's rights, in a process of its own."""
-        await _aside(launch.check, work)
-        account = await _aside(users.account, work.user, min_uid=work.min_uid, node=work.node)
-        request = {
-            "op": "probe",
-            "directories": [work.workdir] if work.workdir else [account.home, "/"],
-            "files": [path for path in dict.fromkeys((work.stdout, work.stderr)) if path],
-            "truncate": not work.append,
-            "user": account.uid if _is_root() else None,
-            "group": account.gid,
-            "groups": account.groups,
-        }
-        answer = await self._ask(request, why_not="its directories and files do not answer")
-        if "workdir" not in answer:
-            raise await self._refused(work, answer)
-        passed = answer["passed_over"]
-        note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
-        return Place(account, answer["workdir"], note)
-
-    async def _refused(self, work: Work, answer: dict[str, Any]) -> Rejected:
-        """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
-        why, fault = _said(answer, "the process that looks at its files was killed")
-        with suppress(OSError):
-            await _aside(self.journal.write, work, self._facts.boot_id)
-            await _aside(self.journal.claim, work.key)
-            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why, unfit=fault)
-        return _refusal(work, why, fault)
-
-    def _lay_down(self, work: Work) -> None:
-        """Journal, script, scope; nothing of it starts anything."""
-        self.journal.write(work, self._facts.boot_id)
-        place = self._places.get(work.key)
-        if work.script is not None and place:
-            owner = (place.account.uid, place.account.gid) if _is_root() else None
-            self.journal.write_script(work.key, work.script, owner)
-        self.scopes.make(work.key)
+        work, order = entry.work if entry else None, self.journal.order(key)
+        return Known(key, work, running, alive, record, same_boot, populated, forgotten, order)
 
     # the start
 
-    async def start(self, work: Work) -> Running:
+    async def prepare(self, work: Work) -> None:
+        """Checks user, directories and files, writes the journal, makes the scope."""
+        await self.launching.prepare(work)
+
+    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
-        if running := await self._started(work):
-            return running
-        if work.tasks == 0:
-            running = Running(0, 0, self._clock.now(), time.clock_gettime(time.CLOCK_BOOTTIME))
-            await _aside(self.journal.claim, work.key, running)
-            return await self._started(work) or running
-        if work.key not in self._places:
-            await self.prepare(work)
-        request = {"op": "start", "launch": await _aside(self._describe, work)}
-        answer: dict[str, Any] = {}
-        for _ in range(_LAUNCHES):
-            answer = await self._ask(request, why_not="the command does not begin")
-            if "running" in answer:
-                return self._watch(work.key, Running(*answer["running"]))
-            if running := await self._started(work):  # taken, or its shim could not answer
-                return running
-            if "failure" in answer:
-                break
-        return await self._give_up(work, answer)
-
-    async def _give_up(self, work: Work, answer: dict[str, Any]) -> Running:
-        """Nobody may start it any more; if somebody just did, that is the answer."""
-        why, fault = _said(answer, f"the process that keeps it was killed {_LAUNCHES} times before it could begin")
-        try:
-            given_up = await _aside(self.journal.claim, work.key)
-        except NotFound:
-            raise _refusal(work, why, fault) from None
-        if not given_up and (running := await self._started(work)):
-            return running
-        with suppress(OSError):  # on a full disk the right to start is gone all the same
-            await _aside(self.journal.write_empty_exit, work.key, self._facts.boot_id, self._clock.now(), failure=why, unfit=fault)
-        raise _refusal(work, why, fault)
-
-    async def _started(self, work: Work) -> Running | None:
-        """What an earlier start came to; None when there was none. Raises what it raised."""
-        running = await _aside(self.journal.claimed, work.key)
-        if running is None:
-            return None
-        record = await _aside(self.journal.exit_record, work.key)
-        if record and record.failure:
-            raise _refusal(work, record.failure, record.unfit)
-        if running.started == 0:
-            raise refuse(work, "it was ended before it was started")
-        return self._watch(work.key, running) if running.pid else running
-
-    def _describe(self, work: Work) -> dict[str, Any]:
-        directory = str(self.journal.directory(work.key).resolve())
-        described = launch.describe(
-            work,
-            self._places[work.key],
-            directory=directory,
-            boot=self._facts.boot_id,
-            environment_file=users.environment_file(),
-            switch_user=_is_root(),
-        )
-        return described | dataclasses.asdict(self.scopes.entrances(work.key))
-
-    async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
-        """Asks the runner, a new one when it dies; both requests may be repeated (a start takes its right only once)."""
-        pause = 0.01
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                while True:
-                    try:
-                        return await self.starter.ask(request)
-                    except UnknownOutcome:
-                        await self._clock.sleep(pause)
-                        pause = min(1.0, 2 * pause)
-        except TimeoutError:
-            return {"failure": f"{why_not}: no answer within {_ANSWER_SECONDS:.0f} s", "unfit": True}
+        return await self.launching.start(work, private or {})
 
     # the end
 
-    async def terminate(self, key: Key) -> None:
-        """TERM to every process of the work; what was never started ends at once."""
-        if not await self._end_without_shim(key):
-            await _aside(self.scopes.terminate, key)
+    async def terminate(self, key: Key, order: Ordered) -> bool:
+        """TERM to every process of the work; what was never started ends at once. False: nothing was left to end."""
+        with suppress(Retry):  # only the agent that follows this one wants to know
+            await self._kernel.call(self.journal.note_order, key, order)
+        if not await self._has_processes(key) and await self._end_without_shim(key):
+            return True
+        reached = await self._kernel.call(self.scopes.terminate, key)
+        return reached > 0 or not self.scopes.complete
 
     async def kill(self, key: Key) -> None:
         """KILL to every process of the work, again and again until none is left."""
-        if await self._end_without_shim(key):
+        if not await self._has_processes(key) and await self._end_without_shim(key):
             return
-        if key not in self._watched and await _aside(self.scopes.populated, key):
-            known = await _aside(self._look, key)
-            if known.alive and known.running:
-                self._watch(key, known.running)
-            else:
-                self._settle_soon(key)
-        if key not in self._killing:
-            self._killing.add(key)
-            await _aside(self.scopes.kill, key)
-            self._spawn(self._keep_killing(key))
+        if not self.watch.follows(key) and await self._kernel.call(self.scopes.populated, key):
+            await self._adopt(key)
+        await self.watch.kill(key)
 
-    async def _keep_killing(self, key: Key) -> None:
-        """A kill that came before the shim forked would miss its tasks; so it is repeated while the shim lives."""
-        while key in self._watched:
-            await self._clock.sleep(_KILL_AGAIN_SECONDS)
-            await _aside(self.scopes.kill, key)
-        self._killing.discard(key)
+    async def _has_processes(self, key: Key) -> bool:
+        """Whether something runs, as the kernel says it: no file stands between an order and what it ends."""
+        return self.watch.follows(key) or await self._kernel.call(self.scopes.populated, key)
+
+    async def _adopt(self, key: Key) -> None:
+        """Follows a shim that nobody follows; without one, or while no file tells of it, all of the scope is ended."""
+        with suppress(Retry):
+            known = await self._disk.call(self._look, key)
+            if known.alive and known.running:
+                self.watch.follow(key, known.running)
+                return
+        self.watch.settle(key)
 
     async def _end_without_shim(self, key: Key) -> bool:
         """Ends what has no shim: never started (the right to start is taken away), or without tasks here."""
-        if not await _aside(lambda: self.journal.directory(key).is_dir()):
+        try:
+            await self.launching.claim(key)
+        except NotFound:
             return False
-        await _aside(self.journal.claim, key)
-        running = await _aside(self.journal.claimed, key)
+        running = await self._disk.call(self.journal.claimed, key)
         if running is None or running.pid:
             return False
-        if await _aside(self.journal.exit_record, key) is None:
-            await _aside(self.journal.write_empty_exit, key, self._facts.boot_id, self._clock.now())
-            self._deliver(key, await _aside(self.journal.exit_record, key))
+        if await self._disk.call(self.journal.exit_record, key) is None:
+            await self.launching.keep_empty_end(key)
+            self._deliver(key, await self._disk.call(self.journal.exit_record, key))
         return True
 
     async def remaining(self, key: Key) -> int:
         """Processes of the work that are left."""
-        return len(await _aside(self.scopes.work, key))
+        return len(await self._kernel.call(self.scopes.work, key))
 
-    async def forget(self, key: Key) -> None:
+    async def history(self, since: int) -> list[Kept]:
+        """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
+        keys = await self._disk.call(self.journal.known)
+        return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
+
+    def _kept(self, key: Key, since: int) -> Kept | None:
+        settled = self.journal.settled_by(key)
+        return None if 0 < settled <= since else Kept(self._look(key), self.journal.prepared_at(key))
+
+    def made(self) -> float:
+        """When the state directory was made."""
+        return self.journal.made()
+
+    async def forget(self, key: Key, *, seq: int = 0) -> None:
         """Settled: the scope goes at once, exit record and logs after 7 days."""
-        if await _aside(lambda: self.journal.directory(key).is_dir()):
-            await _aside(self.journal.claim, key)
-        if key in self._watched or not await _aside(self.scopes.remove, key):
+        with suppress(NotFound):
+            await self.launching.claim(key)
+        if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
-        await _aside(self.journal.forget, key, self._clock.now())
-        self._places.pop(key, None)
+        await self._disk.call(self.journal.forget, key, self._clock.now(), seq)
+        self.launching.drop(key)
         await self._prune()
 
     async def _prune(self) -> None:
         if self._clock.monotonic() - self._pruned >= _PRUNE_SECONDS:
             self._pruned = self._clock.monotonic()
-            await _aside(self.journal.prune, self._clock.now())
+            with suppress(Retry):
+                await self._disk.call(self.journal.prune, self._clock.now())
 
-    # watching
+    # what comes of it
 
-    def _watch(self, key: Key, running: Running) -> Running:
-        """Follows the shim by pidfd; one that is dead already is settled at once."""
-        if key in self._watched or key in self._settling:
-            return running
-        fd = processes.open_live(running.pid, running.start_ticks)
-        if fd is None:
-            self._settle_soon(key)
-        else:
-            self._watched[key] = fd
-            asyncio.get_running_loop().add_reader(fd, self._shim_ended, key)
-        return running
+    async def _find_record(self, key: Key) -> ExitRecord | None:
+        """The exit record, or that there is none, once the disk has answered."""
+        return await self._patiently(self.journal.exit_record, key)
 
-    def _shim_ended(self, key: Key) -> None:
-        fd = self._watched.pop(key)
-        asyncio.get_running_loop().remove_reader(fd)
-        os.close(fd)
-        self._settle_soon(key)
-
-    def _settle_soon(self, key: Key) -> None:
-        if key not in self._settling:
-            self._settling.add(key)
-            self._spawn(self._settle(key))
-
-    async def _settle(self, key: Key) -> None:
-        """Ends what a dead shim left behind, then says how the attempt ended."""
-        delay = 0.002
-        while await _aside(self.scopes.populated, key):
-            await _aside(self.scopes.kill, key, whole=True)
-            await self._clock.sleep(delay)
-            delay = min(2 * delay, 1.0)
-        self._settling.discard(key)
-        self._deliver(key, await _aside(self.journal.exit_record, key))
-
-    def _spawn(self, what: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
 
     def _deliver(self, key: Key, record: ExitRecord | None) -> None:
         if self._callback:
@@ -358,29 +274,11 @@ class LinuxHost:
 
     def close(self) -> None:
         """Lets go of everything; what runs goes on."""
-        for fd in self._watched.values():
-            asyncio.get_running_loop().remove_reader(fd)
-            os.close(fd)
-        self._watched.clear()
+        self.watch.close()
         for task in self._running:
             task.cancel()
         self.starter.close()
         self.scopes.close()
-
-
-def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
-    """Why the runner did not do it, and whether the node is at fault: as it is when the answering process was itself killed."""
-    if "failure" in answer:
-        return str(answer["failure"]), bool(answer.get("unfit"))
-    return otherwise, True
-
-
-def _refusal(work: Work, why: str, fault: bool) -> Rejected:
-    return unfit(work, why) if fault else refuse(work, why)
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
 
 
 def _of_pid(pid: int) -> Running | None:
@@ -392,16 +290,16 @@ def _of_pid(pid: int) -> Running | None:
 
 
 @asynccontextmanager
-async def open_host(state_dir: Path, *, node: str, clock: Clock, scope_root: Path | None = None) -> AsyncIterator[LinuxHost]:
+async def open_host(state_dir: Path, run_dir: Path, *, node: str, clock: Clock, scope_root: Path | None = None) -> AsyncIterator[LinuxHost]:
     """Opens the machine for one agent; the default scopes stand below `lattice.slice/NODE` of cgroup v2.
 
     Raises Corrupt for a state directory that is not ours. Leaving it ends the runner and nothing that runs.
     """
-    journal = Journal(await _aside(state_dir.resolve))
-    await _aside(journal.open)
+    journal = Journal(await asyncio.to_thread(state_dir.resolve), await asyncio.to_thread(run_dir.resolve))
+    await asyncio.to_thread(journal.open)
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
-        host = LinuxHost(journal, await _aside(scopes.choose, node, scope_root), clock, tasks)
+        host = LinuxHost(journal, await asyncio.to_thread(scopes.choose, node, scope_root), clock, tasks)
         host.starter.open()
         try:
             yield host

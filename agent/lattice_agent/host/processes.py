@@ -10,6 +10,8 @@ from pathlib import Path
 
 from lattice_agent.shim import start_ticks
 
+AT_ONCE = 256
+
 
 def open_live(pid: int, ticks: int) -> int | None:
     """A pidfd of exactly that process; None when it is dead, a zombie, or the pid names another one."""
@@ -42,11 +44,29 @@ def state(pid: int) -> str:
         return ""
 
 
+def describe(pid: int) -> str:
+    """A process as people name it: pid, program, state."""
+    try:
+        program = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        program = "?"
+    return f"{pid} ({program}, state {state(pid) or 'gone'})"
+
+
 def send_all(pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
     """Signals every process that `pids` names twice in a row, so that a pid used again is never hit; how many."""
+    return sum(_send_some(some, pids, number) for some in _batches(list(pids())))
+
+
+def _batches(pids: list[int]) -> list[list[int]]:
+    """A fork bomb has more processes than this one may have descriptors."""
+    return [pids[at : at + AT_ONCE] for at in range(0, len(pids), AT_ONCE)]
+
+
+def _send_some(some: Iterable[int], pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
     opened: dict[int, int] = {}
     try:
-        for pid in pids():
+        for pid in some:
             with suppress(OSError):
                 opened[pid] = os.pidfd_open(pid)
         sent = 0

@@ -1,8 +1,8 @@
 """Scopes: the set of processes of one attempt, counted and killed as a whole.
 
 `CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,work}` on cgroup v2. It asks the tree for nothing but
-`cgroup.kill` and `cgroup.events`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no controllers
-(limits would then be the business of v1 hierarchies). `ProcessScopes` is what remains without the right to make
+`cgroup.kill` and `cgroup.events`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no controllers: there
+limits stand in cgroups of the v1 hierarchies, which the tasks join beside. `ProcessScopes` is what remains without the right to make
 cgroups: it finds processes by the environment that their shim gave them, which a process can shed.
 """
 
@@ -17,6 +17,7 @@ from typing import Protocol
 
 from lattice_agent import shim
 from lattice_agent.host import processes
+from lattice_agent.host.controllers import NO_LIMITS, Controllers, Limits, find_controllers
 from lattice_agent.host.interface import Key
 from lattice_agent.journal import parse_key
 
@@ -28,7 +29,7 @@ class Entrances:
     """What a shim writes to: files of the scope, empty without cgroups."""
 
     shim_procs: str = ""
-    work_procs: str = ""
+    work_procs: tuple[str, ...] = ()
     work_kill: str = ""
 
 
@@ -36,8 +37,10 @@ class Scopes(Protocol):
     """One effect: processes of an attempt as a set. `work` is the tasks and what came from them."""
 
     kind: str
+    complete: bool
+    """Whether no process of the work can hide."""
 
-    def make(self, key: Key) -> None:
+    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
         """Makes the scope; twice does no more than once."""
         ...
 
@@ -47,6 +50,10 @@ class Scopes(Protocol):
 
     def work(self, key: Key) -> list[int]:
         """The processes of the work."""
+        ...
+
+    def whole(self, key: Key) -> list[int]:
+        """All of its processes, shim included where it is known."""
         ...
 
     def populated(self, key: Key) -> bool:
@@ -81,23 +88,31 @@ class Scopes(Protocol):
 class CgroupScopes:
     """Scopes as cgroup v2 directories below `root`."""
 
-    def __init__(self, root: Path, kind: str) -> None:
-        self.root, self.kind = root, kind
+    complete = True
+
+    def __init__(self, root: Path, kind: str, controllers: Controllers) -> None:
+        self.root, self.kind, self.controllers = root, kind, controllers
         root.mkdir(parents=True, exist_ok=True)
 
-    def make(self, key: Key) -> None:
+    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
         """Makes the scope; twice does no more than once."""
         for part in ("shim", "work"):
             (self._path(key) / part).mkdir(parents=True, exist_ok=True)
+        self.controllers.limit(self._path(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
         """Where shim and tasks join."""
         path = self._path(key)
-        return Entrances(str(path / "shim/cgroup.procs"), str(path / "work/cgroup.procs"), str(path / "work/cgroup.kill"))
+        work = (*self.controllers.procs(path), str(path / "work/cgroup.procs"))
+        return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"))
 
     def work(self, key: Key) -> list[int]:
         """The processes of the work, in sub-cgroups of its own making too."""
         return _members(self._path(key) / "work")
+
+    def whole(self, key: Key) -> list[int]:
+        """All of its processes, shim included."""
+        return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
         """Whether any process is left, shim included."""
@@ -133,7 +148,7 @@ class CgroupScopes:
         for directory, _, _ in os.walk(self._path(key), topdown=False):
             with suppress(OSError):  # a process just joined: the answer below says so
                 Path(directory).rmdir()
-        return not self._path(key).exists()
+        return not self._path(key).exists() and self.controllers.remove(self._path(key))
 
     def standing(self) -> list[Key]:
         """All scopes that stand there."""
@@ -144,6 +159,7 @@ class CgroupScopes:
         """Removes the root when no scope is left."""
         with suppress(OSError):
             self.root.rmdir()
+            self.controllers.close(self.root)
             if self.root.parent.name == _SLICE:
                 self.root.parent.rmdir()
 
@@ -154,13 +170,13 @@ class CgroupScopes:
 class ProcessScopes:
     """Scopes without cgroups: the processes whose environment names the attempt, and what descends from them."""
 
-    kind = "processes"
+    kind, complete = "processes", False
 
     def __init__(self) -> None:
         self._made: set[Key] = set()
 
-    def make(self, key: Key) -> None:
-        """Remembers it; there is nothing to make."""
+    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
+        """Remembers it; there is nothing to make, and no limit but those that a process inherits."""
         self._made.add(key)
 
     def entrances(self, key: Key) -> Entrances:
@@ -171,6 +187,10 @@ class ProcessScopes:
         """The processes of the work that did not shed their environment, and their descendants."""
         marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
         return sorted(marked | set(shim.descendants(*marked)))
+
+    def whole(self, key: Key) -> list[int]:
+        """The processes of the work: the shim is known by its pid alone."""
+        return self.work(key)
 
     def populated(self, key: Key) -> bool:
         """Whether any process of the work is left; the shim is known by its pid alone."""
@@ -218,12 +238,13 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 
 def choose(node: str, root: Path | None) -> Scopes:
     """Scopes below `root` (default: `lattice.slice/NODE` of the v2 mount), or by processes where that is refused."""
-    found = find_mount(Path("/proc/self/mounts").read_text())
+    mounts = Path("/proc/self/mounts").read_text()
+    found = find_mount(mounts)
     if found is None:
         return ProcessScopes()
     mount, kind = found
     try:
-        scopes = CgroupScopes(root or mount / _SLICE / node, kind)
+        scopes = CgroupScopes(root or mount / _SLICE / node, kind, Controllers(mount, find_controllers(mounts)))
         probe = scopes.root / "cgroup.kill"
         return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
     except OSError:

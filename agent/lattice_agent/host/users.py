@@ -12,14 +12,12 @@ from lattice_agent.environment import Account
 _ENVIRONMENT_FILE = Path("/etc/environment")
 
 
-def local_name(user: str) -> str:
-    """The account's name: an issuer prefix (`oidc:alice`) is stripped, a Kubernetes identity stays as it is."""
-    return user if user.startswith("system:") else user.partition(":")[2] or user
-
-
-def account(user: str, *, min_uid: int, node: str) -> Account:
+def account(name: str, *, min_uid: int, node: str) -> Account:
     """The account by getpwnam and getgrouplist; Rejected (UserUnknown, UserRefused) with the node. May block (LDAP)."""
-    name = local_name(user)
+    if ":" in name:
+        why = "an issuer's prefix is stripped only where spec.work.userPrefixes of the LatticeConfig lists it"
+        said = f"node {node} knows no user {name!r}: {why}"
+        raise Rejected(said, reason="UserUnknown")
     try:
         entry = pwd.getpwnam(name)
     except (KeyError, ValueError) as error:

@@ -9,24 +9,31 @@ import grpc
 import grpc.aio as aio
 
 from lattice.daemon.logs import event
+from lattice.daemon.mtls import Files, client_credentials
 from lattice.errors import Rejected
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
+from lattice.units import dial_target
 from lattice_agent.peers import wire
 from lattice_agent.peers.interface import Seat
-from lattice_agent.peers.tls import Files, client_credentials
 
 log = logging.getLogger(__name__)
 
 FIRST_BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
 OPTIONS = [
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.keepalive_time_ms", 3000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.initial_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
 ]
+
+NOT_HERE = grpc.StatusCode.FAILED_PRECONDITION
+"""An agent that answers so can be reached, and has not read of the attempt yet, or no longer reports for it."""
 
 Call = aio.StreamStreamCall[pb.MemberState, pb.ReporterState]
 
@@ -40,17 +47,22 @@ class GrpcPeers:
 
     async def follow(self, reporter: str, address: str, seat: Seat) -> None:
         """Talks for the seat until it is forgotten; every failure is followed by another try after at most 1 s."""
-        delay, said = FIRST_BACK_OFF, ""
+        delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
         while seat.member() is not None:
+            answered, heard = False, True
             try:
                 answered = await self._converse(reporter, address, seat)
                 why = "the reporter closed the stream"
             except aio.AioRpcError as error:
-                answered, why = False, f"{error.code().name}: {error.details()}"
+                heard, why = error.code() is NOT_HERE, f"{error.code().name}: {error.details()}"
             except Rejected as error:
-                answered, why = False, error.message
+                heard, why = False, error.message
             if answered:
                 delay = FIRST_BACK_OFF
+            if heard:
+                reached = self._clock.monotonic()
+            else:
+                seat.unreached(self._clock.monotonic() - reached)
             if why != said:
                 event(
                     log, "ReporterAway", allocation=seat.key.uid, attempt=seat.key.attempt, reporter=reporter, address=address, message=why
@@ -62,7 +74,7 @@ class GrpcPeers:
     async def _converse(self, reporter: str, address: str, seat: Seat) -> bool:
         """One connection, until it ends; whether the reporter has said anything."""
         options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
-        async with aio.secure_channel(address, client_credentials(self._files), options=options) as channel:
+        async with aio.secure_channel(dial_target(address), client_credentials(self._files), options=options) as channel:
             call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated
             answered, failure = False, None
             async with asyncio.TaskGroup() as group:

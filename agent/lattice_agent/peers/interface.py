@@ -25,6 +25,10 @@ class Seat(Protocol):
         """The reporter's whole answer."""
         ...
 
+    def unreached(self, seconds: float) -> None:
+        """Calls to the reporter have failed for so long; `directed` ends that."""
+        ...
+
 
 class Desk(Protocol):
     """The reporter's end: every attempt that this agent reports for."""
@@ -39,6 +43,10 @@ class Desk(Protocol):
 
     def direction(self, key: Key) -> Direction | None:
         """What the nodes of the attempt are told; None: this agent no longer reports for it."""
+        ...
+
+    def left(self, key: Key, node: str) -> None:
+        """The node's call has ended; whether it should have, its last state tells."""
         ...
 
 

@@ -27,11 +27,16 @@ class LocalPeers:
 
     async def follow(self, reporter: str, address: str, seat: Seat) -> None:
         """Talks for the seat until it is forgotten."""
+        reached = self._clock.monotonic()
         while seat.member() is not None:
             desk = self._desks.get(reporter)
             bell = await desk.find(seat.key) if desk is not None else None
             if desk is not None and bell is not None:
                 await self._converse(reporter, desk, bell, seat)
+            if desk is not None:
+                reached = self._clock.monotonic()
+            else:
+                seat.unreached(self._clock.monotonic() - reached)
             await self._clock.sleep(RETRY_SECONDS)
 
     async def _converse(self, reporter: str, desk: Desk, bell: Bell, seat: Seat) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio as aio
 
 from lattice.daemon.logs import event
+from lattice.daemon.mtls import AGENT, GATEWAY, Files, ServerCredentials, peer_name
 from lattice.errors import Rejected
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
@@ -17,19 +19,20 @@ from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice_agent.bell import Bell
 from lattice_agent.host.interface import Key
 from lattice_agent.peers import logs, wire
+from lattice_agent.peers.client import NOT_HERE
 from lattice_agent.peers.interface import Desk, Logs
-from lattice_agent.peers.tls import AGENT, GATEWAY, Files, ServerCredentials, peer_name
 
 log = logging.getLogger(__name__)
 
 OPTIONS = [
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.keepalive_time_ms", 3000),
+    ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 2000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
 ]
+_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 STOP_SECONDS = 0.5
 
 CoordinateContext = aio.ServicerContext[pb.MemberState, pb.ReporterState]
@@ -56,15 +59,18 @@ class AgentService(rpc.AgentServicer):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller or 'nobody'} speaks for node {first.node}")
         bell = await self._desk.find(key)
         if bell is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"this agent does not report for {first.uid}, attempt {first.attempt}")
+            await context.abort(NOT_HERE, f"this agent does not report for {first.uid}, attempt {first.attempt}")
             return
         if not self._hear(first, first.node):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"node {first.node} is not of {first.uid}, attempt {first.attempt}")
-        async with asyncio.TaskGroup() as group:
-            both = {group.create_task(self._listen(context, first.node)), group.create_task(self._tell(context, key, bell))}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in both:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                both = {group.create_task(self._listen(context, first.node)), group.create_task(self._tell(context, key, bell))}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                for task in both:
+                    task.cancel()
+        finally:
+            self._desk.left(key, first.node)
 
     async def _listen(self, context: CoordinateContext, node: str) -> None:
         while isinstance(message := await context.read(), pb.MemberState) and self._hear(message, node):
@@ -94,6 +100,8 @@ class AgentService(rpc.AgentServicer):
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")
+        if not _UID.fullmatch(request.uid):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.uid[:64]!r} is no uid: up to 64 letters, digits and '-'")
         attempt = request.attempt or self._logs.newest(request.uid)
         key = Key(request.uid, attempt)
         directory = self._logs.directory(key)

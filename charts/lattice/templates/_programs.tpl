@@ -9,7 +9,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{ required "image.repository: name an image with lattice-hpc installed" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* A Deployment: name, replicas, resources, args, metrics port, and a list of secrets to mount under /certificates, and the room
+{{/* A Deployment: name, replicas, resources, args, metrics port, port for people, port for agents, and a list of secrets to mount under /certificates, and the room
      for records. */}}
 {{- define "lattice.deployment" -}}
 apiVersion: apps/v1
@@ -25,7 +25,7 @@ spec:
   template:
     metadata:
       labels: {{- include "lattice.labels" . | nindent 8 }}
-      annotations: {prometheus.io/scrape: "true", prometheus.io/port: {{ .metrics | quote }}}
+      annotations: {prometheus.io/scrape: "true", prometheus.io/port: {{ .metrics | quote }}, prometheus.io/scheme: {{ ternary "https" "http" (ne .root.Values.metrics.secret "") }}}
     spec:
       serviceAccountName: {{ .name }}
       securityContext:
@@ -51,6 +51,10 @@ spec:
           command: [{{ .name }}]
           args:
             - --metrics-address=:{{ .metrics }}
+            {{- if .root.Values.metrics.secret }}
+            - --metrics-certificate=/certificates/metrics/tls.crt
+            - --metrics-key=/certificates/metrics/tls.key
+            {{- end }}
             - --log-format=json
             - --log-level={{ .root.Values.logLevel }}
             {{- range .args }}
@@ -64,29 +68,39 @@ spec:
             {{- with .port }}
             - {name: https, containerPort: {{ . }}}
             {{- end }}
+            {{- with .agents }}
+            - {name: agents, containerPort: {{ . }}}
+            {{- end }}
           livenessProbe:
-            httpGet: {path: /healthz, port: metrics}
+            httpGet: {path: /healthz, port: metrics, scheme: {{ ternary "HTTPS" "HTTP" (ne .root.Values.metrics.secret "") }}}
           readinessProbe:
-            httpGet: {path: /readyz, port: metrics}
+            httpGet: {path: /readyz, port: metrics, scheme: {{ ternary "HTTPS" "HTTP" (ne .root.Values.metrics.secret "") }}}
           resources: {{- toYaml .resources | nindent 12 }}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
             capabilities: {drop: [ALL]}
-          {{- if or .secrets .records }}
+          {{- if or .secrets .records .root.Values.metrics.secret }}
           volumeMounts:
             {{- range $folder, $secret := .secrets }}
             - {name: {{ $folder }}, mountPath: /certificates/{{ $folder }}, readOnly: true}
+            {{- end }}
+            {{- if .root.Values.metrics.secret }}
+            - {name: metrics, mountPath: /certificates/metrics, readOnly: true}
             {{- end }}
             {{- if .records }}
             - {name: records, mountPath: /var/lib/lattice/scheduler}
             {{- end }}
           {{- end }}
-      {{- if or .secrets .records }}
+      {{- if or .secrets .records .root.Values.metrics.secret }}
       volumes:
         {{- range $folder, $secret := .secrets }}
         - name: {{ $folder }}
           secret: {secretName: {{ $secret }}}
+        {{- end }}
+        {{- with .root.Values.metrics.secret }}
+        - name: metrics
+          secret: {secretName: {{ . }}}
         {{- end }}
         {{- with .records }}
         - name: records
@@ -95,7 +109,7 @@ spec:
       {{- end }}
 {{- end }}
 
-{{/* A Service on port 443, and a budget that keeps one replica. */}}
+{{/* A Service on port 443, for agents also on theirs, and a budget that keeps one replica. */}}
 {{- define "lattice.service" -}}
 apiVersion: v1
 kind: Service
@@ -104,9 +118,15 @@ metadata:
   namespace: {{ .root.Release.Namespace }}
   labels: {{- include "lattice.labels" . | nindent 4 }}
 spec:
+  {{- with .type }}
+  type: {{ . }}
+  {{- end }}
   selector: {app.kubernetes.io/name: {{ .name }}}
   ports:
     - {name: https, port: 443, targetPort: https}
+    {{- with .agents }}
+    - {name: agents, port: {{ . }}, targetPort: agents}
+    {{- end }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget

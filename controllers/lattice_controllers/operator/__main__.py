@@ -11,11 +11,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from lattice.daemon import logs, metrics, process, settings
+from lattice.daemon import logs, process, settings
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
+from lattice.daemon.scrapers import Scrapers, serve_metrics
 from lattice.errors import Corrupt, LatticeError
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
@@ -24,7 +25,9 @@ from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.ledger.reports import UNHEARD
 from lattice.views import Allocation, Reservation
+from lattice_controllers.operator.configs import NAME as CONFIG
 from lattice_controllers.operator.configs import Configs
+from lattice_controllers.operator.fail_open import FailOpen
 from lattice_controllers.operator.hours import Hours
 from lattice_controllers.operator.kinds import Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror
@@ -60,6 +63,8 @@ class Outside:
     cluster: Cluster
     clock: Clock
     kinds: Kinds
+    server_metrics: Callable[[], Awaitable[str]] | None = None
+    """The API server's own metrics, where they can be read."""
 
 
 class Operator:
@@ -77,7 +82,10 @@ class Operator:
         self.allocations: Informer[Allocation] = Informer(
             cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True
         )
-        self.settlement = Settlement(cluster, clock, self.allocations.objects, measured, on_rows=lambda rows: self.hours.settled(rows))
+        self.settlement = Settlement(
+            cluster, clock, self.allocations.objects, measured, on_rows=lambda rows: self.hours.settled(rows),
+            heard=lambda uid, attempt: self.nodes.running.last(uid, attempt),
+        )  # fmt: skip
         self.hours = Hours(cluster, clock, self.settlement.records, lambda: self.tenants.known, announcer, measured)
         self.reservations: Informer[Reservation] = Informer(
             cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=lambda change: self.tenants.on_reservation(change)
@@ -90,7 +98,12 @@ class Operator:
         )
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
-        self.configs = Configs(cluster, clock, self.nodes.retime)
+        self.fail_open: FailOpen | None = None
+        if outside.server_metrics is None:
+            self.configs = Configs(cluster, clock, self.nodes.retime)
+        else:
+            self.fail_open = FailOpen(outside.server_metrics, clock, measured, lambda: self.configs.queue.add(CONFIG))
+            self.configs = Configs(cluster, clock, self.nodes.retime, self.fail_open.stated)
         self.retention = Retention(
             cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured, self.settlement.is_settled
         )
@@ -99,17 +112,19 @@ class Operator:
     async def run(self) -> None:
         """Everything that runs while this process leads; nothing of a tenant is judged before all allocations are known."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.allocations.run())
-            group.create_task(self.settlement.informer.run())
-            group.create_task(self.nodes.run())
+            group.create_task(process.endless(self.allocations.run()))
+            group.create_task(process.endless(self.settlement.informer.run()))
+            group.create_task(process.endless(self.nodes.run()))
             group.create_task(self._read_ledger())
             group.create_task(self.reservations.run())
             await self.allocations.synced.wait()
             await self.reservations.synced.wait()
             await self.ledger.read()
             group.create_task(self.profiles.run())
+            if self.fail_open is not None:
+                group.create_task(self.fail_open.run())
             for queue in self._queues.values():
-                group.create_task(queue.run())
+                group.create_task(process.endless(queue.run()))
             group.create_task(self.settlement.run())
             await self.settlement.informer.synced.wait()
             group.create_task(self._count_hours())
@@ -182,13 +197,14 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
     def ready() -> tuple[bool, str]:
         return True, "leading" if elector.leading else f"standby; {elector.holder or 'nobody'} leads"
 
-    return (campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)), measured
+    scrapers = Scrapers(outside.cluster, outside.clock)
+    return (campaign, lambda: serve_metrics(measured.registry, given, ready, scrapers.admit)), measured
 
 
 async def run(given: Settings) -> None:
     """Connect and run until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config)))
+        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config), cluster.metrics))
         async with asyncio.TaskGroup() as group:
             for work in works:
                 group.create_task(_as_coroutine(work))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, Resource
@@ -14,7 +14,13 @@ OWNER_ANNOTATION = "lattice.dev/owner"
 OPERATOR_LABEL = {"app.kubernetes.io/managed-by": "lattice-operator"}
 USER_ROLE = "lattice-tenant-user"
 ADMIN_ROLE = "lattice-tenant-admin"
+SECRETS_ROLE = "lattice-tenant-secrets"
 RBAC = "rbac.authorization.k8s.io"
+GATEWAY = (
+    {"apiGroup": RBAC, "kind": "User", "name": "lattice:gateway"},
+    {"kind": "ServiceAccount", "name": "lattice-gateway", "namespace": "lattice-system"},
+)
+"""Who reads the Secrets that work asks for."""
 
 Plain = dict[str, Any]
 Key = tuple[str, str]
@@ -33,6 +39,10 @@ class Access:
         """The objects by resource, roles before the bindings that name them."""
         return (CLUSTER_ROLES, self.cluster_roles), (ROLE_BINDINGS, self.bindings), (CLUSTER_ROLE_BINDINGS, self.cluster_bindings)
 
+    def without(self, namespaces: Collection[str]) -> Access:
+        """The same, with no right in these namespaces: they are not the tenant's."""
+        return replace(self, bindings={key: body for key, body in self.bindings.items() if key[0] not in namespaces})
+
 
 NONE = Access((), {}, {}, {})
 """What should stand for a tenant that goes."""
@@ -44,7 +54,10 @@ def labels_of(tenant: str) -> dict[str, str]:
 
 
 def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Access:
-    """Users and groups may use its namespaces, admins also manage; both read the Tenant and the reservations that concern it."""
+    """Users and groups may use its namespaces, admins also manage; both read the Tenant and the reservations that concern it.
+
+    In these namespaces the gateway may get Secrets by name.
+    """
     name, access = tenant.metadata.name, tenant.spec.access
     users = [*(_subject("User", user) for user in access.users), *(_subject("Group", group) for group in access.groups)]
     admins = [_subject("User", admin) for admin in access.admins]
@@ -52,7 +65,7 @@ def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Acces
     bindings = {
         (namespace, role): _binding("RoleBinding", role, role, subjects, tenant.metadata, namespace)
         for namespace in namespaces
-        for role, subjects in ((USER_ROLE, users), (ADMIN_ROLE, admins))
+        for role, subjects in ((USER_ROLE, users), (ADMIN_ROLE, admins), (SECRETS_ROLE, GATEWAY))
         if subjects
     }
     roles: dict[Key, Plain] = {}
@@ -98,9 +111,9 @@ def _object(kind: str, name: str, owner: Metadata, namespace: str = "") -> Plain
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata | ({"namespace": namespace} if namespace else {})}
 
 
-def _binding(kind: str, name: str, role: str, subjects: list[Plain], owner: Metadata, namespace: str = "") -> Plain:
+def _binding(kind: str, name: str, role: str, subjects: Sequence[Plain], owner: Metadata, namespace: str = "") -> Plain:
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
-    return _object(kind, name, owner, namespace) | {"roleRef": reference, "subjects": subjects}
+    return _object(kind, name, owner, namespace) | {"roleRef": reference, "subjects": list(subjects)}
 
 
 def _subject(kind: str, name: str) -> Plain:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from lattice.admission.configs import LEAST_START_SECONDS
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CONFIGS
-from lattice.lifecycle.node import Timing
+from lattice.lifecycle.node import Timing, timing_of
 from lattice.units import format_time, parse_duration
-from lattice.views import Config
-from lattice.views.cluster import ConfigSpec, NodeOptions
+from lattice.views import Condition, Config
+from lattice.views.cluster import ConfigSpec
 from lattice_controllers.operator import statuses
 
 log = logging.getLogger(__name__)
@@ -22,21 +23,11 @@ log = logging.getLogger(__name__)
 NAME = "lattice"
 
 
-def timing_of(options: NodeOptions) -> Timing:
-    """The options that the node machine needs, in seconds; Rejected for a text that is no duration."""
-    return Timing(
-        timeout=parse_duration(options.heartbeat_timeout),
-        grace=parse_duration(options.grace_period),
-        boot_timeout=parse_duration(options.boot_timeout),
-        mass_silence_delay=parse_duration(options.mass_silence_delay),
-    )
-
-
 def refusals(spec: ConfigSpec) -> list[str]:
     """A sentence for each pair of options that contradict each other."""
     try:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
-        cycle = parse_duration(spec.scheduling.cycle_interval)
+        cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)
     except Rejected as error:
         return [error.message]
     found = []
@@ -49,13 +40,19 @@ def refusals(spec: ConfigSpec) -> list[str]:
         found.append("nodes.gracePeriod and nodes.bootTimeout must be longer than nothing")
     if cycle <= 0:
         found.append("scheduling.cycleInterval must be longer than nothing")
+    if start < LEAST_START_SECONDS:
+        found.append(f"work.startTimeout is {spec.work.start_timeout}: at least {LEAST_START_SECONDS}s")
     return found
 
 
 class Configs:
-    """Reconciles the one LatticeConfig; `on_timing` gets the options of nodes that are in force."""
+    """Reconciles the one LatticeConfig; `on_timing` gets the options of nodes that are in force, `stated` adds what the cluster tells."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None],
+        stated: Callable[[tuple[Condition, ...], int, str], tuple[Condition, ...]] = lambda conditions, _generation, _now: conditions,
+    ) -> None:  # fmt: skip
+        self._stated = stated
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
         self._cluster = cluster
         self._clock = clock
@@ -78,6 +75,7 @@ class Configs:
         else:
             self._on_timing(timing_of(config.spec.nodes))
             conditions = statuses.ready(config.status.conditions, metadata.generation, now)
+        conditions = self._stated(conditions, metadata.generation, now)
         former = {"observedGeneration": config.status.observed_generation}
         changed = statuses.changes(config.status.conditions, conditions, former, {"observedGeneration": metadata.generation})
         if await statuses.write(self._cluster, CONFIGS, metadata, changed):

@@ -25,6 +25,9 @@ class OperatorMetrics:
         self.node_hours = Gauge("lattice_tenant_node_hours", "Node-hours in the period of the budget", ["tenant"], registry=registry)
         self.gpu_hours = Gauge("lattice_tenant_gpu_hours", "GPU-hours in the period of the budget", ["tenant"], registry=registry)
         self.budget_used = Gauge("lattice_budget_used_ratio", "Used share of a budget", ["tenant", "budget"], registry=registry)
+        self.failed_open = Counter(
+            "lattice_admission_failed_open", "Requests that passed the API server without the admission webhook", registry=registry
+        )
         self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
         for state in NODE_STATES:
             self.nodes.labels(state).set(0)

@@ -17,9 +17,10 @@ from lattice.errors import Corrupt
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import LEASES, NODES
-from lattice.ledger.reports import ANNOTATION, parse_report
+from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
 from lattice.lifecycle import node as machine
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
+from lattice.lifecycle.hardware import deviation, reported
 from lattice.lifecycle.heartbeats import Heartbeats
 from lattice.lifecycle.node import Facts, Timing, Verdict, judge
 from lattice.models.conditions import HEALTHY, READY
@@ -28,6 +29,7 @@ from lattice.views import Lease, Node
 from lattice.views.cluster import Disable, NodeStatus, Wish
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.running import Running
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Nodes:
     ) -> None:
         self.timing = Timing()
         self.beats = Heartbeats()
+        self.running = Running(clock)
         self.informer: Informer[Node] = Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node)
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self._on_lease
@@ -168,6 +171,7 @@ class Nodes:
             has_fingerprint=bool(status.fingerprint),
             healthy=status.health == "Healthy",
             flaw=_flaw(status),
+            deviation=deviation(node),
             pulse=self.beats.pulse(name, now, self.since(now)),
             in_state=now - begun if state == status.state else 0.0,
         )
@@ -175,7 +179,7 @@ class Nodes:
     def _is_news(self, node: Node, facts: Facts, verdict: Verdict) -> bool:
         """Whether the verdict differs from what stands written."""
         written = condition(node.status.conditions, READY)
-        if verdict.path or written is None or node.status.observed_generation != node.metadata.generation:
+        if verdict.path or written is None or _is_new(node) or node.status.observed_generation != node.metadata.generation:
             return True
         unheard = not facts.pulse.heard and facts.pulse.silence < self.timing.timeout
         return written.reason != verdict.reason and not unheard  # a fresh start knows less than what stands written
@@ -195,6 +199,8 @@ class Nodes:
         }
         if verdict.path or not node.status.since:
             written["since"] = now
+        if _is_new(node):
+            written["accepted"] = reported(node.status.capabilities)
         patch = {"metadata": {"resourceVersion": metadata.resource_version}, "status": written}
         await self._cluster.patch(NODES, metadata.name, patch, subresource="status")
         event(
@@ -246,22 +252,30 @@ class Nodes:
         lease = change.new
         if lease is None:
             return
-        heard = self.beats.hear(lease.metadata.name, lease.metadata.resource_version, _number(lease), self._clock.monotonic())
-        name = lease.metadata.name
+        report, name = _report(lease), lease.metadata.name
+        if report is not None and change.old is not None:  # what stood there before this process looked may be old
+            self.running.hear(report)
+        number = report.hb if report is not None else 0
+        heard = self.beats.hear(name, lease.metadata.resource_version, number, self._clock.monotonic())
         if heard and name in self.informer.objects and self._state_of(name) not in _QUIET:
             self.queue.add(name)
 
 
-def _number(lease: Lease) -> int:
-    """The number of the heartbeat; 0 for one without a report, or with one of an unknown format."""
+def _is_new(node: Node) -> bool:
+    """Whether it has said what it has, and nothing is kept of it yet."""
+    return node.status.accepted is None and bool(node.status.fingerprint)
+
+
+def _report(lease: Lease) -> NodeReport | None:
+    """The report of a heartbeat; None for one without, or with one of an unknown format."""
     text = lease.metadata.annotations.get(ANNOTATION)
     if not text:
-        return 0
+        return None
     try:
-        return parse_report(text).hb
+        return parse_report(text)
     except Corrupt as error:
         event(log, "ReportUnreadable", logging.WARNING, node=lease.metadata.name, message=error.message)
-        return 0
+        return None
 
 
 def _flaw(status: NodeStatus) -> str:

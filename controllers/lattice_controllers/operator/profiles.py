@@ -16,6 +16,7 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.cluster import Cluster, PatchKind
 from lattice.kube.resources import KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
+from lattice.lifecycle.hardware import counted
 from lattice.lifecycle.node import DEGRADED, DRAINING, READY
 from lattice.quota.amounts import WIDEST, quantity, resource_of
 from lattice.quota.declared import PREFIX, TreeSettings, tree_id_of, tree_of
@@ -137,7 +138,7 @@ def _named(keys: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _add(into: dict[str, int], node: Node) -> None:
-    had = node.status.capabilities
+    had = counted(node)
     for resource, amount in node_amounts(had.cpus, quantity_bytes(had.memory), had.gpus, had.gpu_type).items():
         into[resource] = into.get(resource, 0) + amount
 

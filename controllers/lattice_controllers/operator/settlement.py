@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from lattice.accounting.charges import Charge
+from lattice.accounting.charges import Charge, bounded
 from lattice.accounting.records import Fresh, Records
 from lattice.accounting.settlement import Append, Open, is_settled, next_write, unsettled
 from lattice.daemon.clock import Clock
@@ -34,11 +34,14 @@ KEYS_AT_ONCE = 1000
 
 
 class Settlement:
-    """Writes the records; `records` is what it has read of them, `on_rows` hears which attempts came."""
+    """Writes the records; `records` is what it has read of them, `on_rows` hears which attempts came.
+
+    `heard`: when a node last said that it runs this attempt (seconds since the epoch; 0: not while this process looked on).
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics,
-        on_rows: Callable[[Fresh], None] = lambda _rows: None,
+        on_rows: Callable[[Fresh], None] = lambda _rows: None, heard: Callable[[str, int], float] = lambda _uid, _attempt: 0.0,
     ) -> None:  # fmt: skip
         self.records = Records()
         self.informer: Informer[UsageRecord] = Informer(
@@ -49,6 +52,7 @@ class Settlement:
         self._allocations = allocations
         self._measured = measured
         self._on_rows = on_rows
+        self._heard = heard
         self._waiting: dict[str, dict[str, float]] = {}
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
 
@@ -134,7 +138,8 @@ class Settlement:
             allocation = self._allocations.get(key)
             if allocation is not None and allocation.spec.tenant == tenant:
                 found += unsettled(allocation, self.records)
-        return found
+        now = self._clock.now()
+        return [bounded(charge, heard=self._heard(charge.uid, charge.attempt), now=now) for charge in found]
 
     async def _read_again(self, tenant: str) -> None:
         listing = await self._cluster.list(USAGE_RECORDS, type=UsageRecord, labels=f"lattice.dev/tenant={tenant}")

@@ -83,14 +83,15 @@ class Tenants:
             await statuses.set_finalizers(self._cluster, TENANTS, tenant.metadata, finalizers)
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
         wanted = access.access_of(tenant, self._reservations())
-        problems = [*await self._settle_namespaces(tenant, wanted), *await self._settle_roles(name, wanted)]
+        taken = await self._settle_namespaces(tenant, wanted)
+        problems = [*taken.values(), *await self._settle_roles(name, wanted.without(taken))]
         await self._publish(tenant, problems)
         return RESYNC_SECONDS
 
-    async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> list[Problem]:
-        """Make and label its namespaces; take the label off those that are its no longer."""
+    async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> dict[str, Problem]:
+        """Make and label its namespaces, take the label off those that are its no longer; those that it cannot have, and why."""
         name = tenant.metadata.name
-        claims = [await self._claim(namespace, tenant) for namespace in wanted.namespaces]
+        claims = {namespace: await self._claim(namespace, tenant) for namespace in wanted.namespaces}
         labelled = await self._cluster.list(NAMESPACES, labels=f"{access.TENANT_LABEL}={name}")
         for namespace in labelled.items:
             metadata = namespace["metadata"]
@@ -99,7 +100,7 @@ class Tenants:
             patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {access.TENANT_LABEL: None}}}
             await self._cluster.patch(NAMESPACES, metadata["name"], patch)
             event(log, "NamespaceReleased", tenant=name, namespace=metadata["name"])
-        return [problem for problem in claims if problem is not None]
+        return {namespace: problem for namespace, problem in claims.items() if problem is not None}
 
     async def _claim(self, namespace: str, tenant: Tenant) -> Problem | None:
         """The namespace, made if it is not there; one that stands there must carry the tenant's label already."""

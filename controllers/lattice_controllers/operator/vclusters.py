@@ -14,6 +14,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import VCLUSTERS
 from lattice.lifecycle.conditions import TRUE, with_condition, without_conditions
 from lattice.lifecycle.node import READY
+from lattice.scheduling.facts import home_groups
 from lattice.scheduling.policies import given_weights
 from lattice.units import fold_nodes, format_time
 from lattice.views import Condition, Node, VCluster
@@ -37,11 +38,17 @@ def group_of(node: Node) -> str:
 
 
 def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that the vcluster's selector takes; without a selector every node."""
+    """The nodes that the vcluster's selector takes."""
     selector = vcluster.spec.nodes.selector
-    if selector is None:
-        return list(nodes)
-    return [node for node in nodes if group_of(node) in selector.group]
+    return [node for node in nodes if selector is not None and group_of(node) in selector.group]
+
+
+def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
+    """The nodes that its work uses without borrowing: those at home there; without home groups, those at home in no vcluster."""
+    homes = home_groups({other.metadata.name: other for other in (*others, vcluster)}.values())
+    selector = vcluster.spec.nodes.selector
+    mine = vcluster.metadata.name if selector is not None and selector.group else ""
+    return [node for node in nodes if homes.get(group_of(node), "") == mine]
 
 
 def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> dict[str, list[str]]:
@@ -131,7 +138,7 @@ class VClusters:
         return with_condition(conditions, HOME_CONFLICT, TRUE, "NodesShared", message, generation=vcluster.metadata.generation, now=now)
 
     async def _write(self, vcluster: VCluster, conditions: tuple[Condition, ...]) -> None:
-        home, before = at_home(vcluster, self._nodes.values()), vcluster.status
+        home, before = own_nodes(vcluster, self.known.values(), self._nodes.values()), vcluster.status
         former = {"observedGeneration": before.observed_generation, "nodes": before.nodes, "ready": before.ready}
         former = former if before.observed_generation else {}  # the first write says zero, too
         ready = sum(node.status.state == READY for node in home)

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.daemon import logs, metrics, process, settings
+from lattice.daemon import logs, process, settings
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError
+from lattice.daemon.scrapers import Scrapers, serve_metrics
+from lattice.errors import LatticeError, Stale
 from lattice.kube.aiohttp import connect
 from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
@@ -26,7 +27,8 @@ from lattice_controllers.scheduler.term import RECORDS, Outside, Term
 log = logging.getLogger(__name__)
 
 PROGRAM = "lattice-scheduler"
-CAMPAIGN_AGAIN_SECONDS = 1.0
+CAMPAIGN_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 8.0
+"""Until the next campaign for leadership: the longer, the more often a term has ended for the same reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +60,21 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
 
     async def campaign() -> None:
         await answering.wait()  # the first write of the Lease says already where it answers
+        said, pause = "", CAMPAIGN_AGAIN_SECONDS
         while True:
             term = Term(outside, measured, identity)
             terms[:] = [term]
             try:
                 await elector.lead(term.run)
+            except Stale as error:  # expected, and its sentence says all
+                measured.went_back.set(float(error.reason == "LedgerWentBack"))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if error.message == said else CAMPAIGN_AGAIN_SECONDS
+                if error.message != said:
+                    event(log, "The term has ended", reason=error.reason, message=error.message)
+                said = error.message
             except LatticeError as error:
                 event(log, "The term has ended", error=error)
-            await outside.clock.sleep(CAMPAIGN_AGAIN_SECONDS)
+            await outside.clock.sleep(pause)
 
     def ready() -> tuple[bool, str]:
         leading = bool(terms) and terms[0].working
@@ -75,7 +84,8 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         return terms[0] if terms and terms[0].working else None
 
     measured.leader.labels(identity).set_function(lambda: float(current() is not None))
-    works: list[Callable[[], Awaitable[None]]] = [campaign, lambda: metrics.serve(measured.registry, given.metrics_address, ready)]
+    scrapers = Scrapers(outside.cluster, outside.clock)
+    works: list[Callable[[], Awaitable[None]]] = [campaign, lambda: serve_metrics(measured.registry, given, ready, scrapers.admit)]
     if given.answers_listen:
         works.append(_answering(given, outside, elector, answering, current))
     return works, measured

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
-from lattice.errors import NotFound
+from lattice.errors import NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger import projection
+from lattice.ledger.format import Row
 from lattice.ledger.proposals import Proposal, Refused, Verdict
+from lattice.ledger.starting import START_SECONDS
 from lattice.ledger.steps import (
     FINALIZER,
     QUOTA_RECLAIMED,
@@ -28,6 +31,8 @@ from lattice.ledger.steps import (
     RemoveFinalizer,
     Rest,
     Retry,
+    ShowEnding,
+    Stage,
     Step,
     fenced_wait,
     next_step,
@@ -43,12 +48,13 @@ from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.write_budget import WriteBudget
 
 log = logging.getLogger(__name__)
 
 STEPS_AT_ONCE = 12
 REFUSED_SECONDS = 1.0
-WORKERS, LATE_WORKERS = 48, 16
+WORKERS, LATE_WORKERS = 48, 4
 
 
 class Committing(Protocol):
@@ -59,6 +65,26 @@ class Committing(Protocol):
         ...
 
 
+class Judging(Protocol):
+    """What knows the limits of now."""
+
+    def enter(self, allocation: Allocation) -> None:
+        """It waits for nodes."""
+        ...
+
+    def leave(self, uid: str) -> None:
+        """It waits no more."""
+        ...
+
+    def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
+        """A reason and a sentence that keep it from nodes."""
+        ...
+
+    def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
+        """The walltime of work on nodes by its newest generation; None: what stands stays."""
+        ...
+
+
 class Allocations:
     """The reconciler of allocations, by uid."""
 
@@ -66,11 +92,14 @@ class Allocations:
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
         propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
         config: Callable[[], Config | None], stopped: Callable[[], bool], settled: Callable[[Allocation], bool] = lambda _allocation: True,
-        place: Callable[[Allocation], tuple[str, int | None]] = lambda _allocation: ("", None),
+        place: Callable[[Allocation], tuple[str, int | None]] = lambda _allocation: ("", None), admission: Judging | None = None,
+        held: Callable[[Allocation], str] = lambda _allocation: "",
     ) -> None:  # fmt: skip
         self.objects: dict[str, Allocation] = {}
         self.loop: Loop | None = None
         self.synced = False
+        self._ending: dict[str, tuple[int, float]] = {}
+        """By uid: the attempt whose row is releasing, and since when (monotonic)."""
         self._cluster = cluster
         self._clock = clock
         self._stored = stored
@@ -83,8 +112,12 @@ class Allocations:
         self._stopped = stopped
         self._settled = settled
         self._place = place
+        self._admission = admission
+        self._held = held
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
-        self.expectations = Expectations(clock, allocation=self.get, tell=self.queue.add)
+        self.budget = WriteBudget(clock)
+        """Of the writes that only inform; the loop's reworded reasons are paid from it, too."""
+        self.expectations = Expectations(clock, allocation=self.get, tell=lambda uid: self.queue.add(uid, late=True), budget=self.budget)
         """Expected starts; whoever forecasts gives them to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
@@ -100,9 +133,14 @@ class Allocations:
     def _lost(self, uid: str) -> None:
         self.objects.pop(uid, None)
         self._numbers.forget(uid)
+        self._waits_no_more(uid)
         if self.loop is not None:
             self.loop.forget(uid)
         self.queue.add(uid)
+
+    def _waits_no_more(self, uid: str) -> None:
+        if self._admission is not None:
+            self._admission.leave(uid)
 
     def _keep(self, allocation: Allocation) -> None:
         known = self.objects.get(allocation.metadata.uid)
@@ -153,12 +191,40 @@ class Allocations:
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
         settled = allocation is None or not allocation.metadata.deletion_timestamp or self._settled(allocation)
-        return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled)
+        ending = self._ending_seconds(uid, rows)
+        admitted = self._renewed(allocation, rows)
+        return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted)
+
+    def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
+        """The walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""
+        held = next((row for row in rows if row.held), None)
+        if self._admission is None or allocation is None or held is None or held.generation >= allocation.metadata.generation:
+            return None
+        return self._admission.renewed(allocation, held.walltime)
+
+    def _ending_seconds(self, uid: str, rows: Sequence[Row]) -> float:
+        """For how long its newest row has been releasing, as seen here; 0 while it holds."""
+        newest = max(rows, key=lambda row: row.attempt, default=None)
+        if newest is None or newest.held:
+            self._ending.pop(uid, None)
+            return 0.0
+        attempt, since = self._ending.setdefault(uid, (newest.attempt, self._clock.monotonic()))
+        if attempt != newest.attempt:
+            _, since = self._ending[uid] = newest.attempt, self._clock.monotonic()
+        return self._clock.monotonic() - since
+
+    def _start_timeout(self) -> float:
+        config = self._config()
+        with suppress(Rejected):  # the operator refuses such options: the default stays
+            return parse_duration(config.spec.work.start_timeout) if config is not None else START_SECONDS
+        return START_SECONDS
 
     async def _act(self, uid: str, step: Step) -> float | None:
         allocation = self.objects.get(uid)
-        if not isinstance(step, Queue) and self.loop is not None:
-            self.loop.drop(uid)
+        if not isinstance(step, Queue):
+            self._waits_no_more(uid)
+            if self.loop is not None:
+                self.loop.drop(uid)
         match step:
             case Propose(proposal):
                 verdict: Verdict = await self._propose(proposal)
@@ -189,6 +255,13 @@ class Allocations:
                 if self.loop is not None:
                     self.loop.forget(uid)
                 return again
+            case ShowEnding():
+                patch = projection.ending(allocation, step, seq=self._stored.head.seq, now=self._clock.now())
+                return await self._write(allocation, patch, "ending")
+            case Stage(reason, message):
+                event(log, "WaitsForStart", allocation=allocation.metadata.key, reason=reason, message=message)
+                patch = projection.staged(allocation, reason, message, seq=self._stored.head.seq, now=self._clock.now())
+                return await self._write(allocation, patch, "staged")
             case End():
                 return await self._write(allocation, projection.ended(allocation, step, **await self._stamp(uid)), "ended")
             case Observe():
@@ -216,12 +289,15 @@ class Allocations:
         uid = allocation.metadata.uid
         if self.loop is None:
             return None
+        if self._admission is not None:
+            self._admission.enter(allocation)
         self.loop.want(self.candidate(allocation))
-        waiting = self.loop.reasons.get(uid)
+        waiting = self.loop.shown(uid)
         if waiting is None:
             return None
         expected, alone = self.expectations.patch(uid), self.expectations.due(uid)
-        parts = {"score": self._score(uid), "expected": expected, "alone": alone, **await self._stamp(uid)}
+        reserved = self.loop.scene.reserved_since(allocation.spec.vcluster, uid)
+        parts = {"score": self._score(uid), "expected": expected, "alone": alone, "reserved": reserved, **await self._stamp(uid)}
         patch = projection.pending(allocation, waiting.reason, waiting.message, **parts)
         if patch is not None and uid in self.loop.candidates:
             await self._write(allocation, patch, "pending" if "conditions" in patch["status"] else "expected")
@@ -244,6 +320,10 @@ class Allocations:
                 "RetryBackOff",
                 f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
             )
+        elif self._admission is not None:
+            blocked = self._admission.blocked(allocation)
+        if doubtful := self._held(allocation):
+            blocked = ("RecoveryUncertain", doubtful)
         quota, within = self._place(allocation)
         return candidate_of(
             allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked,

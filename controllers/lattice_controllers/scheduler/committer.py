@@ -24,6 +24,7 @@ from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
 from lattice.ledger.proposals import Accepted, Limits, Proposal, Refused, SensitivePool, Unknown, Verdict
 from lattice.ledger.stored import Stored
+from lattice.models.conditions import LEDGER_RECOVER
 from lattice.views.ledger import Ledger
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
@@ -99,7 +100,7 @@ class Committer:
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while (self._first or self._waiting) and not self.paused:
+                while self._first or (self._waiting and not self.paused):
                     await self._pace()
                     if self._first:
                         batch, self._first = self._first, []
@@ -110,13 +111,11 @@ class Committer:
             for entry in self._first + self._waiting:
                 _answer(entry, Unknown())
 
-    def resume(self, first: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
-        """Commit again after a pause, these proposals in a commit of their own before everything that has waited."""
+    def commit_paused(self, proposals: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
+        """Store these proposals in a commit of their own; everything else goes on waiting."""
         waited, self._waiting = self._waiting, []
-        answers = [self.propose(proposal) for proposal in first]
+        answers = [self.propose(proposal) for proposal in proposals]
         self._first, self._waiting = self._waiting, waited
-        self.paused = ""
-        self._arrived.set()
         return answers
 
     async def _commit(self, batch: list[_Entry]) -> None:
@@ -165,6 +164,7 @@ class Committer:
         """PUT until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
         before = self.book.head
         self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())
+        self.book.written = int(self._clock.now())
         body = _body(self.book, self._version)
         size = self.book.bytes()
         self._metrics.bytes.set(size)
@@ -176,6 +176,8 @@ class Committer:
             except (Stale, UnknownOutcome):
                 if await self._stands(before):
                     return
+            except NotFound as error:
+                raise Deposed("the ledger is gone", reason="LedgerGone") from error
             except Retry as error:
                 await self._clock.sleep(error.after_seconds or RETRY_SECONDS)
             except Denied as error:  # an API server that has just started denies everything until it has read its roles
@@ -201,7 +203,7 @@ class Committer:
             await self._clock.sleep(RETRY_SECONDS)
             return False
         status, head = ledger.status, self.book.head
-        if status is None or (status.term, status.epoch) != (head.term, head.epoch):
+        if status is None or status.term != head.term:
             raise Deposed("another scheduler has taken the ledger", reason="Deposed")
         if status.commit not in (head.commit, before.commit):
             raise Deposed(f"the ledger stands at seq {status.seq}, and {before.seq} was written last", reason="LedgerWentBack")
@@ -226,7 +228,7 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
     """Fence older leaders: raise the epoch with a new term; gives the book and its resourceVersion.
 
     A leader that was robbed commits until it notices: its commits are read again, however many come between. `evidence` names work
-    that a plan or a report knows of, or is empty: a ledger that is missing beside such work has gone back, and none is created.
+    that a plan or a report knows of, or is empty: beside such work none is created, unless its recovery was asked for.
     Raises Stale when another one took it meanwhile.
     """
     taken_from, term = None, ""
@@ -243,7 +245,7 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
             book = Book.empty(term, new_id())
         else:
             book = Book.load(status)
-            book.head = replace(book.head, epoch=epoch + 1, term=term, seq=book.head.seq + 1, commit=new_id())
+            book.take(term, new_id())
         try:
             stored = await cluster.replace(LEDGERS, NAME, _body(book, ledger.metadata.resource_version), subresource="status", type=Ledger)
         except (Stale, UnknownOutcome) as error:
@@ -260,8 +262,10 @@ async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str
         ledger = None
     if ledger is not None and ledger.status is not None:
         return ledger
-    if known := await evidence():
-        raise Stale(f"there is no ledger, and {known}: restore etcd, then `lattice admin ledger recover`", reason="LedgerWentBack")
+    asked = ledger is not None and LEDGER_RECOVER in ledger.metadata.annotations
+    if not asked and (known := await evidence()):
+        sentence = f"there is no ledger, and {known}: `lattice admin ledger recover` makes it again from what nodes and plans say"
+        raise Stale(f"{sentence} (after a loss of etcd restore that first)", reason="LedgerWentBack")
     if ledger is None:
         body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Ledger", "metadata": {"name": NAME}}
         ledger = await cluster.create(LEDGERS, body, type=Ledger)

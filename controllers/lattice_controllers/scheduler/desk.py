@@ -144,6 +144,7 @@ class LoopDesk:
             open_to={tenant: self._open_to(tenant) for tenant in {one.tenant for one in (*pending, *asked)}},
             bursting=frozenset(filter(self._bursts, {holder.tenant for holder in moment.holders.values()})),
             limits=self._limits(),
+            moves=dict(loop.moves),
             number=self._number,
         )
 

@@ -6,12 +6,14 @@ The forecast comes every few seconds for all pending work; a write for each woul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 from lattice.daemon.clock import Clock
 from lattice.ledger.projection import expectation, moved
 from lattice.scheduling.situation import Expected
 from lattice.views.allocation import Allocation
+from lattice_controllers.scheduler.write_budget import WriteBudget
 
 AGAIN_SECONDS: Final = 30.0
 """Between two writes of one allocation's expected start, where nothing else is written."""
@@ -20,22 +22,42 @@ AGAIN_SECONDS: Final = 30.0
 class Expectations:
     """The last forecast, and when each allocation was last written because of it; `tell` hears of those that are due."""
 
-    def __init__(self, clock: Clock, *, allocation: Callable[[str], Allocation | None], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        allocation: Callable[[str], Allocation | None],
+        tell: Callable[[str], None],
+        budget: WriteBudget | None = None,
+    ) -> None:
         self.found: Mapping[str, Expected] = {}
         """By uid."""
         self._clock = clock
         self._allocation = allocation
         self._tell = tell
+        self._budget = budget or WriteBudget(clock)
         self._written: dict[str, float] = {}
 
     def take(self, found: Mapping[str, Expected]) -> int:
-        """A new forecast; how many allocations it is worth a write for."""
+        """Takes a new forecast; returns how many allocations are written because of it.
+
+        Of those that are due, the budget decides how many: first those that were never written, then the longest unwritten, of
+        these the soonest to start. The next forecast goes on with the rest.
+        """
         self.found = found
         self._written = {uid: when for uid, when in self._written.items() if uid in found}
-        due = [uid for uid in found if self.due(uid)]
-        for uid in due:
+        told = 0
+        for uid in sorted((uid for uid in found if self.due(uid)), key=self._urgency):
+            if not self._budget.take():
+                break
             self._tell(uid)
-        return len(due)
+            told += 1
+        return told
+
+    def _urgency(self, uid: str) -> tuple[float, float]:
+        """Sorts what is due: when it was last written, and when it starts."""
+        p50 = self.found[uid].p50
+        return self._written.get(uid, -inf), inf if p50 is None else p50
 
     def patch(self, uid: str) -> dict[str, Any] | None:
         """What the status shows of it with the next write; None without a forecast."""

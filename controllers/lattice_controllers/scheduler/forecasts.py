@@ -11,7 +11,8 @@ from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import FINISHED
 from lattice.scheduling.forecast import Expected, Forecaster, foresee, work_of
 from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.policy import INTERACTIVE_FIFO
+from lattice.scheduling.situation import planned
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.work import Candidate
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
@@ -109,9 +110,11 @@ class Forecasts:
 
 
 def in_line(loop: Loop, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
-    """The queue of a vcluster in the order of its last cycle, and `more` work among it by its score."""
+    """The queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
     scores = {**loop.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
     queue = [*loop.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
-    if loop.scene.policy(vcluster).kind == INTERACTIVE_FIFO:
-        return sorted(queue, key=lambda one: (one.submitted, one.key))
-    return sorted(queue, key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))
+    if strategy_of(loop.scene.policy(vcluster)).first_come:
+        queue.sort(key=lambda one: (one.submitted, one.key))
+    else:
+        queue.sort(key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))
+    return planned(loop.scene, vcluster, queue)

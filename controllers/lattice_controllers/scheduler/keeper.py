@@ -1,26 +1,32 @@
-"""What a term keeps right beside its decisions: node indices, the limits in the ledger, and the independent verifier's look at it."""
+"""What a term keeps right beside its decisions: node indices, the silence of nodes without an object, limits, the verifier's look."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError
+from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Informer
 from lattice.kube.resources import LEDGERS, NODE_INDEXES
 from lattice.ledger.proposals import Forget, Limits, Proposal, Refused, SensitivePool
 from lattice.ledger.verify import verify
-from lattice.views import Config, Ledger, NodeIndex, Tenant
-from lattice_controllers.scheduler.committer import Committer
+from lattice.lifecycle.node import Timing, timing_of
+from lattice.views import Config, Lease, Ledger, NodeIndex, Tenant
+from lattice_controllers.scheduler.committer import Committer, Deposed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
 VERIFY_SECONDS = 30.0
+SWEEP_SECONDS = 1.0
+STALL_SECONDS = 5.0
+"""A sweep that comes so late means that this process itself stood still: silence starts from zero."""
 SETTLE_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
 
@@ -59,11 +65,12 @@ class Keeper:
         self._limits_dirty.set()
 
     async def keep_nodes(self) -> None:
-        """Give indices, forget nodes, keep the pool's size right."""
+        """Give indices, forget nodes, keep the pool's size right; the ledger is written in a format that every node's agent knows."""
         while True:
             await self._nodes_dirty.wait()
             await self._clock.sleep(SETTLE_SECONDS)
             self._nodes_dirty.clear()
+            self._committer.book.write_format(self._nodes.lowest_format())
             if await self._failed(self._nodes.settle_indices(self._committer.propose)):
                 self._nodes_dirty.set()
 
@@ -86,6 +93,19 @@ class Keeper:
             if isinstance(verdict, Refused):
                 event(log, "The ledger refused a limit", logging.WARNING, reason=verdict.reason, message=verdict.message)
 
+    async def keep_silence(self, leases: Informer[Lease]) -> None:
+        """Judge the nodes that the operator does not; silence does not count while the watch of heartbeats is lost."""
+        timing, swept, resumed = Timing(), self._clock.monotonic(), float("-inf")
+        while True:
+            config, now = self._config(), self._clock.monotonic()
+            if config is not None:
+                with contextlib.suppress(Rejected):  # the operator refuses such options: the last good ones stay
+                    timing = timing_of(config.spec.nodes)
+            resumed = now if now - swept > STALL_SECONDS or leases.lost else resumed
+            swept = now
+            self._nodes.sweep(max(leases.continuous_since, resumed), timing)
+            await self._clock.sleep(SWEEP_SECONDS)
+
     async def verify(self) -> None:
         """Have the independent verifier look at what etcd really holds."""
         while True:
@@ -93,8 +113,12 @@ class Keeper:
             await self._failed(self._verify_once())
 
     async def _verify_once(self) -> None:
-        index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
-        ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)
+        """Raises Deposed where one of the two objects is gone: the next term makes it again, or says why it does not."""
+        try:
+            index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
+            ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)
+        except NotFound as error:
+            raise Deposed(f"{error.message}: it is gone", reason="LedgerGone") from error
         if ledger.status is None:
             return
         faults = verify(ledger.status, {int(number): name for number, name in index.spec.names.items()})
@@ -106,8 +130,10 @@ class Keeper:
         """Whether the work failed and is to be tried again."""
         try:
             await work
+        except Deposed:
+            raise
         except LatticeError as error:
-            event(log, "Trying again", error=error)
+            event(log, "Trying again", reason=error.reason, message=error.message)
             await self._clock.sleep(AGAIN_SECONDS)
             return True
         return False

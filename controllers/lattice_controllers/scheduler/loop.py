@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from math import ceil
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Failure, Guard
@@ -12,10 +13,15 @@ from lattice.daemon.logs import event
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
+from lattice.scheduling.ranges import RANGES, asks_for_more, extended
+from lattice.scheduling.reserved import Move
 from lattice.scheduling.scene import Scene
+from lattice.scheduling.situation import ABOUT_NODES
 from lattice.scheduling.work import Candidate
+from lattice.units import format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.write_budget import WriteBudget
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +50,7 @@ class Loop:
         allocation: Callable[[str], Allocation | None], explained: Callable[[str], None], placed: Callable[[str], None],
         confirmed: Callable[[str], None], stopped: Callable[[], bool],
         judged: Callable[[str, Sequence[Outcome]], None] = lambda _vcluster, _outcomes: None,
-        look: Look = lambda _vcluster, _queue, _now: lambda _outcomes: None,
+        look: Look = lambda _vcluster, _queue, _now: lambda _outcomes: None, budget: WriteBudget | None = None,
     ) -> None:  # fmt: skip
         self.scene = scene
         self.cycles = 0
@@ -66,12 +72,17 @@ class Loop:
         self._stopped = stopped
         self._judged = judged
         self._look = look
+        self._budget = budget or WriteBudget(clock)
         self._guard = Guard(clock, "scheduling cycle")
         self._wake = asyncio.Event()
         self._again_at: float | None = None
         self._took = 0.0
         self._queues: dict[str, dict[str, Candidate]] = {}
-        self._shown: dict[str, tuple[str, str, float]] = {}
+        self._shown: dict[str, tuple[Waiting, float]] = {}
+        self._reserved: dict[str, float] = {}
+        """When reservations were given, as statuses were told."""
+        self.moves: dict[str, Move] = {}
+        """How the reservation of pending work was moved later last, by uid."""
 
     def wake(self) -> None:
         """Something changed: run a cycle at once."""
@@ -82,13 +93,22 @@ class Loop:
         known = self.candidates.get(candidate.uid)
         if candidate.uid in self.claiming or known == candidate:
             return
-        if known is not None and known.vcluster != candidate.vcluster:
+        if known is None:
+            self._inherit(candidate)
+        elif known.vcluster != candidate.vcluster:
             self._leave(known)
         self.candidates[candidate.uid] = candidate
         queue = self._queues.setdefault(candidate.vcluster, {})
         queue[candidate.uid] = candidate
         self._metrics.queue_depth.labels(candidate.vcluster).set(len(queue))
         self.wake()
+
+    def _inherit(self, candidate: Candidate) -> None:
+        """Takes over the reservation that its status names: an earlier scheduler gave it, or this one before it was on nodes."""
+        allocation = self._allocation(candidate.uid)
+        given = allocation.status.reserved_at if allocation is not None else None
+        if given:
+            self.scene.inherit(candidate.vcluster, candidate.uid, parse_time(given))
 
     def drop(self, uid: str) -> None:
         """It does not wait any more."""
@@ -100,11 +120,18 @@ class Loop:
             self.scores.pop(uid, None)
         self.reasons.pop(uid, None)
         self._shown.pop(uid, None)
+        self._reserved.pop(uid, None)
+        self.moves.pop(uid, None)
 
     def forget(self, uid: str) -> None:
         """Its status shows where it was placed, or its object is gone."""
         self.drop(uid)
         self.scores.pop(uid, None)
+
+    def shown(self, uid: str) -> Waiting | None:
+        """Why it waits, in the words that its status is to show; `reasons` has the newest ones."""
+        shown = self._shown.get(uid)
+        return shown[0] if shown is not None else None
 
     def vclusters(self) -> list[str]:
         """Where something waits."""
@@ -149,18 +176,44 @@ class Loop:
         if self.scene.elastic is not None:
             for queue in self._queues.values():  # what everybody asks for is known before anybody is admitted
                 self.scene.elastic.ask(queue.values(), now)
+        placed: list[Placed] = []
         for vcluster in self._order():
-            failure = self._guard.waits(vcluster) or self._turn(vcluster, now, answers, wakes)
+            failure = self._guard.waits(vcluster) or self._turn(vcluster, now, placed, wakes)
             if failure is not None:
                 self._unjudged(vcluster, failure)
                 wakes.append(now + max(0.0, failure.due - self._clock.monotonic()))
+        self._extend(placed, now)
+        for one in placed:
+            self._claim(one, answers)
         for vcluster in [name for name, queue in self._queues.items() if not queue]:
             del self._queues[vcluster]
             self._guard.forget(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)
         self._took = self._clock.monotonic() - began
 
-    def _turn(self, vcluster: str, now: float, answers: asyncio.TaskGroup, wakes: list[float | None]) -> Failure | None:
+    def _extend(self, placed: Sequence[Placed], now: float) -> None:
+        """Gives ranges more of what is free now that every vcluster has had its turn; recorded as a decision of its own."""
+        ranges = [one.candidate for one in placed if asks_for_more(one)]
+        if not ranges:
+            return
+        self.scene.waiting = frozenset(name for name in self._queues if self._waits_for_nodes(name))
+        remember = self._look(RANGES, ranges, now)
+        found: list[Placed] = []
+        if self._guard.attempt(RANGES, lambda: found.extend(extended(self.scene, ranges, now))) is None:
+            remember(found)
+        more = {one.candidate.uid: one.nodes for one in found}
+        for one in placed:
+            one.nodes = more.get(one.candidate.uid, one.nodes)
+            if one.candidate.uid not in self.scene.holders:  # it failed in between
+                self.scene.claim(one.candidate, one.nodes, now)
+
+    def _waits_for_nodes(self, vcluster: str) -> bool:
+        """Whether work is left in a vcluster that would start if it had nodes."""
+        waiting, holders = self._queues[vcluster], self.scene.holders
+        said = (self.reasons.get(uid) for uid in waiting if uid not in holders)
+        return any(one is None or one.reason in ABOUT_NODES for one in said)
+
+    def _turn(self, vcluster: str, now: float, placed: list[Placed], wakes: list[float | None]) -> Failure | None:
         """The cycle of one vcluster: decided as a whole before anything of it is acted on."""
         began = self._clock.monotonic()
         queue = list(self._queues[vcluster].values())
@@ -175,10 +228,13 @@ class Loop:
             return failure
         remember(outcomes)
         self._judged(vcluster, outcomes)
+        self._follow_moves(vcluster)
         for outcome in outcomes:
             match outcome:
                 case Placed():
-                    self._claim(outcome, answers)
+                    placed.append(outcome)
+                    if self.scene.elastic is not None:
+                        self.scene.elastic.drop(outcome.candidate.uid)
                 case Waiting():
                     self._wait(outcome)
                     wakes.append(outcome.wake)
@@ -219,6 +275,7 @@ class Loop:
                 reporter=nodes[0],
                 nodes=nodes,
                 sensitive=candidate.sensitive,
+                walltime=None if candidate.walltime is None else ceil(candidate.walltime),
             )
         )
         answers.create_task(self._claimed(candidate, answer))
@@ -238,6 +295,16 @@ class Loop:
                 event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
         self._placed(candidate.uid)
 
+    def _follow_moves(self, vcluster: str) -> None:
+        """Keeps, counts and logs what the cycle moved of reservations."""
+        for move in self.scene.moves.get(vcluster, ()):
+            self.moves[move.uid] = move
+            self._metrics.reservation_moves.labels(vcluster, move.cause).inc()
+            candidate = self.candidates.get(move.uid)
+            after = "gone" if move.after is None else format_time(move.after)
+            key = candidate.key if candidate is not None else move.uid
+            event(log, "A reservation moved", allocation=key, reason=move.cause, before=format_time(move.before), after=after)
+
     def _wait(self, waiting: Waiting) -> None:
         uid = waiting.candidate.uid
         now = self._clock.monotonic()
@@ -246,10 +313,23 @@ class Loop:
         if self.hearing and waiting.reason in OF_NODES:
             return
         self.reasons[uid] = waiting
-        reason, message, since = self._shown.get(uid, ("", "", 0.0))
-        if reason != waiting.reason or (message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS):
-            self._shown[uid] = (waiting.reason, waiting.message, now)
+        shown, since = self._shown.get(uid, (None, 0.0))
+        reworded = shown is not None and shown.message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS
+        if shown is None or shown.reason != waiting.reason or (reworded and self._budget.take()):
+            self._shown[uid] = (waiting, now)
             self._explained(uid)
+            self._reserved_told(waiting.candidate)
+        elif self._reserved.get(uid) != self.scene.reserved_since(waiting.candidate.vcluster, uid) and self._budget.take():
+            self._reserved_told(waiting.candidate)
+            self._explained(uid)
+
+    def _reserved_told(self, candidate: Candidate) -> None:
+        """The next write of its status says when it was given its reservation."""
+        given = self.scene.reserved_since(candidate.vcluster, candidate.uid)
+        if given is None:
+            self._reserved.pop(candidate.uid, None)
+        else:
+            self._reserved[candidate.uid] = given
 
     def _leave(self, candidate: Candidate) -> None:
         queue = self._queues.get(candidate.vcluster)

@@ -49,6 +49,12 @@ class SchedulerMetrics:
             ["vcluster"],
             registry=registry,
         )
+        self.reservation_moves = Counter(
+            "lattice_scheduling_reservation_moves",
+            "Reservations of pending work that were moved later or taken back, by what moved them",
+            ["vcluster", "cause"],
+            registry=registry,
+        )
         self.forecast_seconds = Histogram(
             "lattice_scheduling_forecast_duration_seconds", "Time of one forecast of all pending work", registry=registry, buckets=_FAST
         )
@@ -105,5 +111,6 @@ class SchedulerMetrics:
             registry=registry,
         )
         self.faults = Gauge("lattice_ledger_faults", "Faults that the independent verifier found at its last look", registry=registry)
+        self.events_dropped = Counter("lattice_events_dropped", "Events about allocations beyond the budget", registry=registry)
         self.writes = Counter("lattice_scheduler_writes", "Writes to the API server", ["what"], registry=registry)
         self.went_back = Gauge("lattice_ledger_went_back", "1 while a node has seen a newer ledger than this one", registry=registry)

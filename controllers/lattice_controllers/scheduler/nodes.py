@@ -17,22 +17,29 @@ from lattice.daemon.logs import event
 from lattice.errors import Corrupt, NotFound, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
-from lattice.kube.resources import LEASES, NODE_INDEXES, NODES
+from lattice.kube.resources import LEASES, NODE_INDEXES, NODES, PLANS
+from lattice.ledger import plans
 from lattice.ledger.format import Key, Row
-from lattice.ledger.plans import plan_name
+from lattice.ledger.plans import NODES_PER_PLAN, plan_name
 from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
-from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, UNNAMED, NodeReport, parse_report
-from lattice.ledger.steps import DEGRADED, DOWN, Standing
+from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, PREPARING, READY, UNNAMED, NodeReport, parse_report
+from lattice.ledger.restoration import orders_of, rebuilt_index
+from lattice.ledger.starting import Standing
+from lattice.ledger.steps import DEGRADED, DOWN
+from lattice.lifecycle.node import UNKNOWN, Timing
 from lattice.scheduling.facts import facts_of, home_groups
 from lattice.scheduling.machine import UNHEARD, Machine, NodeFacts
 from lattice.views.cluster import Lease, Node, VCluster
-from lattice.views.ledger import NodeIndex
+from lattice.views.ledger import NodeIndex, Plan
+from lattice_controllers.scheduler.silence import Silence
 
 log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "lattice-node-lease"
 FORGET = "lattice.dev/forget"
+REALLY_DELETE = "lattice.dev/really-delete"
 INDEX_NAME = "lattice"
+NOBODY: frozenset[str] = frozenset()
 TOLD_AT_ONCE = 32
 """Nodes that are told their index at a time."""
 
@@ -42,7 +49,7 @@ class Nodes:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, *, touched: Callable[[Iterable[str]], None], woken: Callable[[], None],
-        replan: Callable[[Iterable[str]], None], newer_seen: Callable[[str, int], None],
+        replan: Callable[[Iterable[str]], None], heard: Callable[[str, NodeReport], None],
     ) -> None:  # fmt: skip
         self.machine = Machine()
         self.names: dict[int, str] = {}
@@ -53,13 +60,19 @@ class Nodes:
         self.trusted = False
         """Whether Ready means alive: the operator lives, and has heard every node that it calls so (`trust`)."""
         self.holders: Callable[[int], Iterable[Key]] = lambda _index: ()
+        self.unanswered: frozenset[str] = frozenset()
+        """Nodes that were away in a recovery and have not told yet what they know: nothing new is placed there, nothing is ended."""
+        self.silence = Silence()
+        """Who is silent among the nodes that the operator does not judge."""
         self._cluster = cluster
         self._clock = clock
         self._touched = touched
         self._woken = woken
         self._replan = replan
-        self._newer_seen = newer_seen
-        self._vouched: dict[tuple[str, Key], float] = {}
+        self._heard = heard
+        self._vouched: dict[str, dict[Key, float]] = {}
+        self._prepared: dict[str, dict[Key, float]] = {}
+        self._heard_at: dict[str, float] = {}
         self._index_version = ""
         self._leases_synced = False
         self._homes: dict[str, str] = {}
@@ -78,6 +91,8 @@ class Nodes:
             self.nodes[change.key] = change.new
         self._refresh(change.key)
         before, after = change.old, change.new
+        if _plan_format(before) != _plan_format(after) and change.key in self.indices:
+            self._replan([plan_name(self.indices[change.key])])
         if before is None or after is None or before.status.state != after.status.state or before.spec != after.spec:
             self._touch(change.key)
         if before is not None and after is not None and before.status.address != after.status.address and change.key in self.indices:
@@ -91,6 +106,8 @@ class Nodes:
             return
         if change.old is not None or self._leases_synced:
             self.seen.add(name)
+        if self.silence.hear(name, change.new.metadata.resource_version, self._clock.monotonic()):
+            self._touch(name)
         text = change.new.metadata.annotations.get(ANNOTATION)
         if not text:
             return
@@ -101,22 +118,35 @@ class Nodes:
             return
         before = self.reports.get(name)
         self.reports[name] = report
-        self._newer_seen(name, report.seq)
-        self._note_vouchers(name, report)
+        self._heard_at[name] = self._clock.monotonic()
+        self._heard(name, report)
+        self._note_since(name, self._vouched, {(row.uid, row.attempt) for row in report.rows if row.state in NO_PROCESS_LEFT})
+        ready = {(row.uid, row.attempt) for row in report.rows if (row.state, row.detail) == (PREPARING, READY)}
+        self._note_since(name, self._prepared, ready)
         self._refresh(name)
-        if before is None or before.rows != report.rows or before.boot != report.boot:
+        if before is None or (before.rows, before.away, before.boot) != (report.rows, report.away, report.boot):
             self._touched([row.uid for row in report.rows])
             self._touch(name)
             if name in self.indices and _unnamed(before) != _unnamed(report):
                 self._replan([plan_name(self.indices[name])])
 
-    def _note_vouchers(self, name: str, report: NodeReport) -> None:
-        now = self._clock.monotonic()
-        standing = {(name, (row.uid, row.attempt)) for row in report.rows if row.state in NO_PROCESS_LEFT}
-        for key in [key for key in self._vouched if key[0] == name and key not in standing]:
-            del self._vouched[key]
-        for key in standing:
-            self._vouched.setdefault(key, now)
+    def sweep(self, since: float, timing: Timing) -> None:
+        """Judge the silence of nodes that hold work and that the operator does not judge; it counts from `since` at the earliest."""
+        known = [name for index, name in self.names.items() if self._unjudged(name) and any(self.holders(index))]
+        for name in self.silence.sweep(known, self._clock.monotonic(), since, timing, len(self.indices)):
+            event(log, "A node without an object is silent", node=name, down=name in self.silence.lost)
+            self._touch(name)
+
+    def _unjudged(self, name: str) -> bool:
+        """Whether the operator says nothing about the node: it has no object, or one that was made anew and has not been heard."""
+        node = self.nodes.get(name)
+        return node is None or node.status.state in ("", UNKNOWN)
+
+    def _note_since(self, name: str, since: dict[str, dict[Key, float]], keys: set[Key]) -> None:
+        """Keep since when the node has said this of these attempts, and of no others."""
+        now, before = self._clock.monotonic(), since.pop(name, {})
+        if keys:
+            since[name] = {key: before.get(key, now) for key in keys}
 
     def _touch(self, name: str, *, plans: bool = False) -> None:
         index = self.indices.get(name)
@@ -141,18 +171,23 @@ class Nodes:
         node, report = self.nodes.get(name), self.reports.get(name)
         entry = next((entry for entry in report.rows if (entry.uid, entry.attempt) == row.key), None) if report else None
         disable = node.spec.disable if node else None
-        state = node.status.state if node else DOWN
-        judged = node is not None and report is not None and node.status.heartbeat == report.hb
-        vouched = self._vouched.get((name, row.key))
+        state = node.status.state if node else ""
+        judged = node is not None and (report is None or node.status.heartbeat == report.hb)
+        unjudged = self._unjudged(name)
+        now = self._clock.monotonic()
         return Standing(
             name=name,
-            down=disable is not None or (state == DOWN and (judged or report is None)),
+            down=disable is not None
+            or (name not in self.unanswered and (name in self.silence.lost if unjudged else state == DOWN and judged)),
             disabled=disable is not None,
             fenced=disable is not None and disable.fenced,
-            silent=state in (DOWN, DEGRADED),
+            silent=name in self.silence.silent if unjudged else state in (DOWN, DEGRADED),
             state=entry.state if entry else "",
             detail=entry.detail if entry else "",
-            vouched_seconds=self._clock.monotonic() - vouched if vouched is not None else 0.0,
+            vouched_seconds=now - self._vouched.get(name, {}).get(row.key, now),
+            prepared_seconds=now - self._prepared.get(name, {}).get(row.key, now),
+            age=now - self._heard_at.get(name, float("-inf")),
+            away=frozenset(report.away) if report and report.away else NOBODY,
         )
 
     def address(self, name: str) -> str:
@@ -168,12 +203,25 @@ class Nodes:
         """GPUs of these nodes together."""
         return sum(facts.gpus for index in indices if (facts := self.machine.nodes.get(index)) is not None)
 
+    def plan_format(self, group: str) -> int:
+        """The highest format that every node of a plan's group reads; a node that says nothing reads the first."""
+        first = int(group.rpartition("-")[2]) * NODES_PER_PLAN
+        members = [self.names[index] for index in range(first, first + NODES_PER_PLAN) if index in self.names]
+        return self._format_of(members)
+
+    def lowest_format(self) -> int:
+        """The highest format of plans that every node reads: the ledger is written in the same."""
+        return self._format_of(self.indices)
+
+    def _format_of(self, names: Iterable[str]) -> int:
+        return min((_plan_format(self.nodes.get(name)) for name in names), default=plans.FIRST_FORMAT)
+
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
         """(node, attempt) that nodes of a plan's group run although no plan names it."""
         return [
             (name, (row.uid, row.attempt))
             for name, report in self.reports.items()
-            if name in self.indices and plan_name(self.indices[name]) == group
+            if name in self.indices and plan_name(self.indices[name]) == group and name not in self.unanswered
             for row in report.rows
             if row.state == UNNAMED
         ]
@@ -195,12 +243,18 @@ class Nodes:
 
     # -- indices ------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Read the NodeIndex, or create it."""
+    async def load(self, rows: Iterable[Row] = ()) -> None:
+        """Read the NodeIndex, or make it: from what the nodes say of themselves, and plans of these rows, where it is gone."""
         try:
             found = await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
         except NotFound:
-            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "NodeIndex", "metadata": {"name": INDEX_NAME}, "spec": {"names": {}}}
+            nodes = (await self._cluster.list(NODES, type=Node)).items
+            orders = orders_of((await self._cluster.list(PLANS, type=Plan)).items)
+            names = rebuilt_index({node.metadata.name: node.status.index for node in nodes}, rows, orders)
+            if names:
+                event(log, "The NodeIndex is gone: it is made from what nodes and plans say", logging.WARNING, nodes=len(names))
+            spec = {"names": {str(index): name for index, name in names.items()}}
+            body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "NodeIndex", "metadata": {"name": INDEX_NAME}, "spec": spec}
             found = await self._cluster.create(NODE_INDEXES, body, type=NodeIndex)
         self._adopt_index(found)
 
@@ -213,11 +267,7 @@ class Nodes:
     async def settle_indices(self, propose: Callable[[Proposal], Any]) -> None:
         """Give an index to every node without one, all in one write; then tell the ledger and the nodes."""
         await self._forget_leaving(propose)
-        missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
-        if missing:
-            free = (index for index in range(16384) if index not in self.names)
-            given = {str(index): name for index, name in zip(free, missing, strict=False)}
-            await self._write_index(given)
+        await self.give_indices()
         verdict: Verdict = await propose(Pool(len(self.names)))
         if not isinstance(verdict, Accepted):
             event(log, "The ledger does not take the number of nodes", verdict=repr(verdict))
@@ -227,6 +277,21 @@ class Nodes:
         for name in list(self.nodes):
             self._refresh(name)
         self._woken()
+
+    def leave_alone(self, names: frozenset[str]) -> None:
+        """These nodes owe an answer to a recovery: until it comes nothing is placed there, and nothing is ended as unnamed."""
+        changed, self.unanswered = self.unanswered ^ names, names
+        for name in changed:
+            self._refresh(name)
+        self._replan({plan_name(self.indices[name]) for name in changed if name in self.indices})
+
+    async def give_indices(self) -> None:
+        """Give an index to every node without one, all in one write."""
+        missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
+        if missing:
+            free = (index for index in range(16384) if index not in self.names and not any(True for _ in self.holders(index)))
+            given = {str(index): name for index, name in zip(free, missing, strict=False)}
+            await self._write_index(given)
 
     async def _tell_index(self, name: str) -> None:
         with contextlib.suppress(NotFound):  # it has gone meanwhile
@@ -251,10 +316,13 @@ class Nodes:
                     event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
                     continue
                 await self._write_index({str(index): ""})
+            with contextlib.suppress(NotFound):
+                await self._cluster.patch(NODES, name, {"metadata": {"annotations": {REALLY_DELETE: "forgotten"}}})
             for resource, namespace in ((LEASES, LEASE_NAMESPACE), (NODES, "")):
                 with contextlib.suppress(NotFound):
                     await self._cluster.delete(resource, name, namespace)
             self.nodes.pop(name, None)
+            self.silence.forget(name)
             event(log, "Forgot a node", node=name, index=index)
 
     # -- the machine --------------------------------------------------------------------------------
@@ -277,9 +345,16 @@ class Nodes:
         clean = not _unnamed(self.reports.get(name))
         heard = (self.trusted or name in self.seen) and clean
         reachable = status.hollow or bool(status.address)  # hollow nodes speak to each other inside their process
+        heard = heard and name not in self.unanswered
         usable = state == "Ready" and heard and FORGET not in node.metadata.annotations and reachable
         shown = state if state != "Ready" or heard else (UNHEARD if clean else "Unclean")
         return facts_of(node, index, usable=usable, state=shown, homes=self._homes)
+
+
+def _plan_format(node: Node | None) -> int:
+    """The format of plans that a node is to be written in."""
+    said = node.status.formats.get("plan", plans.FIRST_FORMAT) if node is not None else plans.FIRST_FORMAT
+    return max(plans.FIRST_FORMAT, min(plans.FORMAT, said))
 
 
 def _unnamed(report: NodeReport | None) -> frozenset[Key]:

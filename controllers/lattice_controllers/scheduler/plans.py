@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class Plans:
-    """Writer of every NodeGroupPlan; `plans` are those last seen or written, `epoch` this term's."""
+    """Writer of every NodeGroupPlan; `plans` are those last seen or written, `since` is the seq with which this term took the ledger."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics,
-        *, epoch: int, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
+        *, since: int, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
         self._stopped = stopped
-        self._epoch = epoch
+        self._epoch, self._term, self._since = stored.head.epoch, stored.head.term, since
         self._called: set[str] = set()
         self.sent: dict[str, int] = {}
         """Highest seq that this term has put, or tried to put, into each plan."""
@@ -97,7 +97,7 @@ class Plans:
             if key not in named:
                 strays.setdefault(key, []).append(node)
         rows += [PlanRow(STOP, UNNAMED, uid, attempt, 0, 0, "", "", "", "", "", tuple(at)) for (uid, attempt), at in strays.items()]
-        return format_plan(rows)
+        return format_plan(rows, self._nodes.plan_format(group))
 
     def _row(self, row: Row) -> PlanRow:
         allocation = self._allocation(row.uid)
@@ -116,13 +116,14 @@ class Plans:
             name=allocation.metadata.name if allocation else "",
             head=names[0],
             nodes=names,
+            walltime=row.walltime,
         )
 
     async def _reconcile(self, group: str) -> float | None:
         if self._stopped():
             return None
         text, standing = self.text(group), self.plans.get(group)
-        if group not in self._called and standing is None and not self._keys.get(group) and text == format_plan(()):
+        if group not in self._called and standing is None and not self._keys.get(group) and "\n" not in text:
             return None
         if standing is not None and standing.spec.text == text and (group not in self._called or standing.spec.call == self._epoch):
             return None
@@ -130,8 +131,11 @@ class Plans:
             "apiVersion": "lattice.dev/v1alpha1",
             "kind": "NodeGroupPlan",
             "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
-            "spec": {"seq": self._stored.head.seq, "text": text, "call": self._epoch},
-        }
+            "spec": {
+                "seq": self._stored.head.seq, "text": text, "call": self._epoch,
+                "epoch": self._epoch, "term": self._term, "since": self._since,
+            },
+        }  # fmt: skip
         self.sent[group] = self._stored.head.seq
         try:
             if standing is None:

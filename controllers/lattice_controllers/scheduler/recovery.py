@@ -1,194 +1,364 @@
-"""A ledger that went back (etcd restored from an older snapshot), and its recovery.
+"""A ledger that went back (etcd restored from an older snapshot) or that is gone, and its recovery.
 
-Each node's report carries the highest seq that it has seen. One report above the ledger's own seq: the leader
-commits and projects nothing, and reads the ledger. When another scheduler has taken it meanwhile, the report is of
-that one's plans, and this term ends; else the leader says `LedgerWentBack` in the annotation `lattice.dev/condition`.
-`lattice admin ledger recover` sets the annotation `lattice.dev/recover`; the leader then waits for every node
-that is not Down, enters what really runs, raises seq and the next number above all that was reported, and
-goes on. Nothing is killed before that; what nobody can place is answered with a stop row as usual.
+Each node's report carries the highest seq that it has seen, with epoch and term. One that this ledger has never had: the leader
+commits and projects nothing, and reads the ledger. When another scheduler has taken it meanwhile, the report is of that one's plans,
+and this term ends; else the leader says `LedgerWentBack` in the annotation `lattice.dev/condition`. `lattice admin ledger recover`
+sets the annotation `lattice.dev/recover`. The leader then asks every node for its history (`histories`) and waits for those that
+are not Down, the restored states of nodes apart; unknown ones have as long to register. It writes ends and attempts into the
+allocations, then one commit: what really runs, and seq, epoch and numbers above all that was seen. Each step may be done again: a
+leader that dies in it is followed by one that goes on. Nothing is killed before the commit.
+
+Work that waited and that no node knows is held (`RecoveryUncertain`) while a node cannot be asked, or has forgotten; `recover
+--accept` ends that.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import LatticeError, Stale
+from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import LEDGERS
-from lattice.ledger.format import HELD, NODE_LOST, Key, Row
-from lattice.ledger.proposals import Adopt, Claim, Limits, Proposal, Recover, Refused, Release, Stop
-from lattice.ledger.reports import ENDING, PREPARING, RUNNING, UNNAMED, NodeReport
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, PLANS
+from lattice.ledger.plans import PlanRow
+from lattice.ledger.proposals import Pool, Proposal, Recover, Refused
+from lattice.ledger.reports import NodeReport
+from lattice.ledger.restoration import Answers, Present, Restored, orders_of, restore, restored_at, seen_elsewhere, uncertain
 from lattice.ledger.steps import DOWN
-from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVER
+from lattice.models.conditions import LEDGER_ACCEPT, LEDGER_CONDITION, LEDGER_GONE, LEDGER_RECOVER, LEDGER_RECOVERY, LEDGER_UNCERTAIN
+from lattice.units import fold_nodes, format_time, parse_duration
 from lattice.views.allocation import Allocation
-from lattice.views.ledger import Ledger
+from lattice.views.cluster import NodeOptions
+from lattice.views.ledger import Ledger, Plan
 from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
+from lattice_controllers.scheduler.histories import Answer, Histories
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
-ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
 POLL_SECONDS = 1.0
-SEQ_MARGIN = 1000
+UNCERTAIN_SECONDS = 3.0
+"""Between two looks whether nodes that were away have come back, or somebody accepts what is lost."""
+SEQ_MARGIN, EPOCH_MARGIN, NUMBER_MARGIN = 1_000_000, 1000, 1000
+"""How far a recovery goes beyond what was seen: nodes that are away may have seen more."""
 WENT_BACK = "LedgerWentBack"
+UNCERTAIN = "RecoveryUncertain"
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A recovery that is under way, as the annotation `lattice.dev/recovery` keeps it for the next leader.
+
+    `since` and `written` as in `restored_at`; `recoveries` of the ledger before it; `gone`: the Ledger itself is, nothing else.
+    """
+
+    id: str
+    recoveries: int
+    before: float
+    """Allocations made before this (seconds since the epoch) were restored."""
+    since: int = 0
+    written: int = 0
+    gone: bool = False
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """Why restored work that no node knows is held, as the annotation `lattice.dev/uncertain` keeps it."""
+
+    id: str
+    before: float
+    """Allocations made before this (seconds since the epoch) are held while they wait."""
+    since: int = 0
+    written: int = 0
+    away: tuple[str, ...] = ()
+    forgotten: str = ""
+    """What nobody can tell any more, as a clause."""
+
+    @property
+    def sentence(self) -> str:
+        """What is doubtful."""
+        reasons = [f"{len(self.away)} nodes cannot be asked ({fold_nodes(sorted(self.away)[:8])})"] if self.away else []
+        return "; ".join([*reasons, *([self.forgotten] if self.forgotten else [])])
 
 
 class Recovery:
-    """Watches for reports from the future, stops the committer, and recovers when told to.
+    """Watches for reports from another ledger, stops the committer, and recovers when told to.
 
-    `loaded` is the ledger's seq as this term found it, `sent` the highest seq that this term has put into the plan
-    of a node: what is above both, the node has from a ledger that is no more.
+    `sent` is the highest seq that this term has put into the plan of a node; `lifted` hears that held work may go on.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics, *,
-        loaded: int, sent: Callable[[str], int],
+    def __init__(
+        self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics, *,
+        sent: Callable[[str], int], options: Callable[[], NodeOptions] = NodeOptions, lifted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.committer = committer
         self.highest = 0
-        self._loaded = loaded
+        self.epoch = 0
+        self.begun: Begun | None = None
+        self.doubt: Doubt | None = None
+        self._terms = committer.book.terms
+        self._reports: dict[str, NodeReport] = {}
         self._sent = sent
-        self._asked_before = False
+        self._options = options
+        self._lifted = lifted
         self._cluster = cluster
         self._clock = clock
         self._nodes = nodes
+        self._histories = Histories(cluster)
         self._metrics = metrics
+        self._started, self._began = clock.monotonic(), clock.now()
+        self._seen_wrong = False
 
-    def newer_seen(self, node: str, seq: int) -> None:
-        """A node has seen this seq; if it cannot have it from this ledger, the ledger went back."""
-        self.highest = max(self.highest, seq)
+    async def load(self) -> None:
+        """Read what the leader before has left: a recovery under way, and why work is held."""
+        found = (await self._cluster.get(LEDGERS, NAME, type=Ledger)).metadata.annotations
+        if text := found.get(LEDGER_RECOVERY):
+            self.begun = msgspec.json.decode(text, type=Begun)
+        if text := found.get(LEDGER_UNCERTAIN):
+            self._doubt(msgspec.json.decode(text, type=Doubt))
+        head = self.committer.book.head
+        if self.begun is None and head.recoveries == 0 and found.get(LEDGER_RECOVER, "").startswith(LEDGER_GONE):
+            self.begun = Begun(secrets.token_hex(6), 0, self._began, gone=True)
+            await self._annotate({LEDGER_RECOVERY: msgspec.json.encode(self.begun).decode()})
+        if self.begun is not None and self.begun.gone and head.recoveries <= self.begun.recoveries:
+            self.committer.paused = WENT_BACK
+
+    def heard(self, node: str, report: NodeReport) -> None:
+        """A node says what it has seen last; if it cannot have that from this ledger, the ledger went back."""
+        self.highest, self.epoch = max(self.highest, report.seq), max(self.epoch, report.epoch)
         committer = self.committer
-        if committer.paused or seq <= max(self._loaded, self._sent(node)):
+        if not seen_elsewhere(report, self._terms, self._sent(node)):
+            self._reports.pop(node, None)
             return
-        committer.paused = WENT_BACK
-        event(log, "A node has seen a later ledger: nothing is committed or projected", node=node, seen=seq, ledger=committer.book.head.seq)
+        self._reports[node] = report
+        if not committer.paused:
+            committer.paused = WENT_BACK
+            event(
+                log, "A node has seen another ledger: nothing is committed or projected",
+                node=node, seen=report.seq, seen_epoch=report.epoch or None,
+                ledger=committer.book.head.seq, epoch=committer.book.head.epoch,
+            )  # fmt: skip
+
+    def held(self, allocation: Allocation) -> str:
+        """Why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
+        doubt = self.doubt
+        if doubt is None or not uncertain(allocation, doubt.before):
+            return ""
+        return f"etcd was restored, and it may have run unseen: {doubt.sentence}; operators: `lattice admin ledger recover --accept`"
 
     async def run(self, allocations: Callable[[], Iterable[Allocation]]) -> None:
         """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
 
         Raises Deposed when the later ledger is another scheduler's.
         """
+        await self._tidy()
         while True:
-            await self._clock.sleep(POLL_SECONDS)
-            if not self.committer.paused:
-                continue
+            await self._clock.sleep(POLL_SECONDS if self.committer.paused or self.doubt is None else UNCERTAIN_SECONDS)
             try:
-                asked = await self._asked()
-                if asked and not self._missing():
-                    await self._recover(self.committer, allocations())
+                if self.committer.paused:
+                    await self._paused({allocation.metadata.uid: allocation for allocation in allocations()})
+                elif self.doubt is not None:
+                    await self._doubtful({allocation.metadata.uid: allocation for allocation in allocations()})
             except Stale as error:
                 if isinstance(error, Deposed) or error.reason == "Recovered":
                     raise
-                event(log, "Recovery has to wait", error=error)
+                event(log, "Recovery has to wait", reason=error.reason, message=error.message)
             except LatticeError as error:
-                event(log, "Recovery has to wait", error=error)
+                event(log, "Recovery has to wait", reason=error.reason, message=error.message)
 
-    async def _asked(self) -> str:
-        """The wish to recover, if it was given since the condition stands; keeps the condition current."""
+    # -- a ledger that went back --------------------------------------------------------------------
+
+    async def _paused(self, allocations: Mapping[str, Allocation]) -> None:
+        """Say what is wrong; once somebody wants it, ask the nodes, and recover when all have answered."""
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
-        status, head = ledger.status, self.committer.book.head
-        if status is not None and (status.term, status.epoch) != (head.term, head.epoch):
+        if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
             raise Deposed("another scheduler has taken the ledger, and nodes have its plans", reason="Deposed")
         self._metrics.went_back.set(1)
+        wish = ledger.metadata.annotations.get(LEDGER_RECOVER, "") if LEDGER_CONDITION in ledger.metadata.annotations else ""
+        if not wish and not (self.begun is not None and self.begun.gone):
+            await self._say(ledger, self._missing({}))
+            return
+        begun = await self._begin()
+        await self._histories.ask(self._nodes.nodes.values(), begun.id, begun.since)
+        answers = await self._histories.answers(begun.id)
+        missing = self._missing(answers)
+        await self._say(ledger, missing)
+        if not missing:
+            await self._recover(begun, answers, allocations, accepted=wish.startswith(LEDGER_ACCEPT))
+
+    async def _say(self, ledger: Ledger, missing: list[str]) -> None:
+        """Keep the condition current. A wish from before anything was wrong does not count: it goes."""
         annotations = ledger.metadata.annotations
-        missing = self._missing()
         said = f"{WENT_BACK}: nodes have seen seq {self.highest}; restore etcd rightly, then `lattice admin ledger recover`"
         if missing:
-            said += f"; no report yet from {len(missing)} nodes: {', '.join(missing[:5])}"
-        if not self._asked_before or annotations.get(LEDGER_CONDITION) != said:  # a wish from before this was seen does not count
-            wish = annotations.get(LEDGER_RECOVER) if self._asked_before else None
-            await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: said, LEDGER_RECOVER: wish}}})
-            if not self._asked_before:
-                event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=head.seq)
-            self._asked_before = True
-            return ""
-        return annotations.get(LEDGER_RECOVER, "")
+            said += f"; no answer yet from {len(missing)} nodes: {', '.join(missing[:5])}"
+        if annotations.get(LEDGER_CONDITION) == said:
+            return
+        changed: dict[str, str | None] = {LEDGER_CONDITION: said}
+        if LEDGER_CONDITION not in annotations and not (self.begun is not None and self.begun.gone):
+            changed[LEDGER_RECOVER] = None
+        await self._annotate(changed)
+        if not self._seen_wrong:
+            self._seen_wrong = True
+            event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=self.committer.book.head.seq)
 
-    def _missing(self) -> list[str]:
-        """Nodes that are not Down and have not reported to this process yet."""
-        return sorted(
-            name
-            for name, node in self._nodes.nodes.items()
-            if node.status.state != DOWN and node.spec.disable is None and (name not in self._nodes.seen or name not in self._nodes.reports)
+    async def _begin(self) -> Begun:
+        """The recovery under way, or a new one; what it is called is kept before any node is asked."""
+        recoveries = self.committer.book.head.recoveries
+        if self.begun is not None and self.begun.recoveries == recoveries:
+            return self.begun
+        since, written = restored_at(self._terms, self._reports.values())
+        self.begun = Begun(secrets.token_hex(6), recoveries, self._began, since, written)
+        await self._annotate({LEDGER_RECOVERY: msgspec.json.encode(self.begun).decode()})
+        return self.begun
+
+    def _missing(self, answers: Mapping[str, Answer]) -> list[str]:
+        """Nodes whose answer is waited for: those that this leader has seen alive, and for one Down period every other.
+
+        Whoever does not know a node has not restored it: unknown ones have as long to register. Restored states count for nothing.
+        """
+        missing = sorted(name for name in self._alive() if name not in answers)
+        if missing:
+            return missing
+        if self._clock.monotonic() - self._started < self._down_seconds():
+            return sorted(name for name in self._named() if name not in answers) or ["(nodes that are not registered)"]
+        return []
+
+    def _alive(self) -> list[str]:
+        """Nodes that have renewed their Lease under this leader, and have not been found Down since."""
+        nodes, reports = self._nodes.nodes, self._nodes.reports
+        return [
+            name for name in self._nodes.seen
+            if name in reports
+            and not ((node := nodes.get(name)) and node.status.state == DOWN and node.status.heartbeat == reports[name].hb)
+        ]  # fmt: skip
+
+    def _named(self) -> set[str]:
+        return {*self._nodes.nodes, *self._nodes.indices}
+
+    def _down_seconds(self) -> float:
+        options = self._options()
+        return parse_duration(options.heartbeat_timeout) + parse_duration(options.grace_period)
+
+    async def _recover(
+        self, begun: Begun, answers: Mapping[str, Answer], allocations: Mapping[str, Allocation], *, accepted: bool
+    ) -> None:  # fmt: skip
+        now = self._clock.now()
+        await self._nodes.give_indices()
+        plans = [] if not begun.gone else (await self._cluster.list(PLANS, type=Plan)).items
+        seq = max([self.highest, *(one.status.ledger_seq for one in allocations.values()), *(plan.spec.seq for plan in plans)]) + SEQ_MARGIN
+        epoch = max([self.epoch, self.committer.book.head.epoch, *(plan.spec.epoch for plan in plans)]) + EPOCH_MARGIN
+        known = frozenset(
+            name for name, node in self._nodes.nodes.items() if node.metadata.creation_timestamp <= format_time(begun.written)
         )
+        told = Answers(
+            {node: answer.rows for node, answer in answers.items()}, {node: answer.made for node, answer in answers.items()},
+            frozenset(self._named() - answers.keys()), known, now if begun.gone else float(begun.written), now,
+        )  # fmt: skip
+        restored = restore(told, self._present(allocations, seq, orders_of(plans)))
+        if (doubts := told.doubts()) and not accepted:
+            doubt = Doubt(begun.id, begun.before, begun.since, begun.written, tuple(sorted(told.away)), told.forgotten())
+            event(log, "Restored work that no node knows is held", logging.WARNING, reason=UNCERTAIN, message=doubts)
+            await self._annotate({LEDGER_UNCERTAIN: msgspec.json.encode(doubt).decode()})
+        await self._write(restored)
+        numbers = max([restored.number, *(one.status.number or 0 for one in allocations.values())]) + NUMBER_MARGIN
+        await self._commit([Recover(seq, numbers, epoch), Pool(len(self._nodes.names)), *restored.proposals])
+        event(log, "Recovered the ledger", seq=seq, epoch=epoch, ends=len(restored.patches), answers=len(answers))
+        self._metrics.went_back.set(0)
+        await self._annotate({LEDGER_CONDITION: None, LEDGER_RECOVER: None, LEDGER_RECOVERY: None})
+        raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
-    async def _recover(self, committer: Committer, allocations: Iterable[Allocation]) -> None:
-        by_uid = {allocation.metadata.uid: allocation for allocation in allocations}
-        adopted = list(adoptions(self._nodes.reports, self._nodes.indices, by_uid))
-        numbers = max((allocation.status.number or 0 for allocation in by_uid.values()), default=0)
-        seqs = max([self.highest, *(allocation.status.ledger_seq for allocation in by_uid.values())])
-        released = displaced(committer.book.holders, adopted)
-        gone = {release.key for release in released}
-        proposals: list[Proposal] = [
-            Recover(seqs + SEQ_MARGIN, numbers + SEQ_MARGIN),
-            *lifted(adopted),
-            *released,
-            *outlived((row for row in committer.book.rows.values() if row.key not in gone), adopted),
-            *adopted,
-        ]
-        verdicts = [await answer for answer in committer.resume(proposals)]
+    def _present(self, allocations: Mapping[str, Allocation], seq: int, orders: Iterable[PlanRow] = ()) -> Present:
+        rows, nodes = list(self.committer.book.rows.values()), self._nodes
+        return Present(allocations, rows, nodes.indices, seq, nodes.gpus, tuple(orders))
+
+    async def _write(self, restored: Restored) -> None:
+        """Ends, and the attempts that run; raises Stale where an object has changed since it was judged."""
+        for allocation, patch in restored.patches:
+            meta = allocation.metadata
+            try:
+                await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource="status")
+            except NotFound:
+                continue  # deleted meanwhile: its row says the rest
+
+    async def _commit(self, proposals: list[Proposal]) -> None:
+        verdicts = [await answer for answer in self.committer.commit_paused(proposals)]
         for proposal, verdict in zip(proposals, verdicts, strict=True):
             if isinstance(verdict, Refused):
                 asked, why = repr(proposal), verdict.message
                 event(log, "Part of a recovery was refused", logging.WARNING, proposal=asked, reason=verdict.reason, message=why)
-        event(log, "Recovered the ledger", seq=committer.book.head.seq, adopted=len(adopted))
-        self._metrics.went_back.set(0)
-        await self._cluster.patch(LEDGERS, NAME, {"metadata": {"annotations": {LEDGER_CONDITION: None, LEDGER_RECOVER: None}}})
-        raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
+    # -- afterwards ---------------------------------------------------------------------------------
 
-def adoptions(reports: Mapping[str, NodeReport], indices: Mapping[str, int], allocations: Mapping[str, Allocation]) -> Iterable[Adopt]:
-    """What really runs, as rows: every attempt that a node reports alive and whose allocation exists.
+    async def _tidy(self) -> None:
+        """After a recovery nodes owe nothing more, but those that were away; a leader that died may have left that undone."""
+        if self.committer.paused:
+            return
+        begun, head = self.begun, self.committer.book.head
+        if begun is not None and begun.recoveries < head.recoveries:
+            await self._annotate({LEDGER_CONDITION: None, LEDGER_RECOVER: None, LEDGER_RECOVERY: None})
+            self.begun = None
+        away = self.doubt.away if self.doubt is not None else ()
+        await self._histories.close([node for name, node in self._nodes.nodes.items() if name not in away and node.status.recovery])
 
-    Held is the newest of them, unless its object tells of a newer one; the others are ending.
-    """
-    at: dict[tuple[str, int], list[int]] = {}
-    for node, report in reports.items():
-        for row in report.rows:
-            if row.state in ALIVE and node in indices and row.uid in allocations:
-                at.setdefault((row.uid, row.attempt), []).append(indices[node])
-    last = dict(sorted(at))
-    for (uid, attempt), nodes in sorted(at.items()):
-        allocation = allocations[uid]
-        newest = attempt >= max(1, allocation.status.attempt, last[uid])
-        yield Adopt(_claim(allocation, attempt, tuple(sorted(nodes))), HELD if newest else NODE_LOST)
+    async def _doubtful(self, allocations: Mapping[str, Allocation]) -> None:
+        """Nodes that come back tell what they know; held work goes on once nothing is doubtful, or somebody accepts it."""
+        doubt = self.doubt
+        ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
+        if doubt is None:
+            return
+        if ledger.metadata.annotations.get(LEDGER_RECOVER, "").startswith(LEDGER_ACCEPT):
+            event(log, "Restored work is released", logging.WARNING, reason="Accepted", message=doubt.sentence)
+            await self._settle(None)
+            return
+        back = [name for name in doubt.away if name in self._alive()]
+        await self._histories.ask([node for name in back if (node := self._nodes.nodes.get(name)) is not None], doubt.id, doubt.since)
+        answers = await self._histories.answers(doubt.id) if back else {}
+        late = {name: answers[name] for name in back if name in answers}
+        if late:
+            await self._hear_late(doubt, late, allocations)
+        left = tuple(name for name in doubt.away if name not in late and name in self._named())
+        forgetful = [name for name, answer in late.items() if answer.made > doubt.written > 0]
+        forgotten = "; ".join(filter(None, (doubt.forgotten, f"{fold_nodes(forgetful)} lost the memory of it" if forgetful else "")))
+        after = msgspec.structs.replace(doubt, away=left, forgotten=forgotten)
+        if after != doubt or not ledger.metadata.annotations.get(LEDGER_CONDITION, "").startswith(UNCERTAIN):
+            await self._settle(after if after.sentence else None)
 
+    async def _hear_late(self, doubt: Doubt, late: Mapping[str, Answer], allocations: Mapping[str, Allocation]) -> None:
+        """What nodes that were away have journaled: ends are written, what runs is entered."""
+        now = self._clock.now()
+        told = Answers({node: answer.rows for node, answer in late.items()}, written=now, now=now)
+        uids = {row.uid for rows in told.rows.values() for row in rows}
+        present = self._present(allocations, self.committer.stored.head.seq)
+        restored = restore(told, dataclasses.replace(present, rows=[row for row in present.rows if row.uid in uids]))
+        await self._write(restored)
+        for proposal in restored.proposals:
+            await self.committer.propose(proposal)
+        event(log, "Nodes that were away have answered", nodes=fold_nodes(sorted(late)), ends=len(restored.patches))
+        await self._histories.close([node for name in late if (node := self._nodes.nodes.get(name)) is not None])
 
-def lifted(adopted: Iterable[Adopt]) -> list[Limits]:
-    """The limits of those whose work is adopted are taken away in the same commit: rows of what has ended stand beside it.
+    async def _settle(self, doubt: Doubt | None) -> None:
+        """Keep what is doubtful still; None: nothing."""
+        said = (
+            f"{UNCERTAIN}: {doubt.sentence}; restored work that no node knows is held: `lattice admin ledger recover --accept`"
+            if doubt
+            else None
+        )
+        kept = msgspec.json.encode(doubt).decode() if doubt is not None else None
+        await self._annotate({LEDGER_UNCERTAIN: kept, LEDGER_CONDITION: said, LEDGER_RECOVER: None})
+        self._doubt(doubt)
+        self._lifted()
 
-    The next term copies them in again; then nothing new starts until use has fallen below them.
-    """
-    return [Limits(tenant, None, None) for tenant in sorted({adopt.claim.tenant for adopt in adopted})]
+    def _doubt(self, doubt: Doubt | None) -> None:
+        self.doubt = doubt
+        self._nodes.leave_alone(frozenset(doubt.away) if doubt is not None else frozenset())
 
-
-def outlived(rows: Iterable[Row], adopted: Iterable[Adopt]) -> list[Stop]:
-    """Held rows of older attempts than one that runs: the allocation was requeued after the ledger was written."""
-    running = {adopt.claim.uid: adopt.claim.attempt for adopt in adopted if adopt.state == HELD}
-    return [Stop(row.key, NODE_LOST) for row in rows if row.held and row.attempt < running.get(row.uid, 0)]
-
-
-def displaced(holders: Mapping[int, Key], adopted: Iterable[Adopt]) -> list[Release]:
-    """Rows of the old ledger on nodes where something else really runs: they have ended since it was written.
-
-    All other rows stay: their nodes answer with the exit record that they keep, or run them still.
-    """
-    ended = {
-        holders[node]: None
-        for adopt in adopted
-        for node in adopt.claim.nodes
-        if node in holders and holders[node] != adopt.claim.key
-    }  # fmt: skip
-    return [Release(key) for key in ended]
-
-
-def _claim(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
-    spec: Any = allocation.spec
-    return Claim(
-        allocation.metadata.uid, attempt, allocation.metadata.generation, spec.user, spec.tenant, spec.vcluster,
-        spec.lifecycle.type[0], nodes[0], nodes,
-    )  # fmt: skip
+    async def _annotate(self, annotations: Mapping[str, str | None]) -> None:
+        body: dict[str, Any] = {"metadata": {"annotations": dict(annotations)}}
+        await self._cluster.patch(LEDGERS, NAME, body)

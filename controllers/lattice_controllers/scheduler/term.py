@@ -41,6 +41,7 @@ from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluste
 from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
+from lattice_controllers.scheduler.admission import Admission
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.answers import Desk
 from lattice_controllers.scheduler.bounds import Bounds
@@ -54,6 +55,7 @@ from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.numbers import NumberBlocks
+from lattice_controllers.scheduler.occurrences import Occurrences
 from lattice_controllers.scheduler.plans import Plans
 from lattice_controllers.scheduler.quota_status import QuotaStatus
 from lattice_controllers.scheduler.quotas import Quotas
@@ -103,22 +105,26 @@ class Term:
         self._build(version, book)
         try:
             async with asyncio.TaskGroup() as reading:
-                reading.create_task(self.nodes.load())
+                reading.create_task(self.nodes.load(book.rows.values()))
+                reading.create_task(self.recovery.load())
                 reading.create_task(_ensure_config(cluster))
                 foreign = reading.create_task(self.quotas.load())
             self.informers += foreign.result()
             async with asyncio.TaskGroup() as group:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
-                    group.create_task(work())
+                    group.create_task(process.endless(work()))
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
                 await self.gatherer.count()
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.recorder.run, self.bounds.run, self._hear, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.verify,
-                    self.quotas.run, self.quota_status.run, self.revocations.run, self.gatherer.run,
+                    self.bounds.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.verify,
+                    self.quota_status.run, self.revocations.run, self.occurrences.run, self.gatherer.run,
+                    lambda: self.keeper.keep_silence(self.leases),
                 ):  # fmt: skip
-                    group.create_task(later())
+                    group.create_task(process.endless(later()))
+                for ending in (self._hear, self.recorder.run, self.quotas.run):
+                    group.create_task(ending())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
         except* LatticeError as ended:
             raise process.first_cause(ended) from None
@@ -137,10 +143,12 @@ class Term:
         )
         self.nodes = Nodes(
             cluster, clock, touched=self._touched, woken=self._wake, replan=lambda groups: self.plans.add(groups),
-            newer_seen=lambda node, seq: self.recovery.newer_seen(node, seq),
+            heard=lambda node, report: self.recovery.heard(node, report),
         )  # fmt: skip
         self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
-        self.recovery = Recovery(cluster, clock, self.nodes, self.committer, measured, loaded=book.head.seq - 1, sent=self._sent)
+        self.recovery = Recovery(
+            cluster, clock, self.nodes, self.committer, measured, sent=self._sent, options=self._node_options, lifted=self._lifted
+        )
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_policy)
@@ -153,11 +161,16 @@ class Term:
     def _build_decisions(self, book: Book) -> None:
         """What turns that into decisions: the scene, what is gathered into it, and the loop that decides."""
         cluster, clock, measured, propose = self._outside.cluster, self._outside.clock, self._measured, self.committer.propose
+        admission = Admission(
+            tenants=self.tenants.objects, vclusters=self.vclusters.objects, config=self._config, layout=lambda: self.quotas.layout,
+            again=lambda uids: self.allocations.touch(uids),
+        )  # fmt: skip
         self.allocations = Allocations(
             cluster, clock, self.committer.stored, self.nodes, measured,
             propose=propose, numbers=NumberBlocks(book.head.next_number, propose), stopped=self._stopped,
             vcluster=self.vclusters.objects.get, config=self._config,
-            settled=lambda allocation: is_settled(allocation, self.records), place=self._place,
+            settled=lambda allocation: is_settled(allocation, self.records), place=self._place, admission=admission,
+            held=self.recovery.held,
         )  # fmt: skip
         self.scene = Scene(self.nodes.machine)
         self.quotas = Quotas(
@@ -177,7 +190,7 @@ class Term:
         self.loop = Loop(
             clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
             explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=self._stopped,
-            judged=self.bounds.judged, look=self.recorder.look,
+            judged=self.bounds.judged, look=self.recorder.look, budget=self.allocations.budget,
         )  # fmt: skip
         self.allocations.loop = self.loop
 
@@ -189,6 +202,8 @@ class Term:
             allocation=self.allocations.get, announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
             published=self.quotas.over_since,
         )  # fmt: skip
+        announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
+        self.occurrences = Occurrences(clock, announcer, measured, config=self._config)
         self.quota_status = QuotaStatus(
             cluster, clock, self.scene, self.quotas, measured, over=lambda: self.revocations.over,
             over_since=self.revocations.over_since, stopped=stopped,
@@ -206,12 +221,14 @@ class Term:
             unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(
-            cluster, clock, self.committer.stored, self.nodes, measured, epoch=book.head.epoch,
+            cluster, clock, self.committer.stored, self.nodes, measured, since=book.head.seq,
             allocation=self.allocations.get, number=self.allocations.number, stopped=stopped,
         )  # fmt: skip
+        self.leases: Informer[Lease] = Informer(
+            cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
+        )
         self.informers: list[Informer[Any]] = [
-            self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
-            Informer(cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease),
+            self.leases, self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
@@ -224,6 +241,14 @@ class Term:
     def _stopped(self) -> bool:
         """Whether nothing may be written: the ledger waits for its recovery."""
         return bool(self.committer.paused)
+
+    def _node_options(self) -> NodeOptions:
+        config = self._config()
+        return config.spec.nodes if config is not None else NodeOptions()
+
+    def _lifted(self) -> None:
+        """What was held after a recovery is looked at again."""
+        self.allocations.touch(list(self.loop.candidates))
 
     def _wake(self) -> None:
         self.loop.wake()
@@ -296,6 +321,7 @@ class Term:
         if not self.working:
             return  # the rest is counted once everything is read
         self.gatherer.on_allocation(change)
+        self.occurrences.on_allocation(change)
         if change.new is not None:
             self.forecasts.learn(change.new)
         elif change.old is not None:
@@ -319,6 +345,7 @@ class Term:
         self.keeper.limits_changed()
         if self.working:
             self.gatherer.contracts_changed()
+            self.allocations.touch([one.uid for one in self.loop.candidates.values() if one.tenant == change.key])
 
     def _sent(self, node: str) -> int:
         """The highest seq that this term has put into the plan of a node."""
@@ -343,10 +370,10 @@ class Term:
 
     async def _hear(self) -> None:
         """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
-        config = self._config()
-        options = config.spec.nodes if config is not None else NodeOptions()
         outside = self._outside
-        await hear(outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=options, namespace=outside.namespace)
+        await hear(
+            outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=self._node_options(), namespace=outside.namespace
+        )
         self.loop.hearing = False
         self.loop.wake()
 

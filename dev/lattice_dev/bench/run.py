@@ -16,6 +16,7 @@ from lattice_dev.bench import (
     answers,
     core,
     eta,
+    fairness,
     figures,
     footprint,
     latency,
@@ -151,6 +152,9 @@ LOCAL = (
 )
 """Benchmarks of the pure rooms."""
 
+NAMED = (Local("fairness", "scenes of fairness, and logs beside EASY", lambda quick, say: fairness.measure_all(quick=quick, say=say)),)
+"""What answers a question of quality, not of speed, and takes minutes: run only when it is named."""
+
 BESIDE = (
     Beside(
         "peers",
@@ -170,8 +174,8 @@ def _nodes(count: int) -> str:
 
 
 def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
-    """The benchmarks of these names, all but `BESIDE` without any; raises Rejected with the names there are."""
-    known: dict[str, Bench | Local | Beside] = {bench.name: bench for bench in (*BENCHES, *LOCAL, *BESIDE)}
+    """The benchmarks of these names, `BENCHES` and `LOCAL` without any; raises Rejected with the names there are."""
+    known: dict[str, Bench | Local | Beside] = {bench.name: bench for bench in (*BENCHES, *LOCAL, *NAMED, *BESIDE)}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise Rejected(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}", reason="NoBenchmark")

@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
 from lattice.models.elastic_quota import ElasticQuota
+from lattice.models.history import NodeHistory
 from lattice.models.ledger import KINDS_WITHOUT_STATUS, Ledger, NodeGroupPlan, NodeIndex
 from lattice.models.node import LatticeNode
 from lattice.models.reservation import Reservation
@@ -27,7 +28,8 @@ from lattice.models.vcluster import VCluster
 from lattice_dev.generate.placing import place_rules
 
 KINDS: Final[tuple[type[Kind], ...]] = (
-    Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan, UsageRecord,
+    Allocation, Tenant, VCluster, Reservation, ElasticQuota, LatticeConfig, Ledger, LatticeNode, NodeIndex, NodeGroupPlan,
+    NodeHistory, UsageRecord,
 )  # fmt: skip
 """Every kind that Lattice serves."""
 

@@ -17,7 +17,7 @@ from lattice_webhooks.metrics import Metrics as WebhookMetrics
 INTRODUCTION: Final = """# Metrics
 
 Each program serves Prometheus text at `/metrics` of its `--metrics-address`, beside `/readyz` and `/healthz`; the
-ports stand in [processes](../explanation/processes.md). Histograms have `_bucket`, `_sum` and `_count`.
+ports, and who may read it, stand in [processes](../explanation/processes.md). Histograms have `_bucket`, `_sum` and `_count`.
 """
 
 

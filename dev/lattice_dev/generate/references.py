@@ -23,6 +23,7 @@ from lattice.models.reasons import (
     PREEMPTION_REASONS,
     QUOTA_REASONS,
     RESERVATION_REASONS,
+    STAGING_REASONS,
     Reason,
 )
 from lattice.models.reservation import Reservation
@@ -78,6 +79,7 @@ def reasons_page() -> str:
         '# Reasons\n\nEvery "no" carries one of these words and a sentence with the numbers. The words are part of the interface;\n'
         "the sentences are not. They stand in conditions, in events and in the answers of `lattice`.\n"
         + _reasons("Why an allocation waits", PENDING_REASONS)
+        + _reasons("What a placed allocation waits for before it starts", STAGING_REASONS)
         + _reasons("Why nothing is preempted for an allocation that waits", PREEMPTION_REASONS)
         + _reasons("Why an allocation, or an attempt of it, ended", END_REASONS)
         + _reasons("Why a node is in the state it shows", NODE_REASONS)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 PACKAGES = {
     "lattice/rpc/__init__.py": "Generated protobuf and gRPC stubs; the source is `proto/`, the generator `lattice_dev.generate.stubs`.",
-    "lattice/rpc/v1/__init__.py": "What agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`).",
+    "lattice/rpc/v1/__init__.py": "What agents and gateways say to each other (`proto/lattice/rpc/v1`).",
 }
 """The packages that hold them, and their sentences."""
 

@@ -1,1 +1,1 @@
-"""What agents say to each other and to the gateway (`proto/lattice/rpc/v1/agent.proto`)."""
+"""What agents and gateways say to each other (`proto/lattice/rpc/v1`)."""

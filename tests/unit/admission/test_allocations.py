@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -67,10 +68,17 @@ LIMITED = facts(vclusters=(HPC,), tenants=(tenant(quota={"maxPreemptionClass": 5
         ),
         pytest.param({"environment": {"variables": {"A=B": "1"}}}, "VariableInvalid", "'A=B'", id="= in name"),
         pytest.param({"environment": {"variables": {"A": "1\0"}}}, "VariableInvalid", "NUL at character 2", id="NUL in value"),
+        pytest.param(
+            {"environment": {"variables": {f"V{n}": "ü" * 16384 for n in range(4)}}},
+            "VariableInvalid",
+            "have 131080 bytes together (limit: 131072)",
+            id="much of them",
+        ),
         pytest.param({"environment": {"workdir": "run"}}, "WorkdirInvalid", "'run' is not an absolute path", id="workdir"),
         pytest.param({"environment": {"output": {"stdout": "o-%q"}}}, "OutputInvalid", "the pattern '%q' at character 3", id="pattern"),
         pytest.param({"environment": {"output": {"stderr": "50%"}}}, "OutputInvalid", "the pattern '%'", id="lone percent"),
-        pytest.param({"tags": {"name": "a/b"}}, "JobNameInvalid", "'a/b' has a '/'", id="slash in name"),
+        pytest.param({"tags": {"name": "a\nb"}}, "JobNameInvalid", "has a control character", id="line in name"),
+        pytest.param({"environment": {"variables": {"1 A": "x"}}}, "VariableInvalid", "'1 A' is not the name", id="no POSIX name"),
         pytest.param({"tags": {"name": " a"}}, "JobNameInvalid", "blanks at its ends", id="blank in name"),
         pytest.param({"tags": {"name": "a" * 254}}, "JobNameInvalid", "254 characters (limit: 253)", id="long name"),
     ],
@@ -101,7 +109,7 @@ def test_ordinary_work_is_accepted_without_a_word() -> None:
     obj = allocation(
         entrypoint=None,
         script="#!/bin/bash\nsrun ./a.out\n",
-        tags={"name": "run 42 (second try)"},
+        tags={"name": "run 42 / ä (second try)"},
         environment={"workdir": "/home/alice", "output": {"stdout": "%x-%4j.out", "stderr": "100%%-%N"}},
         resources={"nodes": "1-4", "memory": "128Gi", "constraints": {"nodeList": "nid[001-008]", "excludeNodes": "nid003"}},
     )
@@ -113,7 +121,7 @@ def test_several_vclusters_and_no_default_are_listed() -> None:
     verdict = refused(submit(allocation(), known))
     assert (verdict.reason, verdict.sentence) == (
         "VClusterRequired",
-        'spec.vcluster is not set, and tenant "physics" has no default. Available: hpc-batch, ml',
+        'tenant "physics" has no default vCluster: name one of hpc-batch, ml',
     )
 
 
@@ -285,3 +293,15 @@ def test_a_class_above_the_highest_of_the_vcluster_is_refused(asked: int, accept
         found = refused(verdict)
         assert found.reason == "ClassAboveLimit"
         assert f'above the highest of vCluster "hpc-batch" (requested: {asked}, limit: 4)' in found.sentence
+
+
+ENTRYPOINT = st.text(alphabet="ab \\\t\n'\"", min_size=1, max_size=12)
+
+
+@given(ENTRYPOINT)
+def test_an_entrypoint_is_refused_exactly_where_it_does_not_split(text: str) -> None:
+    try:
+        sound = bool(shlex.split(text)[:1] not in ([], [""]))
+    except ValueError:
+        sound = False
+    assert isinstance(submit(allocation(entrypoint=text)), Accepted) == sound

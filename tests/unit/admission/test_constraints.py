@@ -85,3 +85,17 @@ def test_a_range_that_the_node_list_can_never_fill_and_cxl_without_memory_are_wa
     assert range_of.warnings == (f"{PREFIX}.nodeList leaves 3 nodes: of the 8 asked for at most it never gets more",)
     cxl = accepted(submit(allocation(resources=resources(allowCxlMemory=True)), facts()))
     assert cxl.warnings == (f"{PREFIX}.allowCxlMemory has no effect without spec.resources.memory",)
+
+
+def test_a_long_node_set_is_refused_and_no_name_of_it_is_made() -> None:
+    for text in ("n[1-16000]", "n[0-63]x[0-63]y[0-1]"):
+        verdict = refused(submit(allocation(resources=resources(excludeNodes=text)), facts()))
+        assert (verdict.reason, "names " in verdict.sentence, "(limit: 4096)" in verdict.sentence) == ("NodeSetInvalid", True, True)
+
+
+def test_names_are_made_of_short_sets_only() -> None:
+    """What a name repeated in a long list leaves is the scheduler's to say: admission counts it as written."""
+    short, long = resources(nodes=300, nodeList="n[1-250],n[1-250]"), resources(nodes=400, nodeList="n[1-300],n[1-300]")
+    assert "leaves 250 nodes" in refused(submit(allocation(resources=short), facts())).sentence
+    accepted(submit(allocation(resources=long), facts()))
+    assert "leaves 4096 nodes" in refused(submit(allocation(resources=resources(nodes=5000, nodeList="n[1-4096]")), facts())).sentence

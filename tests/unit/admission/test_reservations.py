@@ -64,7 +64,7 @@ REFUSED = {
     "an unknown zone": (reservation(timeZone="Mars/Olympus"), "TimeInvalid", "'Mars/Olympus' is no time zone"),
     "a local time without a zone": (reservation(start="2027-02-01T08:00"), "TimeInvalid", "is a local time: set spec.timeZone"),
     "a bad node set": (reservation(nodes="nid[001-"), "NodeSetInvalid", "spec.nodes: 'nid[001-' is not a node set"),
-    "more nodes than a ledger knows": (reservation(nodes="n[1-16385]"), "NodesInvalid", "asks for 16385 nodes (limits: 1 to 16384)"),
+    "more nodes than a ledger knows": (reservation(nodes="n[1-16385]"), "NodeSetInvalid", "more than 16384 nodes"),
     "a count above the limit": (reservation(nodes=None, nodeCount=20000), "NodesInvalid", "spec.nodeCount asks for 20000 nodes"),
     "no nodes at all": (reservation(nodes=None), "NodesInvalid", "give either spec.nodes or spec.nodeCount"),
     "both": (reservation(nodeCount=3), "NodesInvalid", "give either spec.nodes or spec.nodeCount"),

@@ -17,7 +17,10 @@ from lattice.quota import checks
 from tests.unit.admission.builders import accepted, allocation, facts, refused, tenant, vcluster
 
 SITE = facts(
-    tenants=(tenant(), tenant("chemistry", namespaces=["chem", "chem-dev"])),
+    tenants=(
+        tenant(defaultVCluster="hpc-batch", accountNames=["six@v100", "nvr"]),
+        tenant("chemistry", namespaces=["chem", "chem-dev"], defaultVCluster="ml"),
+    ),
     vclusters=(vcluster(partitionNames=["normal"], nodes={"selector": {"group": ["g0", "g1"]}}), vcluster("ml", tenants=["chemistry"])),
 )
 
@@ -38,6 +41,10 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         pytest.param("Tenant", "bio", {"quota": {"maxPreemptionClass": 11}}, "ClassInvalid", "11", id="class"),
         pytest.param("Tenant", "bio", {"quota": {"maxNodes": "many"}}, "Malformed", "spec.quota.maxNodes", id="type"),
         pytest.param("Tenant", "bio", {"finishedRetention": "ever"}, "DurationInvalid", "finishedRetention", id="retention"),
+        pytest.param("Tenant", "bio", {"accountNames": ["chemistry"]}, "AccountTaken", 'means tenant "chemistry"', id="account is a name"),
+        pytest.param("Tenant", "bio", {"accountNames": ["six@v100"]}, "AccountTaken", 'account "six@v100" already', id="account"),
+        pytest.param("Tenant", "nvr", {}, "AccountTaken", '"nvr" is already an account', id="name is an account"),
+        pytest.param("Tenant", "bio", {"accountNames": ["a,b"]}, "AccountInvalid", "has 'a,b'", id="accounts in one"),
         pytest.param("VCluster", "new", {"partitionNames": ["normal"]}, "PartitionTaken", 'means vCluster "hpc-batch"', id="partition"),
         pytest.param("VCluster", "new", {"partitionNames": ["ml"]}, "PartitionTaken", 'means vCluster "ml"', id="partition is a name"),
         pytest.param("VCluster", "normal", {}, "PartitionTaken", "already a partition name", id="name is a partition"),
@@ -106,6 +113,7 @@ def make(kind: str, name: str, known: Facts = SITE, **spec: Any) -> Verdict:
         pytest.param("LatticeConfig", "lattice", {"nodes": {"heartbeatInterval": "0s"}}, "OptionInvalid", "limits: 1s", id="interval 0"),
         pytest.param("LatticeConfig", "lattice", {"nodes": {"bootTimeout": "5s"}}, "OptionInvalid", "bootTimeout", id="boot"),
         pytest.param("LatticeConfig", "lattice", {"work": {"minUid": 0}}, "OptionInvalid", "root never", id="root"),
+        pytest.param("LatticeConfig", "lattice", {"work": {"userPrefixes": ["system:"]}}, "OptionInvalid", "'system:'", id="prefix"),
         pytest.param("LatticeConfig", "lattice", {"work": {"logBytes": "1Ki"}}, "OptionInvalid", "65536", id="log bytes"),
         pytest.param("LatticeConfig", "lattice", {"compat": {"qosMapping": {"high": 12}}}, "ClassInvalid", "'high'", id="qos"),
         pytest.param("LatticeNode", "n1", {"drain": {"reason": "  "}}, "ReasonRequired", "spec.drain has no reason", id="drain"),
@@ -157,6 +165,31 @@ def test_a_sound_object_is_accepted_without_a_word(kind: str, name: str, spec: d
 )
 def test_what_an_administrator_should_know_is_a_warning(kind: str, spec: dict[str, Any], warning: str) -> None:
     assert any(warning in text for text in accepted(make(kind, "bio", **spec)).warnings)
+
+
+def test_a_vcluster_that_takes_nodes_from_others_says_how_many_are_left() -> None:
+    known = facts(vclusters=(vcluster(), vcluster("ml", nodes={"selector": {"group": ["g9"]}})), groups={"g0": 3, "g1": 2, "g9": 7})
+    taking = {"nodes": {"selector": {"group": ["g1"]}}}
+    warnings = " ".join(accepted(make("VCluster", "fast", known, **taking)).warnings)
+    assert "group g1 (2 nodes) is at home here from now on" in warnings
+    assert "vCluster hpc-batch has no home groups" in warnings
+    assert "keeps 3 of 5" in warnings
+    lending = vcluster(borrowing={"borrow": True})
+    lent = accepted(make("VCluster", "fast", facts(vclusters=(lending,), groups={"g1": 2}), **taking, borrowing={"lend": True})).warnings
+    assert not any("at home here" in text for text in lent)
+
+
+def test_tenants_whose_only_vcluster_is_joined_by_another_one_are_named() -> None:
+    known = facts(tenants=(tenant(), tenant("bio", defaultVCluster="hpc-batch"), tenant("closed")), vclusters=(vcluster(),))
+    warnings = " ".join(accepted(make("VCluster", "fast", known, tenants=["physics", "bio"])).warnings)
+    assert "their work that names none is refused: physics; set their spec.defaultVCluster" in warnings
+
+
+def test_a_tenant_that_may_use_several_vclusters_without_a_default_is_warned_of() -> None:
+    known = facts(vclusters=(vcluster(), vcluster("fast")))
+    verdict = accepted(make("Tenant", "bio", known))
+    assert any('tenant "bio" has no default vCluster and may use fast, hpc-batch' in text for text in verdict.warnings)
+    assert accepted(make("Tenant", "bio", known, defaultVCluster="fast")).warnings == ()
 
 
 def test_a_limit_below_the_use_is_accepted_with_the_numbers() -> None:

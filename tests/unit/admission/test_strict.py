@@ -18,6 +18,7 @@ from lattice.admission.strict import parse_strict
         pytest.param({"resources": {"memory": "lots"}}, "spec.resources.memory: 'lots' is not a quantity", id="memory"),
         pytest.param({"lifecycle": {"walltime": "soon"}}, "spec.lifecycle.walltime: is no duration: write for example", id="walltime"),
         pytest.param({"lifecycle": {"notBefore": "never"}}, "spec.lifecycle.notBefore: 'never' is not a time", id="time"),
+        pytest.param({"tags": {"name": "a\tb"}}, "spec.tags.name: holds a control character: write one line of plain", id="control"),
     ],
 )
 def test_a_value_that_does_not_read_is_named_with_its_field(spec: dict[str, Any], problem: str) -> None:

@@ -96,6 +96,15 @@ def test_a_longer_walltime_needs_a_right_and_a_shorter_one_none() -> None:
     accepted(change(obj, shorter))
 
 
+def test_endless_is_longer_than_every_walltime() -> None:
+    obj = stored(lifecycle={"type": "Unbounded", "walltime": "1h"})
+    endless = changed(obj)
+    endless["spec"]["lifecycle"].pop("walltime")
+    verdict = refused(change(obj, endless))
+    assert (verdict.reason, "(current: 1h, requested: none)" in verdict.sentence) == ("WalltimeExtension", True)
+    accepted(change(obj, endless, facts(rights=frozenset({"extend"}))))
+
+
 def test_a_longer_walltime_stays_within_the_vclusters_limit() -> None:
     obj = stored()
     known = facts(vclusters=(vcluster(limits={"maxWalltime": "90m"}),), rights=frozenset({"extend"}))
@@ -119,3 +128,10 @@ def test_the_class_changes_only_while_pending() -> None:
     accepted(change(pending, changed(pending, lifecycle={"preemptionClass": 8})))
     verdict = refused(change(placed, changed(placed, lifecycle={"preemptionClass": 8})))
     assert (verdict.reason, "current: 5, requested: 8" in verdict.sentence) == ("NotPending", True)
+
+
+def test_holding_what_has_its_nodes_is_accepted_with_the_word_that_it_goes_on() -> None:
+    obj = stored(status=conditions(Scheduled="True", Started="True"))
+    (warning,) = accepted(change(obj, changed(obj, hold=True))).warnings
+    assert "has its nodes already, and goes on" in warning
+    assert accepted(change(stored(), changed(stored(), hold=True))).warnings == ()

@@ -82,7 +82,7 @@ class Keeper:
 async def main(state: str, node: str, works: str, results: str) -> None:
     """Runs one keeper."""
     listed = msgspec.json.decode(await asyncio.to_thread(Path(works).read_bytes), type=list[Work])
-    async with open_host(Path(state), node=node, clock=SystemClock()) as host:
+    async with open_host(Path(state), Path(state).with_name("memory"), node=node, clock=SystemClock()) as host:
         keeper = Keeper(host, listed, Path(results))
         await keeper.adopt()
         await keeper.keep()

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice_agent.host.interface import ExitRecord, Key, Work
+from lattice_agent.host.interface import ExitRecord, Key, Ordered, Work
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 
+STOPPED = Ordered("stop", 1.0)
 UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
 
 
@@ -30,6 +31,7 @@ def work(uid: str = UID, **changes: Any) -> Work:
         "namespace": "physics",
         "name": "run-42",
         "user": "oidc:nobody",
+        "account": "nobody",
         "tenant": "physics",
         "job_name": "run 42",
         "nodes": ("n1",),
@@ -91,7 +93,7 @@ class Ends:
 async def machine(directory: Path, node: str = "", *, swept: bool = True) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
-    async with open_host(directory / "state", node=node, clock=SystemClock()) as host:
+    async with open_host(directory / "state", directory / "memory", node=node, clock=SystemClock()) as host:
         try:
             yield host, Ends(host)
         finally:

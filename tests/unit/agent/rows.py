@@ -15,10 +15,20 @@ def key(number: int = 1, attempt: int = 1) -> Key:
     return Key(uid(number), attempt)
 
 
-def run(number: int = 1, attempt: int = 1, *, nodes: tuple[str, ...] = ("n1",), generation: int = 1, reporter: str = "") -> PlanRow:
+def run(
+    number: int = 1,
+    attempt: int = 1,
+    *,
+    nodes: tuple[str, ...] = ("n1",),
+    generation: int = 1,
+    reporter: str = "",
+    walltime: int | None = None,
+) -> PlanRow:
     who = reporter or nodes[0]
     name = f"job-{number}"
-    return PlanRow("run", "", uid(number), attempt, generation, 40 + number, who, f"{who}:50052", "physics", name, nodes[0], nodes)
+    return PlanRow(
+        "run", "", uid(number), attempt, generation, 40 + number, who, f"{who}:50052", "physics", name, nodes[0], nodes, walltime
+    )
 
 
 def stop(number: int = 1, attempt: int = 1, *, nodes: tuple[str, ...] = ("n1",), cause: str = "c") -> PlanRow:

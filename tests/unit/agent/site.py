@@ -10,20 +10,22 @@ from typing import Any
 import msgspec
 
 from lattice.daemon.clock import ManualClock
+from lattice.errors import NotFound, Retry
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import ALLOCATIONS, LEASES, NODES, PLANS
 from lattice.ledger.plans import PlanRow, format_plan
 from lattice.ledger.reports import NodeReport, ReportRow, parse_report
 from lattice.units import fold_nodes
 from lattice.views.allocation import AllocationStatus, Condition
+from lattice.views.work import Work as Allocation
 from lattice_agent.__main__ import AgentSettings, Place, World, build
 from lattice_agent.agent import Agent, Outside
 from lattice_agent.heartbeat import NAMESPACE
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
 from lattice_agent.peers.local import LocalPeers
-from lattice_agent.reading import SharedReads
 from lattice_agent.registration import Self
+from lattice_agent.works import Found, SharedWorks
 from tests.build import uid
 
 BEAT = 10.0
@@ -40,6 +42,26 @@ class AilingHost(HollowHost):
         return self.flaws.get(self._node, "")
 
 
+class GatewayOf:
+    """A gateway that has every right; the test says when it is away."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.away = False
+        self.refusal = ""
+        self.asked = 0
+        self._cluster = cluster
+
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+        """The Allocation as the API server has it."""
+        self.asked += 1
+        if self.away:
+            raise Retry("no gateway gives the work", reason="GatewayAway")
+        read = await self._cluster.get(ALLOCATIONS, row.name, row.namespace)
+        if read["metadata"]["uid"] != row.uid:
+            raise NotFound(f"allocation {row.namespace}/{row.name} is another object now")
+        return Found(msgspec.convert(read, Allocation), read.get("status", {}), {} if variables else None, self.refusal)
+
+
 class Site:
     """Nodes, the orders that the test gives, and what came of them."""
 
@@ -49,10 +71,10 @@ class Site:
         self.nodes = list(nodes)
         self.agents: dict[str, Agent] = {}
         self.peers = LocalPeers(self.clock)
-        self.reads = SharedReads()
+        self.gateway = GatewayOf(self.cluster)
+        self.works = SharedWorks(self.gateway)
         self.flaws: dict[str, str] = {}
         self.seq = 0
-        self.scheduled = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
         self._timers = HollowTimers(self.clock)
         self._process: asyncio.Task[None] | None = None
@@ -63,12 +85,12 @@ class Site:
         host = AilingHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
         host.flaws = self.flaws
         me = Self(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
-        return Place(me, Outside(self.cluster, self.clock, host, self.peers, self.reads))
+        return Place(me, Outside(self.cluster, self.clock, host, self.peers, self.works))
 
     def boot(self, instance: str = "first") -> asyncio.Task[None]:
         """Starts the agents' process."""
         places = tuple(self.place(node, f"{instance}-{node}") for node in self.nodes)
-        settings = AgentSettings(hollow=len(self.nodes), heartbeat=BEAT)
+        settings = AgentSettings(hollow=len(self.nodes), heartbeat=BEAT, certificate="-", key="-", ca="-", gateway=("gateway:8444",))
 
         async def join(agents: dict[str, Agent]) -> None:
             self.agents = agents
@@ -124,7 +146,6 @@ class Site:
             "number": 40 + number, "phase": "Staging", "ledgerSeq": self.seq, "conditions": [msgspec.to_builtins(scheduled)],
         }  # fmt: skip
         await self.cluster.patch(ALLOCATIONS, f"job-{number}", {"status": status}, "physics", subresource="status")
-        self.scheduled += 1
 
     async def change(self, number: int, *, attempt: int = 1, **fields: Any) -> None:
         """Changes the row of an attempt."""
@@ -166,9 +187,8 @@ class Site:
         return self.report(node).rows
 
     def status_writes(self, number: int = 1) -> int:
-        """Patches of the Allocation after its creation, less the scheduler's."""
-        patches = [sent for sent in self.cluster.writes(ALLOCATIONS) if sent.name == f"job-{number}" and sent.verb == "patch"]
-        return len(patches) - self.scheduled
+        """What the reporter has written of the Allocation."""
+        return len([sent for sent in self.cluster.writes(ALLOCATIONS) if sent.name == f"job-{number}" and sent.verb == "replace"])
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ async def test_a_new_node_registers_gets_an_index_reads_its_plan_and_only_then_r
         node = site.cluster.snapshot(NODES)["n1"]
         assert node["status"]["instance"] == "first-n1"
         assert node["status"]["hollow"] is True
-        assert node["status"]["formats"] == {"plan": 1, "report": 1, "exit": 1, "state": 1}
+        assert node["status"]["formats"] == {"plan": 2, "report": 1, "exit": 1, "state": 1}
         assert node["spec"] == {"group": "g0"}
         assert site.cluster.snapshot(LEASES) == {}
         await site.index_nodes()
@@ -90,6 +90,61 @@ async def test_a_failing_task_shows_its_code_and_node_and_is_not_requeued() -> N
         assert (ended.phase, site.reason()) == ("Failed", "TaskFailed")
         assert ended.exit is not None
         assert (ended.exit.code, ended.exit.node) == (7, "n1")
+
+
+async def test_without_a_gateway_new_work_waits_and_what_runs_is_ended_and_reported() -> None:
+    async with running("n1", "n2") as site:
+        await site.submit(environment=wait(20))
+        await site.submit(2, environment=wait(1))
+        await site.place_work(1, ["n1"])
+        await site.clock.run_for(2)
+        assert site.status().phase == "Running"
+        site.gateway.away = True
+        await site.place_work(2, ["n2"])
+        await site.clock.run_for(60)
+        assert (site.status().phase, site.reason()) == ("Completed", "Completed")
+        assert site.status(2).phase == "Staging"
+        assert site.reported("n2") == ["p"]
+        site.gateway.away = False
+        await site.clock.run_for(10)
+        assert site.status(2).phase == "Completed"
+
+
+async def test_work_whose_secret_cannot_be_had_ends_with_the_sentence() -> None:
+    async with running("n1", "n2") as site:
+        site.gateway.refusal = "there is no Secret physics/wandb (environment.variablesFrom)"
+        await site.submit(environment=wait(5))
+        await site.place_work(1, ["n1", "n2"])
+        await site.clock.run_for(5)
+        assert (site.status().phase, site.reason()) == ("Failed", "StartFailed")
+        finished = next(entry for entry in site.status().conditions if entry.type == "Finished")
+        assert "there is no Secret physics/wandb" in finished.message
+
+
+async def test_an_end_whose_allocation_somebody_changed_meanwhile_is_reported_once_a_gateway_is_there() -> None:
+    async with running("n1") as site:
+        await site.submit(environment=wait(5))
+        await site.place_work(1, ["n1"])
+        await site.clock.run_for(2)
+        site.gateway.away = True
+        await site.cluster.patch(ALLOCATIONS, "job-1", {"metadata": {"labels": {"by": "alice"}}}, "physics")
+        await site.clock.run_for(20)
+        assert site.status().phase == "Running"
+        assert site.reported("n1") == ["e0"]
+        site.gateway.away = False
+        await site.clock.run_for(10)
+        assert site.status().phase == "Completed"
+
+
+async def test_a_status_written_by_others_meanwhile_is_kept_whole() -> None:
+    async with running("n1") as site:
+        await site.submit(environment=wait(5))
+        await site.place_work(1, ["n1"])
+        await site.clock.run_for(2)
+        await site.cluster.patch(ALLOCATIONS, "job-1", {"status": {"fieldOfALaterRelease": {"a": [1]}}}, "physics", subresource="status")
+        await site.clock.run_for(5)
+        stored = site.cluster.snapshot(ALLOCATIONS)["physics/job-1"]["status"]
+        assert (stored["phase"], stored["fieldOfALaterRelease"]) == ("Completed", {"a": [1]})
 
 
 async def test_four_nodes_start_together_and_the_head_writes_each_transition_once() -> None:
@@ -306,7 +361,7 @@ async def test_a_node_that_finds_itself_unfit_says_why_and_once_more_when_it_is_
         assert len(site.cluster.writes(NODES)) == writes
         site.flaws.clear()
         await site.clock.run_for(BEAT)
-        assert shown("n1") == ("Healthy", [("True", "there is room again")])
+        assert shown("n1") == ("Healthy", [("True", "nothing is wrong with it any more")])
 
 
 async def test_a_deleted_node_object_comes_back() -> None:

@@ -26,7 +26,8 @@ GH200 = Declared(4, "GH200", 96 << 30, 0, True, 2800, {"gpu-driver": "550.1"})
 
 
 def settings(**given: Any) -> AgentSettings:
-    return AgentSettings(hollow=1, **given)
+    needed: dict[str, Any] = {"hollow": 1, "certificate": "-", "key": "-", "ca": "-", "gateway": ("gateway:8444",)}
+    return AgentSettings(**needed | given)
 
 
 async def registered(cluster: FakeCluster, declared: Declared) -> Node:
@@ -108,7 +109,7 @@ def test_a_hollow_node_declares_what_its_class_in_the_inventory_has(tmp_path: Pa
     text = "classes:\n  g: {cpus: 8, memory: 1Gi, gpus: 2, gpuType: A100, watts: 900}\nnodes:\n  - {names: n1, class: g, group: g0, fingerprint: a}\n"
     node = read_inventory(text).nodes[0]
     assert of_class(node.node_class, node.fingerprint) == Declared(2, "A100", watts=900, components={"inventory": "a"})
-    assert AgentSettings(hollow_inventory=tmp_path / "site.yaml").is_hollow
+    assert settings(hollow=0, hollow_inventory=tmp_path / "site.yaml").is_hollow
 
 
 def test_components_are_read_by_name() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scripts.commands import ALSO_SET, OURS
-from lattice_agent.environment import Account, compose, flaw, of_node, of_task, parse_environment_file
+from lattice_agent.environment import Account, compose, effective, flaw, of_node, of_task, parse_environment_file
 from tests.unit.agent.machine import UID, work
 
 ALICE = Account("alice", 1000, 1000, (1000, 20), "/home/alice", "/bin/bash")
@@ -27,6 +27,12 @@ def test_the_environment_is_login_then_variables_then_lattice() -> None:
     assert found["LATTICE_SUBMIT_DIR"] == "/w"
 
 
+def test_variables_of_secrets_are_weaker_than_those_of_the_work_and_of_lattice() -> None:
+    ours = work(variables={"MODE": "plain"}, slurm_env=True)
+    private = {"API_TOKEN": "t", "MODE": "secret", "LATTICE_TENANT": "x", "SLURM_JOB_ID": "9", "PATH": "/opt/bin"}
+    assert effective(private, ours, workdir="/w") == {"API_TOKEN": "t", "PATH": "/opt/bin"}
+
+
 def test_slurm_variables_come_only_when_the_site_says_so() -> None:
     assert not [name for name in of_node(work(), workdir="/") | of_task(work(), 0) if name.startswith("SLURM")]
     several = work(nodes=("n1", "n2"), node="n2", rank_of_node=1, tasks=2, first_rank=2, total_tasks=4, slurm_env=True)
@@ -39,8 +45,9 @@ def test_slurm_variables_come_only_when_the_site_says_so() -> None:
 
 
 def test_the_variables_of_slurms_that_submit_promises_are_those_that_are_set() -> None:
-    made = work(slurm_env=True)
-    found = of_node(made, workdir="/") | of_task(made, 0)
+    counts = {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS_PER_NODE": "8"}  # of the options: submit puts them into the variables
+    made = work(slurm_env=True, variables=counts)
+    found = made.variables | of_node(made, workdir="/") | of_task(made, 0)
     assert {name for name in found if name.startswith("SLURM")} == OURS.keys() | ALSO_SET
     assert set(OURS.values()) <= found.keys()
 

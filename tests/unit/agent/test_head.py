@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice_agent.head import Begun, Head, Open, Over
+from lattice_agent.head import Begun, Head, Open, Over, Surviving
 from lattice_agent.members import FINAL, Member, Order, Phase, TaskEnd
 from tests.unit.agent.rows import key, member, run, stop
 
@@ -133,6 +133,37 @@ def test_an_unknown_exit_is_said_to_be_unknown() -> None:
     assert (ended.reason, ended.exit_known) == ("ExitUnknown", False)
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param(
+            (gone("n1", TaskEnd(unknown=True)), gone("n2", TaskEnd(1, 99, ended=15.0), ordered=True), gone("n3", ordered=True)), id="stop"
+        ),
+        pytest.param(
+            (gone("n1", TaskEnd(unknown=True), walltime=True), gone("n2", walltime=True), gone("n3", walltime=True)), id="walltime"
+        ),
+        pytest.param((gone("n1", TaskEnd(unknown=True)), gone("n2"), member("n3", Phase.LOST, message="it rebooted")), id="lost"),
+        pytest.param(
+            (gone("n1", TaskEnd(unknown=True)), gone("n2"), member("n3", Phase.START_FAILED, reason="StartFailed", message="no")),
+            id="refused",
+        ),
+        pytest.param((gone("n1", ordered=True), gone("n2", ordered=True), member("n3", Phase.GONE, ordered=True)), id="one never began"),
+    ],
+)
+def test_no_end_makes_a_zero_of_an_unknown_exit(members: tuple[Member, ...]) -> None:
+    assert not over(*members).exit_known
+
+
+def test_a_stop_that_came_after_every_task_ended_with_zero_keeps_the_zero() -> None:
+    ended = over(*(gone(node, ordered=True) for node in NODES))
+    assert (ended.reason, ended.exit_known, ended.failure) == ("Stopped", True, None)
+
+
+def test_the_taskless_nodes_of_work_on_its_head_do_not_make_its_exit_unknown() -> None:
+    idle = [member(node, Phase.GONE, ordered=True) for node in NODES[1:]]
+    assert over(gone("n1", ordered=True), *idle, on_head_only=True).exit_known
+
+
 def test_a_stop_is_over_once_every_node_confirmed_also_those_whose_row_went_before() -> None:
     case = Head(key())
     case.follow(run(nodes=NODES))
@@ -145,6 +176,14 @@ def test_a_stop_is_over_once_every_node_confirmed_also_those_whose_row_went_befo
     verdict = case.verdict()
     assert isinstance(verdict, Over)
     assert verdict.reason == "Stopped"
+
+
+def test_who_survives_kill_is_told_and_its_end_waited_for() -> None:
+    stuck = member("n2", Phase.ENDING, reason="Unkillable", message="a process has survived KILL: 7 (cp, state D)", started=10.0)
+    case = head(gone("n1"), stuck, gone("n3"))
+    assert case.verdict() == Surviving("n2: a process has survived KILL: 7 (cp, state D)", begun=True, start=10.0)
+    case.hear(gone("n2", TaskEnd(1, 137, 9, ended=90.0), walltime=True))
+    assert isinstance(case.verdict(), Over)
 
 
 def test_a_node_of_another_attempt_is_not_heard() -> None:

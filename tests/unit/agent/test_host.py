@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pty
 import re
 import signal
 import stat
@@ -20,12 +19,12 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry, Stale
 from lattice_agent.host import processes
-from lattice_agent.host.interface import ExitRecord, Key, Running, Work
+from lattice_agent.host.interface import ExitRecord, Key, Running, Seen, Work
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import ProcessScopes
 from lattice_agent.outputs import LogReader
 from lattice_agent.shim import StopWatch
-from tests.unit.agent.machine import UID, Ends, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
@@ -66,6 +65,40 @@ async def test_the_work_runs_as_the_user_in_its_directory_and_its_exit_code_is_k
         assert await host.remaining(KEY) == 0
         await host.forget(KEY)
         assert host.scopes.standing() == []
+
+
+async def test_private_variables_reach_the_tasks_and_stand_in_no_file_and_in_no_other_process(place: Path) -> None:
+    value = "hunter2-of-the-host-test"
+    script = '#!/bin/sh\n[ "$TOKEN" = "$FIRST$SECOND" ] && [ "$MODE" = plain ] || exit 7\nexec sleep 300\n'
+    async with machine(place) as (host, ends):
+        halves = {"FIRST": value[:10], "SECOND": value[10:]}
+        ours = work(script=script, tasks=2, total_tasks=2, variables={"MODE": "plain", **halves})
+        await host.prepare(ours)
+        running = await host.start(ours, {"TOKEN": value, "MODE": value})
+        await until(lambda: len(host.scopes.work(KEY)) == 2)
+        said = await asyncio.to_thread(texts_of, place, (running.pid, host.starter.pid, os.getpid()))
+        assert value not in said
+        assert value[:10] in said, "what is no secret stands there"
+        await host.kill(KEY)
+        assert [task.signal for task in (await ends.record()).tasks] == [9, 9]
+        assert value not in await asyncio.to_thread(texts_of, place)
+
+
+async def test_a_path_of_a_secret_is_used_and_not_told(place: Path) -> None:
+    async with machine(place) as (host, _):
+        ours = work(entrypoint="no-such-program")
+        await host.prepare(ours)
+        with pytest.raises(Rejected) as caught:
+            await host.start(ours, {"PATH": "/hunter2"})
+        assert "'no-such-program' cannot be executed" in caught.value.message
+        assert "hunter2" not in caught.value.message + await asyncio.to_thread(texts_of, place)
+
+
+def texts_of(directory: Path, pids: tuple[int, ...] = ()) -> str:
+    """Everything that stands in files there, and what /proc shows of these processes."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    files += [Path(f"/proc/{pid}/{what}") for pid in pids for what in ("environ", "cmdline")]
+    return "".join(path.read_bytes().decode(errors="replace") for path in files)
 
 
 async def test_a_signal_is_shown_as_128_plus_its_number(place: Path) -> None:
@@ -124,7 +157,7 @@ async def test_term_is_heard_and_kill_ends_what_ignores_it_with_the_code_kept(pl
         await host.prepare(ours)
         await host.start(ours)
         await until(lambda: "on" in printed(host))
-        await host.terminate(KEY)
+        await host.terminate(KEY, STOPPED)
         await until(lambda: "heard" in printed(host))
         assert await host.remaining(KEY) > 0
         with pytest.raises(Retry, match="still has"):
@@ -142,13 +175,13 @@ async def test_what_is_stopped_hears_term_and_what_is_stopped_and_deaf_is_killed
         await host.prepare(ours)
         await host.start(ours)
         await until(lambda: [processes.state(pid) for pid in host.scopes.work(KEY)] == ["T", "T"])
-        await host.terminate(KEY)
+        await host.terminate(KEY, STOPPED)
         assert [(task.code, task.signal) for task in (await ends.record()).tasks] == [(3, 0)]
         deaf = work("deaf", script="#!/bin/bash\ntrap '' TERM\nwhile :; do kill -STOP $$; done\n")
         await host.prepare(deaf)
         await host.start(deaf)
         await until(lambda: [processes.state(pid) for pid in host.scopes.work(deaf.key)] == ["T"])
-        await host.terminate(deaf.key)
+        await host.terminate(deaf.key, STOPPED)
         await host.kill(deaf.key)
         assert [task.signal for task in (await ends.record()).tasks] == [9]
         assert not host.scopes.populated(deaf.key)
@@ -206,11 +239,16 @@ async def test_a_thousand_short_processes_that_detach_are_reaped_and_none_is_lef
         ({"workdir": "/root"}, "StartFailed", "working directory '/root' cannot be entered: Permission denied"),
         ({"stdout": "/etc/out"}, "StartFailed", "output file '/etc/out' cannot be opened: Permission denied"),
         ({"stdout": "/tmp"}, "StartFailed", "output file '/tmp' cannot be opened: Is a directory"),
-        ({"stdout": "{place}/fifo"}, "StartFailed", "fifo' is neither a regular file nor a character device"),
-        ({"user": "oidc:no-such-user"}, "UserUnknown", "node n1 knows no user 'no-such-user'"),
-        ({"user": "system:serviceaccount:x:nobody"}, "UserUnknown", "knows no user 'system:serviceaccount:x:nobody'"),
-        ({"user": "root"}, "UserRefused", "its uid is 0"),
-        ({"user": "daemon"}, "UserRefused", "its uid 1 is below 1000"),
+        ({"stdout": "{place}/fifo"}, "StartFailed", "fifo' is a pipe that nobody reads"),
+        ({"stdout": "/dev/full"}, "StartFailed", "'/dev/full' is a device or belongs to the kernel"),
+        ({"stdout": "/dev/ptmx"}, "StartFailed", "name a regular file, a pipe or /dev/null"),
+        ({"stdout": "/proc/self/timerslack_ns"}, "StartFailed", "is a device or belongs to the kernel"),
+        ({"stderr": "/proc/thread-self/attr/exec"}, "StartFailed", "is a device or belongs to the kernel"),
+        ({"account": "no-such-user"}, "UserUnknown", "node n1 knows no user 'no-such-user'"),
+        ({"account": "github:nobody"}, "UserUnknown", "spec.work.userPrefixes"),
+        ({"account": "system:serviceaccount:x:nobody"}, "UserUnknown", "knows no user 'system:serviceaccount:x:nobody'"),
+        ({"account": "root"}, "UserRefused", "its uid is 0"),
+        ({"account": "daemon"}, "UserRefused", "its uid 1 is below 1000"),
     ],
 )
 async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, changes: dict[str, Any], reason: str, sentence: str) -> None:
@@ -272,25 +310,30 @@ async def test_output_files_are_the_users_and_hold_both_streams_when_only_one_is
 
 
 async def test_a_full_output_file_does_not_stop_the_work_and_is_said(place: Path) -> None:
-    async with machine(place) as (host, ends):
-        record = await run(host, ends, entrypoint="sh -c 'echo hello; exit 4'", stdout="/dev/full")
-        assert record.tasks[0].code == 4
-        assert printed(host) == "hello\n"
-        assert "6 bytes were not written to /dev/full: No space left on device" in printed(host, "stderr")
+    with small_disk(place, "64k") as disk:
+        os.chown(disk, 65534, 65534)
+        fill(disk / "filler")
+        async with machine(place) as (host, ends):
+            record = await run(host, ends, entrypoint="sh -c 'echo hello; exit 4'", stdout=f"{disk}/out")
+            assert record.tasks[0].code == 4
+            assert printed(host) == "hello\n"
+            assert f"6 bytes were not written to {disk}/out: No space left on device" in printed(host, "stderr")
 
 
-async def test_a_terminal_that_nobody_reads_does_not_stop_the_work_and_is_said(place: Path) -> None:
-    master, slave = pty.openpty()
-    os.fchmod(slave, 0o666)
+async def test_a_pipe_that_nobody_empties_does_not_stop_the_work_and_is_said(place: Path) -> None:
+    pipe = place / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         async with machine(place) as (host, ends):
-            record = await run(host, ends, entrypoint="sh -c 'seq 100000; exit 4'", stdout=os.ttyname(slave))
+            record = await run(host, ends, entrypoint="sh -c 'seq 100000; exit 4'", stdout=str(pipe))
             assert record.tasks[0].code == 4
             assert printed(host).split()[-1] == "100000"
-            assert f"bytes were not written to {os.ttyname(slave)}: Resource temporarily unavailable" in printed(host, "stderr")
+            assert os.read(reader, 4).decode() == "1\n2\n"
+            assert f"bytes were not written to {pipe}: Resource temporarily unavailable" in printed(host, "stderr")
     finally:
-        os.close(master)
-        os.close(slave)
+        os.close(reader)
 
 
 async def test_a_directory_that_vanishes_takes_its_output_file_and_nothing_else(place: Path) -> None:
@@ -335,6 +378,20 @@ async def test_forty_eight_megabytes_at_once_are_kept_whole(place: Path) -> None
         assert len(printed(host)) == 48_000_000
 
 
+async def test_what_has_ended_and_is_settled_is_recalled_from_the_disk(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        assert await host.recall(KEY) is None
+        ours = work(entrypoint="sh -c 'exit 7'")
+        await host.prepare(ours)
+        await host.start(ours)
+        await ends.record()
+        await host.forget(KEY)
+        found = await host.recall(KEY)
+        assert found is not None
+        assert found.exit is not None
+        assert ([task.code for task in found.exit.tasks], found.forgotten, found.alive) == ([7], True, False)
+
+
 async def test_a_start_is_done_once_whoever_asks_again(place: Path) -> None:
     async with machine(place) as (host, ends):
         ours = work(entrypoint="sleep 300")
@@ -355,7 +412,7 @@ async def test_what_was_ended_before_its_start_never_starts(place: Path) -> None
     async with machine(place) as (host, ends):
         ours = work(entrypoint="sleep 300")
         await host.prepare(ours)
-        await host.terminate(KEY)
+        await host.terminate(KEY, STOPPED)
         assert (await ends.record()).tasks == ()
         with pytest.raises(Rejected, match="ended before it was started"):
             await host.start(ours)
@@ -429,7 +486,7 @@ async def test_a_stray_scope_is_shown_left_alone_and_killed_on_order(place: Path
     async with machine(place) as (host, ends):
         stray = Key("stray", 3)
         host.scopes.make(stray)
-        entrance = host.scopes.entrances(stray).work_procs
+        entrance = host.scopes.entrances(stray).work_procs[-1]
         child = subprocess.Popen(["sh", "-c", f"echo 0 > {entrance}; exec sleep 300"])  # noqa: ASYNC220
         await until(lambda: len(host.scopes.work(stray)) == 1)
         [known] = await host.attempts()
@@ -453,17 +510,17 @@ async def test_after_a_reboot_nothing_is_taken_for_running(place: Path) -> None:
 
 async def test_the_seq_only_grows_and_outlives_the_agent(place: Path) -> None:
     async with machine(place) as (host, _):
-        await host.remember_seq(12)
-        await host.remember_seq(11)
+        await host.remember(Seen(12))
+        await host.remember(Seen(11))
         instance = host.instance()
     async with machine(place) as (host, _):
-        assert (host.seen_seq(), host.instance()) == (12, instance)
+        assert (host.seen().seq, host.instance()) == (12, instance)
 
 
 async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(place: Path) -> None:
     async with machine(place) as (host, ends):
         host.scopes.close()
-        host.scopes = ProcessScopes()
+        host.scopes = host.watch.scopes = host.launching.scopes = ProcessScopes()
         record = await run(host, ends, uid="a", key=Key("a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
         assert record.tasks[0].code == 2
         ours = work(script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")
@@ -504,11 +561,11 @@ async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_onc
             with pytest.raises(Rejected, match=r"not able to take it: its state cannot be written: .*No space left") as refusal:
                 await host.prepare(work(entrypoint="true"))
             assert refusal.value.reason == "NodeUnfit"
-            with pytest.raises(OSError, match="No space left"):
-                await host.remember_seq(7)
+            with pytest.raises(Retry, match="No space left"):
+                await host.remember(Seen(7))
             filler.unlink()
-            await host.remember_seq(7)
-            assert (host.journal.seen_seq(), host.seen_seq()) == (7, 7)
+            await host.remember(Seen(7))
+            assert (host.journal.seen().seq, host.seen().seq) == (7, 7)
             assert ends.none()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lattice.errors import Corrupt, NotFound
-from lattice_agent import shim
-from lattice_agent.host.interface import ExitRecord, Key, Running, TaskExit
+from lattice_agent import durable
+from lattice_agent.host.interface import ExitRecord, Key, Running, Seen, TaskExit
 from lattice_agent.journal import KEEP_SECONDS, Journal, parse_key
 from tests.unit.agent.machine import UID, work
 
@@ -17,7 +17,7 @@ KEY = Key(UID, 1)
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    journal = Journal(tmp_path / "state")
+    journal = Journal(tmp_path / "state", tmp_path / "run")
     journal.open()
     return journal
 
@@ -33,11 +33,22 @@ def test_work_is_read_back_as_it_was_written(journal: Journal) -> None:
 
 def test_the_instance_is_made_once_and_the_seq_is_kept(journal: Journal) -> None:
     first = journal.instance()
-    journal.remember_seq(4711)
-    again = Journal(journal.state_dir)
+    journal.remember(Seen(4711))
+    again = Journal(journal.state_dir, journal.run_dir)
     again.open()
     assert len(first) == 16
-    assert (again.instance(), again.seen_seq()) == (first, 4711)
+    assert (again.instance(), again.seen().seq) == (first, 4711)
+
+
+def test_the_epoch_of_a_seq_is_known_as_long_as_both_files_agree(journal: Journal) -> None:
+    journal.remember(Seen(4711, 7, "Ab-3_x"))
+    assert journal.seen() == Seen(4711, 7, "Ab-3_x")
+    (journal.state_dir / "seq").write_text("4712\n")  # an older agent has read on
+    assert journal.seen() == Seen(4712)
+    journal.remember(Seen(4800))
+    assert journal.seen() == Seen(4800)
+    (journal.state_dir / "epoch").write_bytes(b"\xff")
+    assert journal.seen() == Seen(4800)
 
 
 def test_a_state_directory_of_another_format_is_refused_and_both_numbers_named(journal: Journal) -> None:
@@ -50,7 +61,7 @@ def test_a_state_directory_of_another_format_is_refused_and_both_numbers_named(j
 def test_a_seq_that_is_no_number_is_refused(journal: Journal, text: str) -> None:
     (journal.state_dir / "seq").write_text(text)
     with pytest.raises(Corrupt, match="not a number"):
-        journal.seen_seq()
+        journal.seen()
 
 
 @pytest.mark.parametrize("damage", [b"", b"1\n{", b"2\n{}\n", b"\xff\xfe", b"1\n[]\n"])
@@ -76,7 +87,7 @@ def test_the_right_to_start_is_taken_once(journal: Journal) -> None:
 def test_the_exit_record_of_the_shim_is_read_as_written(journal: Journal) -> None:
     journal.write(work(), "b")
     task = {"rank": 0, "pid": 5, "code": 137, "signal": 9, "start": 1.0, "end": 2.0, "utime": 0.5, "stime": 0.25, "maxrss": 99}
-    shim.keep_exit(str(journal.directory(KEY)), shim.encode_exit(UID, 1, "b", [task], 3.0))
+    durable.keep_exit(str(journal.run_directory(KEY)), str(journal.directory(KEY)), durable.encode_exit(UID, 1, "b", [task], 3.0))
     assert journal.exit_record(KEY) == ExitRecord(UID, 1, "b", (TaskExit(0, 5, 137, 9, 1.0, 2.0, 0.5, 0.25, 99),), 3.0)
     assert not (journal.directory(KEY) / "reserve").exists()
 
@@ -90,6 +101,15 @@ def test_what_is_forgotten_keeps_its_exit_record_for_seven_days(journal: Journal
     assert journal.exit_record(KEY) is not None
     assert journal.prune(1000.0 + KEEP_SECONDS + 1) == 1
     assert journal.known() == []
+
+
+def test_an_end_that_stands_in_memory_only_is_brought_to_the_disk_before_it_is_forgotten_there(journal: Journal) -> None:
+    journal.write(work(), "b")
+    (journal.run_directory(KEY) / "exit").write_bytes(durable.encode_exit(UID, 1, "b", [], 3.0))
+    assert journal.in_memory_only() == [KEY]
+    journal.forget(KEY, 1000.0)
+    assert not journal.run_directory(KEY).exists()
+    assert journal.exit_record(KEY) == ExitRecord(UID, 1, "b", (), 3.0)
 
 
 @pytest.mark.parametrize(("name", "key"), [(f"{UID}-12", Key(UID, 12)), ("x", None), ("-1", None), ("a-b", None), ("", None)])

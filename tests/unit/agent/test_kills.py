@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place, self.random, self.node = place, random.Random(seed), place.name
-        self.journal = Journal(place / "state")
+        self.journal = Journal(place / "state", place / "memory")
         self.witness, self.results, self.works = place / "witness", place / "results", place / "works"
         self.killed_shims: set[str] = set()
         self.kills: Counter[str] = Counter()

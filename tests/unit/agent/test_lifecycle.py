@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lattice.ledger.plans import PlanRow
 from lattice_agent import lifecycle as m
-from lattice_agent.host.interface import ExitRecord, Key, Known
+from lattice_agent.host.interface import ExitRecord, Key, Known, Ordered, Seen
 from lattice_agent.lifecycle import Lifecycle, Stage
 from lattice_agent.members import Direction, Order, Phase
 from tests.unit.agent.rows import key, known, record, run, running, stop, terms
@@ -20,7 +20,7 @@ START = Direction(Order.START)
 
 
 def machine(*found: Known, seen_seq: int = 1) -> Lifecycle:
-    return Lifecycle("n1", seen_seq=seen_seq, known=found)
+    return Lifecycle("n1", seen=Seen(seen_seq), known=found)
 
 
 def feed(node: Lifecycle, *events: m.Event, boottime: float = 10.0) -> list[m.Instruction]:
@@ -32,7 +32,7 @@ def feed(node: Lifecycle, *events: m.Event, boottime: float = 10.0) -> list[m.In
     return out
 
 
-def started(node: Lifecycle, **fields: float) -> None:
+def started(node: Lifecycle, **fields: float | None) -> None:
     """Leads attempt 1 to RUNNING at boottime 10."""
     feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms(**fields)), m.Prepared(key()), m.Directed(key(), START))
     feed(node, m.Started(key(), running()))
@@ -44,10 +44,11 @@ def states(node: Lifecycle) -> list[str]:
 
 def test_a_row_leads_through_reading_preparing_and_the_reporters_word_to_the_start() -> None:
     node = machine()
-    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(2), m.Read(key())]
+    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
     assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
-    assert feed(node, m.Prepared(key())) == []
     assert states(node) == ["p"]
+    assert feed(node, m.Prepared(key())) == []
+    assert states(node) == ["pr"]
     assert feed(node, m.Directed(key(), START)) == [m.Start(key())]
     assert feed(node, m.Started(key(), running())) == []
     assert states(node) == ["r"]
@@ -57,7 +58,7 @@ def test_the_same_plan_read_twice_orders_nothing_twice() -> None:
     node = machine()
     started(node)
     assert feed(node, m.PlanRead(2, (run(),))) == []
-    assert feed(node, m.PlanRead(3, (run(),))) == [m.Remember(3)]
+    assert feed(node, m.PlanRead(3, (run(),))) == [m.Remember(Seen(3))]
 
 
 def test_an_older_plan_is_ignored_and_counted() -> None:
@@ -66,28 +67,126 @@ def test_an_older_plan_is_ignored_and_counted() -> None:
     assert (node.ignored_plans, node.attempts) == (1, {})
 
 
+@pytest.mark.parametrize(
+    ("plan", "taken"),
+    [
+        pytest.param(m.PlanRead(9, (), 5, "a", 3), True, id="the same"),
+        pytest.param(m.PlanRead(10, (), 5, "a", 3), True, id="a later one of the same term"),
+        pytest.param(m.PlanRead(10, (), 6, "b", 10), True, id="of the term that followed"),
+        pytest.param(m.PlanRead(10, ()), True, id="of a scheduler that tells no epoch"),
+        pytest.param(m.PlanRead(40, (), 5, "b", 3), False, id="of another term of the same epoch"),
+        pytest.param(m.PlanRead(40, (), 6, "b", 9), False, id="of a term that began where this node had been"),
+        pytest.param(m.PlanRead(40, (), 4, "c", 2), False, id="of an epoch that was over"),
+    ],
+)
+def test_a_plan_of_a_ledger_that_went_back_is_not_acted_on_however_far_it_has_come(plan: m.PlanRead, taken: bool) -> None:
+    node = Lifecycle("n1", seen=Seen(9, 5, "a"), known=())
+    feed(node, plan)
+    assert (node.ignored_plans == 0) is taken
+    assert node.seen == (plan.seen if taken and plan.seq > 9 else Seen(9, 5, "a"))
+
+
 def test_walltime_is_term_then_grace_then_kill_and_stays_walltime_whatever_the_exit() -> None:
     node = machine()
     started(node)
     assert node.deadline() == 110.0
     assert feed(node, m.Tick(), boottime=109.9) == []
-    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key())]
+    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
     assert states(node) == ["t"]
     assert feed(node, m.Tick(), boottime=139.9) == []
     assert feed(node, m.Tick(), boottime=140.0) == [m.Kill(key())]
-    feed(node, m.Exited(key(), record(1, 1, 0)), boottime=140.0)
+    feed(node, m.Exited(key(), record(1, 1, 0, end=1130.0)), boottime=140.0)
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.walltime, states(node)) == (Phase.GONE, True, ["e0"])
 
 
+def test_work_that_ended_before_its_walltime_keeps_its_own_end_however_late_it_is_seen() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Exited(key(), record(1, 1, 3, end=1050.0)), boottime=139.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.walltime, told.reason, states(node)) == (False, "", ["e3"])
+
+
+def test_work_that_ended_before_its_stop_row_is_no_confirmed_stop() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.PlanRead(3, (stop(),)), boottime=60.0)
+    feed(node, m.Exited(key(), record(1, 1, 3, end=1049.0)), boottime=61.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.ordered, states(node)) == (False, ["e3"])
+
+
+def test_an_agent_that_finds_work_ended_knows_that_its_predecessor_had_ended_it() -> None:
+    at = Ordered("stop", 60.0)
+    ended = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 143, end=1051.0), ordered=at)])
+    by_itself = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 3, end=1049.0), ordered=at)])
+    for node, state, ordered in ((ended, "g", True), (by_itself, "e3", False)):
+        feed(node, m.PlanRead(3, (stop(),)))
+        told = node.member(key())
+        assert told is not None
+        assert (told.ordered, states(node)) == (ordered, [state])
+
+
+@pytest.mark.parametrize(("codes", "state"), [((5,), "e5"), ((), "x")], ids=["reaped late", "never reaped"])
+def test_what_term_found_gone_was_not_ended_by_it(codes: tuple[int, ...], state: str) -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Missed(key()), boottime=110.0)
+    feed(node, m.Exited(key(), record(1, 1, *codes, end=1130.0) if codes else None), boottime=140.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.walltime, states(node)) == (False, [state])
+
+
+def test_what_survives_kill_says_so_until_it_is_gone() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Tick(), boottime=140.0)
+    feed(node, m.Survived(key(), "a process has survived KILL: 7 (cp, state D)"), boottime=150.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.reason, states(node)) == (Phase.ENDING, "Unkillable", ["t"])
+    feed(node, m.Exited(key(), record(1, 1, 137, end=1190.0)), boottime=200.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.reason, told.message, told.walltime) == (Phase.GONE, "walltime", "", True)
+
+
 def test_a_new_generation_is_read_and_moves_the_walltime() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.PlanRead(3, (run(generation=2),))) == [m.Remember(3), m.Read(key())]
+    assert feed(node, m.PlanRead(3, (run(generation=2),))) == [m.Remember(Seen(3)), m.Read(key())]
     feed(node, m.TermsRead(key(), terms(generation=2, walltime_seconds=500.0)))
     assert feed(node, m.Tick(), boottime=200.0) == []
     assert node.deadline() == 510.0
+
+
+def test_it_ends_at_the_admitted_walltime_whatever_its_spec_says() -> None:
+    node = machine()
+    started(node, walltime_seconds=100.0)
+    feed(node, m.PlanRead(3, (run(generation=2, walltime=100),)), m.TermsRead(key(), terms(generation=2, walltime_seconds=1e6)))
+    assert node.deadline() == 110.0  # a longer spec that nobody admitted
+    feed(node, m.PlanRead(4, (run(generation=2, walltime=300),)))
+    assert node.deadline() == 310.0  # admitted, after the spec was read
+    feed(node, m.PlanRead(5, ()))
+    assert node.deadline() == 310.0  # a lost plan admits nothing
+    feed(node, m.PlanRead(6, (run(generation=3, walltime=300),)), m.TermsRead(key(), terms(generation=3, walltime_seconds=50.0)))
+    assert feed(node, m.Tick(), boottime=60.0) == [m.Terminate(key(), Ordered("walltime", 60.0))]  # a shorter one is the owner's
+
+
+def test_work_without_a_walltime_of_its_own_ends_at_the_admitted_one() -> None:
+    node = machine()
+    started(node, walltime_seconds=None)
+    assert node.deadline() is None
+    feed(node, m.PlanRead(3, (run(walltime=60),)))
+    assert node.deadline() == 70.0
 
 
 def test_work_without_tasks_here_has_no_walltime_of_its_own() -> None:
@@ -96,15 +195,36 @@ def test_work_without_tasks_here_has_no_walltime_of_its_own() -> None:
     assert feed(node, m.Tick(), boottime=1e9) == []
 
 
+def test_a_failure_that_its_reporter_does_not_answer_within_two_seconds_is_told_of() -> None:
+    node = machine()
+    feed(node, m.PlanRead(2, (run(nodes=("n0", "n1")),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
+    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, 7)))
+    assert (node.silent_reporters(), node.deadline()) == ([], 12.0)
+    feed(node, m.Tick(), boottime=12.0)
+    assert (node.silent_reporters(), node.deadline()) == (["n0"], None)
+    feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed")), boottime=13.0)
+    assert node.silent_reporters() == []
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_an_end_of_ones_own_reporter_or_without_failure_waits_for_no_answer(code: int) -> None:
+    node = machine()
+    nodes = ("n1", "n2") if code else ("n0", "n1")
+    feed(node, m.PlanRead(2, (run(nodes=nodes),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
+    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, code)), m.Tick(), boottime=10.0)
+    feed(node, m.Tick(), boottime=60.0)
+    assert (node.silent_reporters(), node.deadline()) == ([], None)
+
+
 def test_a_stop_row_is_term_and_grace_and_confirmed_as_gone() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.PlanRead(3, (stop(),))) == [m.Remember(3), m.Terminate(key())]
+    assert feed(node, m.PlanRead(3, (stop(),))) == [m.Remember(Seen(3)), m.Terminate(key(), Ordered("stop", 10.0))]
     feed(node, m.Exited(key(), record(1, 1, 143)))
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.ordered, states(node)) == (Phase.GONE, True, ["g"])
-    assert feed(node, m.PlanRead(4, ())) == [m.Remember(4), m.Forget(key())]
+    assert feed(node, m.PlanRead(4, ())) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
     assert states(node) == []
 
 
@@ -122,7 +242,7 @@ def test_a_stop_row_before_the_start_means_it_never_starts(before: str) -> None:
     feed(node, *events[: ["nothing", "reading", "preparing", "ready"].index(before)])
     feed(node, m.PlanRead(3, (stop(),)))
     if before == "preparing":
-        assert feed(node, m.Prepared(key())) == [m.Terminate(key())]
+        assert feed(node, m.Prepared(key())) == [m.Terminate(key(), Ordered("stop", 10.0))]
     if before in ("preparing", "ready"):
         feed(node, m.Exited(key(), record()))
     assert states(node) == ["g"]
@@ -137,13 +257,13 @@ def test_a_row_that_disappears_ends_nothing_is_unnamed_and_keeps_the_node_for_it
     assert feed(node, m.TermsRead(key(2), terms())) == []
     assert feed(node, m.Exited(key(), record(1, 1, 0))) == [m.Prepare(key(2))]
     assert states(node) == ["e0", "p"], "its exit is told until a plan without it follows"
-    assert feed(node, m.PlanRead(4, (run(2),))) == [m.Remember(4), m.Forget(key())]
+    assert feed(node, m.PlanRead(4, (run(2),))) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
 
 
 def test_an_end_from_the_reporter_is_final_even_if_a_new_reporter_says_wait() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed"))) == [m.Terminate(key())]
+    assert feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed"))) == [m.Terminate(key(), Ordered("TaskFailed", 10.0))]
     assert feed(node, m.Directed(key(), Direction(Order.WAIT))) == []
     feed(node, m.Exited(key(), record(1, 1, 143)))
     told = node.member(key())
@@ -190,20 +310,20 @@ def test_the_end_by_a_walltime_is_known_again_after_a_restart() -> None:
 
 def test_a_prepared_attempt_is_prepared_again_after_a_restart_and_starts_once() -> None:
     node = machine(known(running=None))
-    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(2), m.Read(key())]
+    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
     assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
 
 
 def test_an_adopted_attempt_that_no_plan_names_is_unnamed_and_goes_on() -> None:
     node = machine(known(alive=True, populated=True))
-    assert feed(node, m.PlanRead(2, ())) == [m.Remember(2)]
+    assert feed(node, m.PlanRead(2, ())) == [m.Remember(Seen(2))]
     assert states(node) == ["u"]
 
 
 def test_a_walltime_goes_on_through_a_restart() -> None:
     node = machine(known(alive=True, populated=True))
     feed(node, m.PlanRead(2, (run(),)))
-    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key())]
+    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
 
 
 def test_rows_of_the_first_plan_of_a_fresh_state_directory_are_lost() -> None:
@@ -227,6 +347,24 @@ def test_a_settled_attempt_is_never_started_again() -> None:
     assert states(node) == []
     feed(node, m.PlanRead(2, (run(),)))
     assert states(node) == ["e7"]
+
+
+def test_what_was_settled_while_this_agent_ran_and_is_ordered_again_has_the_end_that_lies_on_the_disk() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Exited(key(), record(1, 1, 7)), m.PlanRead(3, ()))
+    assert node.attempts == {}
+    assert feed(node, m.PlanRead(4, (run(),)), m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    found = known(exit=record(1, 1, 7), running=running(), forgotten=True)
+    assert feed(node, m.Recalled(found)) == []
+    assert states(node) == ["e7"]
+    assert feed(node, m.Directed(key(), START)) == []
+
+
+def test_what_was_started_here_before_and_left_no_record_is_lost() -> None:
+    node = machine()
+    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Recalled(known(running=None, forgotten=True)))
+    assert states(node) == ["l"]
 
 
 def test_what_was_started_here_before_is_lost_not_started() -> None:
@@ -375,7 +513,7 @@ class Histories(RuleBasedStateMachine):
         if reboot:
             self.books.prepared.clear()
         self.pending.clear()
-        self.node = Lifecycle("n1", seen_seq=self.node.seq, known=found)
+        self.node = Lifecycle("n1", seen=self.node.seen, known=found)
         self.send(m.PlanRead(self.seq, tuple(self.rows.values())))
 
     @invariant()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Corrupt
 from lattice_agent.outputs import Entry, LogReader, segments, shed, tail
-from lattice_agent.shim import SEGMENTS, LogStream
+from lattice_agent.streams import SEGMENTS, LogStream
 from tests.unit.agent.machine import needs_root
 
 

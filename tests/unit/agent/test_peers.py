@@ -19,6 +19,7 @@ import grpc.aio as aio
 import pytest
 
 from lattice.daemon.clock import SystemClock
+from lattice.daemon.mtls import Files, client_credentials
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice_agent.bell import Bell
@@ -28,7 +29,6 @@ from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 from lattice_agent.peers import wire
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.peers.tls import Files, client_credentials
 from lattice_dev.pki import Authority, Identity
 from tests.build import uid
 
@@ -42,6 +42,7 @@ class OneDesk:
     def __init__(self) -> None:
         self.bell = Bell()
         self.heard: list[Member] = []
+        self.gone: list[str] = []
         self.said: Direction | None = Direction()
 
     async def find(self, key: Key) -> Bell | None:
@@ -56,6 +57,9 @@ class OneDesk:
     def direction(self, key: Key) -> Direction | None:
         return self.said
 
+    def left(self, key: Key, node: str) -> None:
+        self.gone.append(node)
+
     def say(self, direction: Direction | None) -> None:
         self.said = direction
         self.bell.ring()
@@ -69,12 +73,16 @@ class OneSeat:
         self.bell = Bell()
         self.state = state
         self.told: list[Direction] = []
+        self.cut_for: list[float] = []
 
     def member(self) -> Member | None:
         return self.state
 
     def directed(self, direction: Direction) -> None:
         self.told.append(direction)
+
+    def unreached(self, seconds: float) -> None:
+        self.cut_for.append(seconds)
 
     def become(self, state: Member | None) -> None:
         self.state = state
@@ -209,6 +217,25 @@ async def test_a_reporter_that_reports_no_longer_ends_the_conversation_and_the_n
         await until(lambda: len(desk.heard) >= 2)
 
 
+async def test_a_reporter_that_is_not_there_is_told_of_and_one_that_only_does_not_know_yet_is_not(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.following(seat):
+        await until(lambda: len(seat.cut_for) > 1 and seat.cut_for[-1] > seat.cut_for[0])
+    stranger = OneSeat(READY)
+    stranger.key = Key(uid(2), 1)
+    stranger.state = Member(stranger.key, "n2", 7, Phase.READY)
+    async with net.serving(), net.following(stranger):
+        await until(lambda: any("does not report for" in why for why in away()))
+        assert stranger.cut_for == []
+
+
+async def test_the_end_of_a_call_is_told_to_the_reporter(net: Net) -> None:
+    async with net.serving() as desk:
+        async with net.following(OneSeat(READY)):
+            await until(lambda: desk.heard == [READY])
+        await until(lambda: desk.gone == ["n2"])
+
+
 async def test_a_node_cannot_speak_for_another(net: Net, away: Away) -> None:
     seat = OneSeat(READY)
     async with net.serving() as desk, net.following(seat, node="n3"):
@@ -261,6 +288,11 @@ async def test_the_gateway_reads_what_was_printed_and_nobody_else_does(net: Net)
             with pytest.raises(aio.AioRpcError) as unknown:
                 [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=uid(9)))]
             assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+            for odd in ("x" * 5000, "../../etc", "", "a/b", "a\\0b"):
+                with pytest.raises(aio.AioRpcError) as invalid:
+                    [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=odd))]
+                assert invalid.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert len(invalid.value.details() or "") < 200
         async with net.gateway("lattice:agent:n2") as stub:
             with pytest.raises(aio.AioRpcError) as refused:
                 [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=KEY.uid))]
@@ -286,3 +318,8 @@ async def test_a_follower_gets_what_comes_later_and_the_end(net: Net) -> None:
         await until(lambda: b"late\n" in seen)
         over = True
         assert await asyncio.wait_for(task, 60)
+
+
+@pytest.mark.parametrize("uid", ["x" * 5000, "../state", ".", ""], ids=["long", "a path", "a dot", "empty"])
+def test_what_a_caller_makes_up_is_no_file_name(tmp_path: Path, uid: str) -> None:
+    assert Kept(tmp_path, ended=lambda _: True).directory(Key(uid, 1)) is None

@@ -46,7 +46,7 @@ def test_an_empty_plan_names_nobody() -> None:
     assert plan.rows_by_node(made("")) == {}
 
 
-@pytest.mark.parametrize("text", ["2\n", "1\nrun torn", "nonsense"])
+@pytest.mark.parametrize("text", ["3\n", "1\nrun torn", "nonsense"])
 def test_a_plan_that_cannot_be_read_is_acted_on_by_nobody(text: str) -> None:
     with pytest.raises(Corrupt):
         plan.rows_of("n1", made(text))
@@ -68,12 +68,29 @@ def test_a_script_runs_once_and_on_the_head_only() -> None:
 
 def test_output_patterns_are_expanded_and_a_shared_file_is_truncated_by_rank_0_alone() -> None:
     found = allocation(tags={"name": "train"}, environment={"output": {"stdout": "%x-%j.out", "stderr": "%u.err"}})
-    works = [assign(found, run(nodes=NODES), node, ConfigSpec()) for node in NODES]
+    config = ConfigSpec(work=WorkOptions(user_prefixes=("oidc:",)))
+    works = [assign(found, run(nodes=NODES), node, config) for node in NODES]
     assert [(work.stdout, work.stderr, work.append) for work in works] == [
         ("train-41.out", "alice.err", False), ("train-41.out", "alice.err", True), ("train-41.out", "alice.err", True)
     ]  # fmt: skip
     own = assign(allocation(environment={"output": {"stdout": "out.%N"}}), run(nodes=NODES), "n2", ConfigSpec())
     assert (own.stdout, own.append) == ("out.n2", False)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "user", "account"),
+    [
+        ((), "alice", "alice"),
+        ((), "oidc:alice", "oidc:alice"),
+        (("oidc:",), "oidc:alice", "alice"),
+        (("oidc:",), "github:alice", "github:alice"),
+        (("oidc:",), "oidc:github:alice", "github:alice"),
+        (("https://idp.example#", "https://idp.example#staff:"), "https://idp.example#staff:alice", "alice"),
+    ],
+)
+def test_only_prefixes_that_the_site_lists_are_no_part_of_the_account(prefixes: tuple[str, ...], user: str, account: str) -> None:
+    config = ConfigSpec(work=WorkOptions(user_prefixes=prefixes))
+    assert assign(allocation(user=user), run(nodes=NODES), "n1", config).account == account
 
 
 def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
@@ -82,3 +99,11 @@ def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
     assert (work.min_uid, work.open_files, work.log_bytes, work.slurm_env) == (500, 1024, 1 << 20, True)
     assert (work.walltime_seconds, work.grace_seconds) == (3600.0, 5.0)
     assert terms_of(allocation(), "n1", "n1").generation == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "admitted", "walltime"), [("1h", 60, 60), ("1m", 3600, 60), ("1h", None, 3600), (None, 60, 60), (None, None, None)]
+)
+def test_the_shorter_walltime_is_kept_for_an_agent_that_comes_back(asked: str | None, admitted: int | None, walltime: float | None) -> None:
+    lifecycle = {"walltime": asked} if asked else {"type": "Unbounded"}
+    assert assign(allocation(lifecycle=lifecycle), run(nodes=NODES, walltime=admitted), "n1", ConfigSpec()).walltime_seconds == walltime

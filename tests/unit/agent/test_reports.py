@@ -8,7 +8,8 @@ import pytest
 from lattice.ledger.reports import STATES, ReportRow, parse_report
 from lattice.views.work import Work as Allocation
 from lattice_agent import reports, status
-from lattice_agent.head import Begun, Failure, Open, Over, Verdict
+from lattice_agent.head import Begun, Failure, Open, Over, Surviving, Verdict
+from lattice_agent.host.interface import Seen
 from lattice_agent.members import TaskEnd
 from tests.build import uid
 from tests.unit.agent.rows import key
@@ -20,16 +21,35 @@ DONE = Over("Completed", "every task on node n1 ended with 0", True, 1000.0, 101
 
 def test_the_annotation_says_what_the_format_says() -> None:
     rows = (ReportRow(uid(1), 2, "e", "7"), ReportRow(uid(2), 1, "r"))
-    report = parse_report(reports.annotation(IDENTITY, 12, 4711, rows))
-    assert (report.hb, report.seq, report.boot, report.inst) == (12, 4711, "boot-1", "inst-1")
+    report = parse_report(reports.annotation(IDENTITY, 12, Seen(4711, 9, "t"), reports.Said(rows, ("n2", "n3", "x"))))
+    assert report.away == ("n2", "n3", "x")
+    assert (report.hb, report.seq, report.epoch, report.term, report.boot, report.inst) == (12, 4711, 9, "t", "boot-1", "inst-1")
     assert set(report.rows) == set(rows)
 
 
 @pytest.mark.parametrize("state", sorted(STATES))
 def test_only_what_the_scheduler_waits_for_hurries_and_only_once(state: str) -> None:
     row = (ReportRow(uid(1), 1, state),)
-    assert reports.is_urgent((), row) is (state in "uglxf")
-    assert not reports.is_urgent(row, row)
+    assert reports.is_urgent(reports.Said(), reports.Said(row)) is (state in "uglxf")
+    assert not reports.is_urgent(reports.Said(row), reports.Said(row))
+
+
+def test_who_can_be_reached_hurries_both_ways() -> None:
+    cut = reports.Said((), ("n2",))
+    assert reports.is_urgent(reports.Said(), cut)
+    assert not reports.is_urgent(cut, cut)
+    assert reports.is_urgent(cut, reports.Said())
+
+
+def test_names_of_peers_never_take_the_room_of_the_rows() -> None:
+    rows = tuple(ReportRow(uid(number), 1, "r") for number in range(12))
+    away = tuple(f"node-{number * 7}-with-a-long-name" for number in range(300))
+    text = reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.Said(rows, away))
+    found = parse_report(text)
+    assert len(text) <= 1000
+    assert len(found.rows) == len(rows)
+    assert set(found.away) < set(away)
+    assert found.away
 
 
 def allocation(*conditions: dict[str, str], **given: object) -> Allocation:
@@ -50,13 +70,11 @@ def decide(found: Allocation, verdict: Verdict) -> status.Outcome:
     return status.decide(found, key(), "n1", verdict, now=1020.0)
 
 
-def test_the_patch_names_version_report_and_nothing_that_is_the_schedulers() -> None:
+def test_the_change_names_the_report_and_nothing_that_is_the_schedulers() -> None:
     outcome = decide(allocation(condition("Scheduled")), OVER)
     assert isinstance(outcome, status.Write)
     assert outcome.settles
-    patch = outcome.patch
-    assert patch["metadata"] == {"resourceVersion": "9"}
-    written = patch["status"]
+    written = outcome.status
     assert written["report"] == {"attempt": 1, "by": "n1"}
     assert written["exit"] == {"code": 7, "signal": 0, "node": "n1", "rank": 0}
     assert written["observedGeneration"] == 2
@@ -86,10 +104,19 @@ def test_started_is_written_once() -> None:
     assert isinstance(decide(allocation(), Open()), status.Nothing)
 
 
+def test_with_the_start_the_wait_for_it_is_over() -> None:
+    waited = condition("Staged", "PeersUnreachable") | {"status": "False"}
+    outcome = decide(allocation(waited), Begun(1000.0, 2))
+    assert isinstance(outcome, status.Write)
+    found = {entry["type"]: (entry["status"], entry["reason"]) for entry in outcome.status["conditions"]}
+    assert found["Staged"] == ("True", "NodesPrepared")
+    assert outcome.status["phase"] == "Running"
+
+
 def test_a_lost_attempt_that_may_be_requeued_keeps_its_phase() -> None:
     outcome = decide(allocation(), Over("Lost", "n1 lost it", False, 0.0, 0.0, exit_known=False))
     assert isinstance(outcome, status.Write)
-    written = outcome.patch["status"]
+    written = outcome.status
     assert written["phase"] == "Staging"
     assert "exit" not in written
     assert {"RequeuePending"} <= {entry["reason"] for entry in written["conditions"]}
@@ -98,3 +125,16 @@ def test_a_lost_attempt_that_may_be_requeued_keeps_its_phase() -> None:
 def test_another_object_of_the_same_name_is_never_written() -> None:
     other = msgspec.structs.replace(allocation(), metadata=msgspec.structs.replace(allocation().metadata, uid=uid(9)))
     assert isinstance(decide(other, DONE), status.Closed)
+
+
+def test_who_survives_kill_is_written_once_and_the_work_runs_on_for_people() -> None:
+    verdict = Surviving("n1: a process has survived KILL: 7 (cp, state D)", begun=True, start=1000.0)
+    first = decide(allocation(condition("Scheduled"), condition("Started"), phase="Running"), verdict)
+    assert isinstance(first, status.Write)
+    assert not first.settles
+    written = first.status
+    assert written["phase"] == "Running"
+    shown = {one["type"]: (one["status"], one["reason"], one["message"]) for one in written["conditions"]}
+    assert shown["Finished"] == ("False", "Unkillable", verdict.message)
+    assert shown["Ready"] == ("False", "Unkillable", verdict.message)
+    assert decide(allocation(*written["conditions"], phase="Running"), verdict) == status.Nothing()

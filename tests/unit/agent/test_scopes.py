@@ -35,8 +35,7 @@ def test_the_tree_is_found_from_the_mounts(mounts: str, found: tuple[Path, str] 
 
 def run_in(scopes: Scopes, key: Key, script: str) -> subprocess.Popen[bytes]:
     """A shell in the scope, as a shim would put it there."""
-    entrance = scopes.entrances(key).work_procs
-    join = f"echo 0 > {entrance}; " if entrance else ""
+    join = "".join(f"echo 0 > {entrance}; " for entrance in scopes.entrances(key).work_procs)
     variables = {"LATTICE_ALLOC_ID": key.uid, "LATTICE_ATTEMPT": str(key.attempt), "PATH": os.environ["PATH"]}
     return subprocess.Popen(["sh", "-c", join + script], env=variables, start_new_session=True)
 
@@ -90,6 +89,6 @@ def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
     scopes.make(KEY)
     assert scopes.standing() == [KEY]
     if isinstance(scopes, CgroupScopes):
-        assert CgroupScopes(scopes.root, "hybrid").standing() == [KEY]
+        assert CgroupScopes(scopes.root, "hybrid", scopes.controllers).standing() == [KEY]
     assert scopes.remove(KEY)
     scopes.close()

@@ -212,6 +212,27 @@ def test_plan_takes_a_manifest_also_of_what_is_submitted_already(desk: Bench, tm
     assert document["allocations"][0]["verdict"] == "Now"
 
 
+def test_a_server_dry_run_warns_of_what_plan_says_can_never_start_and_needs_no_answer(desk: Bench) -> None:
+    never = planned("Never", reason="NeverFits", message="no node has 2 GPUs")
+    answers(desk, Plan(schema=PLAN_SCHEMA, at=ago(0), allocations=[never]))
+    result = desk.run("submit", "--dry-run=server", "--walltime=1h", "--", "true")
+    assert (result.code, "can never start as things are: NeverFits: no node has 2 GPUs" in result.err) == (0, True)
+    desk.gateway_fails = Retry("the gateway is away", reason="NoConnection")
+    assert desk.run("submit", "--dry-run=server", "--walltime=1h", "--", "true").err == ""
+
+
+def test_submit_warns_of_what_never_starts_and_why_names_the_next_step(desk: Bench) -> None:
+    beyond = "waiting for quota headroom: user would exceed limits.maxNodesPerUser; more than the limit itself: it never starts"
+    for reason, message in (("NeverFits", "no node has 2 GPUs"), ("WaitingForQuotaHeadroom", beyond)):
+        desk.random = f"a{len(message)}"
+        waits = {"number": len(message), "phase": "Pending", "conditions": [said("Scheduled", "False", reason, message)]}
+        desk.at(0.1, lambda waits=waits: desk.report(f"true-{desk.random}", waits))  # type: ignore[misc]
+        result = desk.run("submit", "--walltime=1h", "--", "true")
+        assert (result.code, f"Warning: it can never start as things are: {reason}: {message}\n" in result.err) == (0, True)
+    desk.gateway_fails = Retry("away", reason="NoConnection")
+    assert "ask for less, or for a higher limit" in desk.run("why", str(len(beyond))).out
+
+
 def test_plan_refuses_bad_input_as_submit_does(desk: Bench) -> None:
     assert desk.run("plan", "--walltime=soon", "--", "true").code == 2
     assert desk.run("plan", "--walltime=1h").code == 2

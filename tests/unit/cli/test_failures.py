@@ -33,6 +33,11 @@ UNCHECKED = (
             id="the-value-stays",
         ),
         pytest.param(
+            'admission webhook "validate.lattice.dev" denied the request: Allocation "x": spec.entrypoint is empty',
+            "spec.entrypoint is empty",
+            id="the-object-is-named-for-kubectl-alone",
+        ),
+        pytest.param(
             'Tenant.lattice.dev "x" is invalid: spec.finishedRetention: Invalid value: "soon": '
             "spec.finishedRetention in body should match '^([0-9]+d)?$'",
             "spec.finishedRetention: Invalid value: \"soon\": spec.finishedRetention in body should match '^([0-9]+d)?$'",
@@ -58,3 +63,7 @@ def test_a_flag_that_the_gateway_refuses_is_named_as_it_was_written_and_is_bad_i
 
 def test_a_server_that_is_not_trusted_has_a_hint() -> None:
     assert "fetch the kubeconfig anew" in explain(Denied("its certificate is not trusted", reason="ServerNotTrusted"))[-1]
+
+
+def test_a_hint_that_is_a_command_stays_as_it_is_typed() -> None:
+    assert explain(Rejected("nothing to submit. Hint: lattice submit --help"))[-1] == "  Hint: lattice submit --help"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from lattice.cli.__main__ import parse
 from lattice.cli.failures import explain
 from lattice.cli.habits import BOOK, PROGRAMS, meant_by, meant_by_option
 from lattice.cli.verbs import ALIASES, VERBS, overview, split_verb
-from lattice.errors import Denied
+from lattice.errors import Denied, Retry
 from lattice.kube.resources import CONFIGS, TENANTS
 from lattice.scripts.options import SLURM, SLURM_SHORT
 
@@ -142,6 +144,41 @@ def test_the_account_of_another_site_is_named_with_its_line(bench: Bench) -> Non
     result = bench.run("submit", stdin="#!/bin/sh\n#SBATCH -t 10 -A s1234\nhostname\n")
     assert result.code == 4
     assert "the tenant comes from line 2: #SBATCH -t 10 -A s1234; -t TENANT is stronger" in result.err
+    bench.cluster.create(TENANTS, {"metadata": {"name": "physics"}, "spec": {"accountNames": ["six@v100"]}}, type=dict[str, Any])
+    known = bench.run("submit", stdin="#!/bin/sh\n#SBATCH -t 10 -A s1234\nhostname\n")
+    assert known.code == 4
+    assert 'line 2: #SBATCH -t 10 -A s1234: account "s1234" means no tenant of yours (physics)' in known.err
+    assert "spec.accountNames" in known.err
+
+
+def test_the_account_of_a_tenant_means_it_for_its_members_and_for_admins(bench: Bench) -> None:
+    bench.cluster.create(TENANTS, {"metadata": {"name": "physics"}, "spec": {"accountNames": ["six@v100"]}}, type=dict[str, Any])
+    script = "#!/bin/sh\n#SBATCH -N 1 -t 10 -A six@v100\nhostname\n"
+    bench.at(0, lambda: bench.report("stdin-x7k2p", {"number": 7}))
+    assert bench.run("submit", stdin=script).code == 0
+    assert bench.read("stdin-x7k2p")["spec"]["tenant"] == "physics"
+    bench.cluster.rules = [{"resources": ["tenants"], "resourceNames": ["physics"], "verbs": ["get"]}]
+    bench.cluster.fake.fail(Denied("no"), verb="list", times=1)
+    bench.random = "other"
+    bench.at(0, lambda: bench.report("stdin-other", {"number": 8}))
+    assert bench.run("submit", stdin=script).code == 0
+
+
+def test_a_client_dry_run_leaves_out_what_only_the_cluster_knows_and_says_which_line(bench: Bench) -> None:
+    script = "#!/bin/sh\n#SBATCH -N 1 -t 10\n#SBATCH -A six@gpu\n#SBATCH -p gpu_p1,long\nhostname\n"
+    bench.cluster.fake.fail(Retry("away"), times=99)
+    result = bench.run("submit", "--dry-run=client", "-o", "json", stdin=script)
+    assert result.code == 0
+    spec = json.loads(result.out)["spec"]
+    assert {"tenant", "vcluster"}.isdisjoint(spec)
+    for line in (
+        "line 3: #SBATCH -A six@gpu: no cluster was asked what account six@gpu means: spec.tenant is left out here",
+        "line 4: #SBATCH -p gpu_p1,long: no cluster was asked what partition gpu_p1,long means",
+    ):
+        assert line in result.err
+    named = bench.run("submit", "--dry-run=client", stdin="#!/bin/sh\n#LATTICE --vcluster=gpu_p1 --walltime=1m\nhostname\n")
+    assert named.code == 2
+    assert "line 2: #LATTICE --vcluster=gpu_p1 --walltime=1m: 'gpu_p1' cannot be the name of a vcluster" in named.err
     assert "comes from" not in bench.run("submit", "-t", "s1234", "--", "true").err
 
 
@@ -154,3 +191,14 @@ def test_a_script_that_reads_slurms_variables_asks_the_site_whether_they_are_the
     bench.random = "zzzzz"
     bench.at(0, lambda: bench.report("stdin-zzzzz", {"number": 8}))
     assert bench.run("submit", stdin=script).err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "code"), [("--help", ">/dev/full", 1), ("--help", ">&-", 0), ("status --help", ">&-", 0), ("status", ">&-", 2)]
+)
+def test_output_that_cannot_be_written_is_no_traceback(words: str, output: str, code: int) -> None:
+    lattice = Path(sys.executable).with_name("lattice")
+    environ = {**os.environ, "KUBECONFIG": "/nonexistent"}
+    done = subprocess.run(["sh", "-c", f"{lattice} {words} {output}"], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr.startswith("Error: ")) == (code, code != 0), done.stderr
+    assert "Traceback" not in done.stderr

@@ -105,6 +105,54 @@ def test_submit_wait_exits_with_the_code_of_the_work(bench: Bench) -> None:
     assert "7 Failed (TaskFailed, exit 3)" in result.err
 
 
+def test_submit_wait_shows_progress_and_why_it_failed(bench: Bench) -> None:
+    unfit = {
+        **FAILED,
+        "startTime": None,
+        "exit": None,
+        "conditions": [said("Finished", "True", "StartFailed", "'/root' cannot be entered")],
+    }
+    bench.at(0.1, lambda: bench.report("true-x7k2p", {"number": 7, **WAITING}))
+    bench.at(30, lambda: bench.report("true-x7k2p", unfit))
+    result = bench.run("submit", "--wait", "--walltime=1h", "--", "true")
+    assert result.code == 125
+    assert result.err == "7 Pending (WaitingForNodes)\n7 Failed (StartFailed)\n  StartFailed: '/root' cannot be entered\n"
+
+
+def test_a_quiet_submit_wait_says_only_how_it_failed(bench: Bench) -> None:
+    bench.at(0.1, lambda: bench.report("true-x7k2p", {"number": 7, **FAILED}))
+    failed = bench.run("submit", "--wait", "-q", "--walltime=1h", "--", "true")
+    assert failed.err.splitlines()[:2] == ["7 Failed (TaskFailed, exit 3)", "  TaskFailed: rank 0 on nid001 ended with 3"]
+    bench.random = "other"
+    bench.at(0.1, lambda: bench.report("true-other", {"number": 8, **COMPLETED}))
+    assert bench.run("submit", "--wait", "-q", "--walltime=1h", "--", "true").err == ""
+
+
+STARTED = [said("Scheduled", "True", "Placed"), said("Started", "True", "Started", before=120)]
+
+
+def test_what_waits_for_a_vcluster_to_open_shows_no_expected_start(bench: Bench) -> None:
+    closed = {"phase": "Pending", "conditions": [said("Scheduled", "False", "VClusterClosed", "it is Closed")]}
+    bench.allocation("a", number=1, status={**closed, "expectedStart": {"p50": ago(-60), "p90": ago(-600)}})
+    assert "START" not in bench.run("status").out
+
+
+def test_what_ends_shows_when_kill_follows(bench: Bench) -> None:
+    going = [*STARTED, said("Ending", "True", "Cancelled"), said("Ready", "False", "Ending", "cancelled; KILL follows")]
+    bench.allocation("a", number=1, status={**RUNNING, "conditions": going, "killTime": ago(-26)}, cancel={"reason": ""})
+    bench.allocation("b", number=2, status={**RUNNING, "startTime": ago(3610)})
+    listed = bench.run("status")
+    assert "(Ending, KILL in 26s)" in listed.out
+    assert "(WalltimeExceeded, KILL in 20s)" in listed.out
+    assert "KILL in 26s" in bench.run("status", "1").out
+    assert "Ending: cancelled; KILL follows" in bench.run("why", "1").out
+
+
+def test_a_wish_that_no_status_shows_yet_is_not_called_running(bench: Bench) -> None:
+    bench.allocation("a", number=1, status={**RUNNING, "conditions": [*STARTED, said("Ready", "False", "Running")]}, cancel={})
+    assert "CancelRequested: TERM follows at once, and KILL 30s after it" in bench.run("why", "1").out
+
+
 def test_a_client_dry_run_asks_no_cluster(bench: Bench) -> None:
     bench.cluster.fake.fail(Retry("away"), times=99)
     result = bench.run("submit", "--dry-run=client", "-t", "physics", "--vcluster=hpc-batch", "--walltime=1h", "--", "true")
@@ -204,7 +252,7 @@ def test_what_ended_is_said_once_and_without_the_score_of_its_placement(bench: B
     score = {"total": "0.3", "terms": {"f1": "0.5"}}
     bench.allocation("a", number=1, status={**ended, "score": score})
     assert "Reason:      Cancelled: wrong input\n" in bench.run("status", "1").out
-    assert bench.run("wait", "1").err == "1 Cancelled\n"
+    assert bench.run("wait", "1").err == "1 Cancelled\n  Cancelled: wrong input\n"
     assert "Score" not in bench.run("why", "1").out
     assert json.loads(bench.run("why", "1", "-o", "json").out)["score"]["total"] == 0.3
 
@@ -272,7 +320,10 @@ def test_cancel_sets_the_wish_once_and_leaves_ended_ones_alone(bench: Bench) -> 
     bench.allocation("a", number=1, status=RUNNING)
     bench.allocation("b", number=2, status=COMPLETED)
     result = bench.run("cancel", "1", "2", "--reason", "wrong input")
-    assert (result.code, result.out) == (0, "Cancelled allocation 1\n")
+    assert (result.code, result.out) == (
+        0,
+        "Cancelling allocation 1: TERM now, KILL after 30s if it is still there; `lattice wait 1` waits for its end\n",
+    )
     assert bench.read("a")["spec"]["cancel"] == {"reason": "wrong input"}
     assert "cancel" not in bench.read("b")["spec"]
 
@@ -348,6 +399,55 @@ def test_logs_prefix_nodes_join_lines_and_say_what_is_missing(bench: Bench) -> N
     assert bench.paths == ["/v1/namespaces/physics/allocations/a/logs?follow=true&stream=stderr&tail=5&since=2026-09-21T14%3A03%3A20Z"]
 
 
+def test_several_are_named_by_lists_and_ranges_and_one_by_its_job_name(bench: Bench) -> None:
+    for number, name in ((1, "a"), (2, "b"), (4, "c")):
+        bench.allocation(
+            name, number=number, status=COMPLETED if number == 1 else RUNNING, tags={"name": "train" if number < 4 else "solo"}
+        )
+    listed = bench.run("status", "1,4", "-o", "name").out
+    assert listed == "allocation.lattice.dev/a\nallocation.lattice.dev/c\n"
+    assert bench.run("status", "2-7", "-o", "name").out == "allocation.lattice.dev/b\nallocation.lattice.dev/c\n"
+    assert "is Running" in bench.run("why", "solo").out
+    assert "Allocation 2 (" in bench.run("why", "train").out  # the only one that has not ended
+    backwards, none = bench.run("status", "4-2"), bench.run("cancel", "7-9")
+    assert (backwards.code, "runs backwards" in backwards.err) == (2, True)
+    assert (none.code, "no allocation has a number of 7-9" in none.err) == (4, True)
+    assert bench.run("cancel", "1,2-4").code == 0
+    assert ["cancel" in bench.read(name)["spec"] for name in "abc"] == [False, True, True]
+
+
+def test_status_lists_what_is_active_and_takes_nothing_behind_two_dashes(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=COMPLETED)
+    bench.allocation("b", number=2, status=RUNNING)
+    assert bench.run("status", "--active", "-o", "name").out == "allocation.lattice.dev/b\n"
+    assert bench.run("status", "--active", "--since=1h").code == 2
+    assert bench.run("status", "--", "-1").code == 2
+
+
+def test_output_of_earlier_attempts_is_named_and_read(bench: Bench) -> None:
+    bench.cluster.create(
+        CONFIG_MAPS, {"metadata": {"name": "lattice-public"}, "data": {"gateway": "https://g"}}, "lattice-system", type=dict[str, Any]
+    )
+    first = {"attempt": 1, "nodes": "nid001", "startTime": ago(300), "endTime": ago(200), "reason": "NodeLost"}
+    bench.allocation("a", number=1, status={**WAITING, "attempt": 2, "attempts": [first]})
+    waits = bench.run("logs", "1")
+    assert (waits.code, "earlier output: `lattice logs 1 --attempt 1`" in waits.err) == (3, True)
+    bench.records = [b'{"node":"nid001","stream":"stdout","text":"before"}']
+    assert bench.run("logs", "1", "--attempt=1").out == "before\n"
+    assert "attempt=1" in bench.paths[-1]
+    missing = bench.run("logs", "1", "--attempt=3")
+    assert (missing.code, "attempts that ran: 1" in missing.err) == (4, True)
+
+
+def test_history_asks_for_what_is_named_of_the_last_year(bench: Bench) -> None:
+    bench.cluster.create(
+        CONFIG_MAPS, {"metadata": {"name": "lattice-public"}, "data": {"gateway": "https://g"}}, "lattice-system", type=dict[str, Any]
+    )
+    bench.run("history", "12,15-17", "train", "--name=other")
+    assert "number=12%2C15-17&name=train%2Cother" in bench.paths[-1]
+    assert "since=365d" in bench.paths[-1]
+
+
 def test_logs_of_what_has_not_started_say_so(bench: Bench) -> None:
     bench.allocation("a", number=1, status=WAITING)
     result = bench.run("logs", "1")
@@ -407,6 +507,17 @@ def test_forget_waits_for_the_scheduler_and_reports(bench: Bench) -> None:
     waited = bench.run("node", "forget", "n2", "--yes", "--timeout=2s")
     assert waited.code == 3
     assert bench.cluster.get(NODES, "n2", type=dict[str, Any])["metadata"]["annotations"] == {"lattice.dev/forget": "true"}
+
+
+def test_a_node_that_was_deleted_under_its_work_can_be_fenced_and_forgotten_by_name(bench: Bench) -> None:
+    three_nodes(bench)
+    bench.cluster.create(NODE_INDEXES, {"metadata": {"name": "lattice"}, "spec": {"names": {"1": "n1", "7": "n7", "8": "n8", "9": ""}}})
+    assert bench.run("node", "disable", "n[1,7]", "--reason=dead", "--fenced", "--yes").code == 0
+    assert bench.cluster.get(NODES, "n7", type=dict[str, Any])["spec"]["disable"]["fenced"] is True
+    assert bench.run("node", "forget", "n8", "--yes", "--timeout=1s").code == 3
+    assert bench.cluster.get(NODES, "n8", type=dict[str, Any])["metadata"]["annotations"] == {"lattice.dev/forget": "true"}
+    assert "no node n9" in bench.run("node", "disable", "n9", "--reason=dead", "--fenced", "--yes").err
+    assert bench.run("node", "drain", "n8x", "--reason=x", "--yes").code == 4
 
 
 # admin

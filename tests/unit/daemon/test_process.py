@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -58,10 +60,15 @@ def test_a_json_line_has_the_same_keys() -> None:
     }
 
 
-async def ask(address: str, path: str, method: str = "GET") -> tuple[int, str]:
+async def admit(caller: metrics.Caller) -> int:
+    return {"Bearer right": 200, "": 401}.get(caller.authorization, 403)
+
+
+async def ask(address: str, path: str, method: str = "GET", bearer: str = "") -> tuple[int, str]:
     host, port = metrics.split_address(address)
     reader, writer = await asyncio.open_connection(host, port)
-    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    sent = f"authorization: Bearer {bearer}\r\n" if bearer else ""
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{sent}\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     await writer.wait_closed()
@@ -74,13 +81,15 @@ async def test_metrics_readiness_and_health_are_served() -> None:
     state = [(False, "waiting for the first list")]
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(metrics.serve(registry, "127.0.0.1:0", lambda: state[0], on_listen=listening.set_result))
+        serving = group.create_task(metrics.serve(registry, "127.0.0.1:0", lambda: state[0], admit=admit, on_listen=listening.set_result))
         address = await listening
         assert await ask(address, "/readyz") == (503, "waiting for the first list\n")
         state[0] = (True, "leading")
         assert await ask(address, "/readyz?verbose") == (200, "leading\n")
         assert await ask(address, "/healthz") == (200, "ok\n")
-        status, body = await ask(address, "/metrics")
+        assert (await ask(address, "/metrics"))[0] == 401
+        assert (await ask(address, "/metrics?x", bearer="wrong"))[0] == 403
+        status, body = await ask(address, "/metrics", bearer="right")
         assert (status, "lattice_probe_total 1.0" in body) == (200, True)
         assert (await ask(address, "/other"))[0] == 404
         assert (await ask(address, "/metrics", "POST"))[0] == 405
@@ -88,13 +97,13 @@ async def test_metrics_readiness_and_health_are_served() -> None:
 
 
 async def test_an_address_that_is_taken_or_wrong_is_rejected_and_none_serves_nothing() -> None:
-    await metrics.serve(None, "", lambda: (True, ""))
+    await metrics.serve(None, "", lambda: (True, ""), admit=admit)
     with pytest.raises(Rejected, match="no HOST:PORT"):
-        await metrics.serve(None, "9101x", lambda: (True, ""))
+        await metrics.serve(None, "9101x", lambda: (True, ""), admit=admit)
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     async with server:
         with pytest.raises(Rejected, match="cannot serve metrics on"):
-            await metrics.serve(None, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: (True, ""))
+            await metrics.serve(None, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: (True, ""), admit=admit)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +121,53 @@ def test_the_exit_code_says_what_happened(error: Exception | None, code: int) ->
             group.create_task(failing())
 
     assert process.run(main, "lattice-probe") == code
+
+
+async def _cancelled_inside() -> None:
+    """What leaks a cancellation: somebody else cancelled what is awaited."""
+    inner = asyncio.ensure_future(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(inner.cancel)
+    await inner
+
+
+async def _done() -> None:
+    pass
+
+
+async def _exits() -> None:
+    raise SystemExit(7)
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "words"),
+    [
+        (_cancelled_inside, 1, ("Failed", "reason=Cancelled", "_cancelled_inside")),
+        (_done, 0, ("Ended", "its main task is done")),
+        (_exits, 7, ("Failed", "reason=SystemExit")),
+    ],
+    ids=["cancelled", "done", "exit"],
+)
+def test_the_last_line_says_why_it_ends_also_without_signal_and_error(main: Any, code: int, words: tuple[str, ...]) -> None:
+    stream = io.StringIO()
+    logs.setup("text", "info", stream=stream)
+    with contextlib.suppress(SystemExit):
+        assert process.run(main, "lattice-probe") == code
+    last = stream.getvalue().split(" lattice.daemon.process ")[-1]
+    assert all(word in last for word in words), last
+
+
+@pytest.mark.parametrize("work", [_cancelled_inside, _done], ids=["cancelled", "done"])
+def test_a_task_that_must_not_end_and_does_ends_its_process_with_its_name(work: Any) -> None:
+    stream = io.StringIO()
+    logs.setup("text", "info", stream=stream)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(process.endless(work()))
+            group.create_task(process.endless(asyncio.sleep(60)))
+
+    assert process.run(main, "lattice-probe") == 1
+    assert f'reason=TaskEnded message="{work.__name__}' in stream.getvalue().splitlines()[-1]
 
 
 _PROGRAM = """
@@ -140,6 +196,7 @@ def test_the_first_signal_cancels_and_a_second_one_ends(argument: str, signals: 
         if signals == 2:
             child.send_signal(signal.SIGTERM)
         assert child.wait(20) == code
+        assert ("Forced" if signals == 2 else "Stopped") in child.stderr.read().splitlines()[-1]
 
 
 def test_the_root_of_the_tree_is_what_a_restart_may_cure() -> None:

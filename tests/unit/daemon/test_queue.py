@@ -67,6 +67,24 @@ async def test_a_key_added_while_it_is_reconciled_is_reconciled_again_and_never_
         task.cancel()
 
 
+async def test_a_cancellation_from_inside_is_a_failure_of_its_key_and_costs_no_worker() -> None:
+    seen: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        seen.append(key)
+        if key == "leaks" and seen.count(key) == 1:
+            inner = asyncio.ensure_future(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(inner.cancel)
+            await inner
+
+    async with serving(reconcile, workers=1) as (queue, clock):
+        queue.add("leaks")
+        queue.add("b")
+        await clock.run_for(1)
+        assert seen == ["leaks", "b", "leaks"]
+        assert queue.failed == 1
+
+
 async def test_a_delayed_key_waits_and_an_earlier_wish_wins() -> None:
     seen: list[tuple[str, float]] = []
     clock = ManualClock()

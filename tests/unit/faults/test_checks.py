@@ -191,6 +191,12 @@ def test_an_exit_may_be_unknown_only_where_the_shim_was_killed() -> None:
     assert verdict.faults(case(ended("ExitUnknown", None), shims=frozenset({(uid(2), 1)})))
 
 
+def test_where_the_shim_stood_still_past_the_grace_period_an_exit_may_be_unknown() -> None:
+    stood = frozenset({(uid(1), 1)})
+    assert verdict.faults(case(ended("ExitUnknown", None), paused=stood))
+    assert verdict.faults(case(ended("ExitUnknown", None), paused=stood, cancelled=True)) == []
+
+
 def test_an_exit_that_a_task_told_and_no_attempt_shows_is_lost() -> None:
     again = ended("TaskFailed", 3, attempts=(Attempt(attempt=1, reason="NodeLost"),))
     assert any("no exit" in fault for fault in verdict.faults(case(again)))
@@ -210,8 +216,8 @@ def test_a_seed_gives_the_same_kills_and_the_same_work_again() -> None:
     assert [first() for _ in range(50)] == [second() for _ in range(50)]
 
 
-def test_every_target_is_drawn_as_often_as_any_other() -> None:
-    counted = Counter(plan.target for plan in kills.deck(random.Random(1), 200))
-    assert set(counted) == set(kills.TARGETS)
+def test_every_kind_of_fault_is_drawn_as_often_as_any_other() -> None:
+    counted = Counter((plan.target, plan.how) for plan in kills.deck(random.Random(1), 300))
+    assert set(counted) == set(kills.KINDS)
     assert min(counted.values()) >= 10
     assert max(counted.values()) - min(counted.values()) <= 1

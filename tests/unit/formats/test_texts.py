@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace as replace_struct
+
 from lattice.accounting.charges import Charge
 from lattice.accounting.records import read_rows, rows_text
+from lattice.errors import Corrupt
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
@@ -27,6 +32,10 @@ from tests.build import row, uid
 HERE = Path(__file__).parent
 
 ROWS = [row(1, (0, 1, 2, 3, 7)), row(2, (9,), attempt=2, state="c", tenant="ml & co, gmbh")]
+LIMITED = [
+    replace_struct(ROWS[0], walltime=3600), ROWS[1], replace_struct(row(3, (11,)), sensitive=True, walltime=60),
+    replace_struct(row(4, (12,)), sensitive=True),
+]  # fmt: skip
 PLAN = [
     PlanRow(
         "run", "", uid(1), 1, 3, 4711, "nid001", "10.0.0.1:50052", "physics", "train", "nid001", ("nid001", "nid002", "nid003", "gpu7")
@@ -114,13 +123,42 @@ def golden(name: str) -> str:
 
 
 def test_a_ledger_shard_of_format_1_is_written_and_read_as_it_always_was() -> None:
-    assert encode_shard(ROWS) == golden("ledger-shard-1")
+    assert encode_shard(ROWS, 1) == golden("ledger-shard-1")
     assert decode_shard(golden("ledger-shard-1")) == ROWS
 
 
+def test_a_ledger_shard_of_format_2_is_written_and_read_as_it_always_was() -> None:
+    assert encode_shard(LIMITED) == golden("ledger-shard-2")
+    assert decode_shard(golden("ledger-shard-2")) == LIMITED
+
+
+def test_a_ledger_shard_of_format_1_keeps_the_walltime_in_columns_that_an_older_reader_ignores() -> None:
+    text, without = encode_shard(LIMITED, 1), encode_shard([replace_struct(one, walltime=None) for one in LIMITED], 1)
+    assert decode_shard(text) == LIMITED
+    assert [line.split(" ")[:10] for line in text.split(";")] == [line.split(" ")[:10] for line in without.split(";")]
+
+
 def test_a_plan_of_format_1_is_written_and_read_as_it_always_was() -> None:
-    assert format_plan(PLAN) == golden("plan-1")
+    assert format_plan([replace_struct(row, walltime=3600) for row in PLAN], 1) == golden("plan-1")
     assert parse_plan(golden("plan-1")) == PLAN
+
+
+def test_a_plan_of_format_2_is_written_and_read_as_it_always_was() -> None:
+    rows = [replace_struct(PLAN[0], walltime=3600), *PLAN[1:]]
+    assert format_plan(rows) == golden("plan-2")
+    assert parse_plan(golden("plan-2")) == rows
+
+
+@pytest.mark.parametrize("read", [decode_shard, lambda text: parse_plan(text.replace("|", "\n"))], ids=["shard", "plan"])
+def test_a_later_format_is_refused_and_the_numbers_are_named(read: Callable[[str], object]) -> None:
+    with pytest.raises(Corrupt, match="of format '3': this program reads formats 1 and 2"):
+        read("3||")
+
+
+def test_a_report_that_tells_epoch_and_term_says_the_rest_as_format_1_does() -> None:
+    told = replace_struct(REPORT, epoch=7, term="Ab-3_x")
+    assert format_report(told) == golden("report-1") + " epoch=7 term=Ab-3_x"
+    assert (parse_report(format_report(told)).epoch, parse_report(format_report(told)).term) == (7, "Ab-3_x")
 
 
 def test_usage_rows_of_format_1_are_written_and_read_as_they_always_were() -> None:

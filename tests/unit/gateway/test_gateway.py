@@ -16,10 +16,12 @@ import pytest
 from grpc import aio
 
 from lattice.daemon.clock import Clock, ManualClock, SystemClock
+from lattice.errors import Retry
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from lattice_gateway.__main__ import Gateway, Outside, Settings, build
+from lattice_gateway.identity import Identity
 from tests.unit.gateway.authority import Authority, Pair
 from tests.unit.gateway.reviews import ReviewingCluster
 
@@ -358,6 +360,27 @@ async def test_without_the_right_to_logs_nothing_is_said_about_the_object(world:
     assert (await world.refusal(user="eve"))[:2] == (403, "LogsForbidden")
 
 
+async def test_rights_come_before_the_reading_of_a_question_and_sets_of_nodes_are_bounded(world: World) -> None:
+    assert (await world.refusal("?node=n[1-262144]", user="eve"))[:2] == (403, "LogsForbidden")
+    await world.allocation(**DONE)
+    status, reason, message = await world.refusal("?node=n[1-262144]")
+    assert (status, reason) == (400, "BadNodeSet")
+    assert "more than 16384 nodes" in message
+
+
+async def test_a_person_has_one_plan_answered_at_a_time(world: World) -> None:
+    assert world.gateway is not None
+    turns = world.gateway._server._turn
+    with turns(Identity("alice"), "POST plan", 1):
+        with pytest.raises(Retry, match="limit: 1") as refused, turns(Identity("alice"), "POST plan", 1):
+            pass
+        assert refused.value.reason == "TooManyQuestions"
+        with turns(Identity("bob"), "POST plan", 1), turns(Identity("alice"), "GET why", 8):
+            pass
+    with turns(Identity("alice"), "POST plan", 1):
+        pass
+
+
 async def test_other_peoples_work_is_read_by_its_admins_only(world: World) -> None:
     await world.agent("n1", says("hers"))
     await world.allocation(**DONE)
@@ -380,8 +403,17 @@ async def test_answers_about_tokens_and_rights_are_kept_for_a_while(world: World
 
 async def test_errors_are_json_with_their_status(world: World) -> None:
     assert (await world.refusal())[0] == 404
+    await world.allocation(**DONE)
     assert (await world.refusal("?tail=-1"))[:2] == (400, "ParameterInvalid")
     assert world.metric("lattice_api_requests_total", method="GET logs", status="404") == 1
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_an_answer_and_no_closed_connection(world: World) -> None:
+    await world.agent("n1", says("x"))
+    await world.allocation(**DONE)
+    world.cluster.leaks = 1
+    assert (await world.refusal())[:2] == (503, "Cancelled")
+    assert await world.records()
 
 
 async def test_a_node_that_goes_down_is_named_while_it_is_followed(world: World) -> None:

@@ -93,6 +93,7 @@ async def test_a_member_reads_sums_an_admin_names_and_a_stranger_nothing(world: 
     ("user", "query", "numbers"),
     [
         ("alice", "", {1, 3}), ("alice", "?tenant=physics", {1}), ("carol", "?tenant=physics", {1, 2}),
+        ("sam", "?number=1,3-9", {1, 3}), ("sam", "?number=2", {2}), ("sam", "?name=nothing", set()),
         ("carol", "?tenant=physics&user=bob", {2}), ("sam", "", {1, 2, 3}), ("bob", "?state=failed", set()), ("bob", "?state=completed,FAILED", {2}), ("sam", "?until=3h", set()),
         ("sam", "?since=2020-02-29&until=2021-01-01", set()), ("sam", "?since=2020-02-29", {1, 2, 3}),
     ],

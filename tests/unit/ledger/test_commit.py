@@ -182,7 +182,7 @@ def test_above_its_size_the_ledger_takes_no_claim_and_still_releases() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        pytest.param("2||", "format '2'", id="another format names both numbers"),
+        pytest.param("3||", "format '3'", id="another format names both numbers"),
         pytest.param("1|a", "without rows", id="no rows part"),
         pytest.param("1|a|x y", "unreadable", id="short row"),
     ],
@@ -198,7 +198,7 @@ def test_trailing_columns_of_a_row_are_ignored() -> None:
 
 
 def test_a_row_of_one_node_takes_at_most_fifty_bytes() -> None:
-    rows = [msgspec.structs.replace(row(number, (16000 + number,)), generation=2) for number in range(100)]
+    rows = [msgspec.structs.replace(row(number, (1600 + number,)), generation=2, walltime=7200) for number in range(100)]
     assert len(encode_shard(rows)) / 100 <= 50
 
 
@@ -215,3 +215,28 @@ def test_the_verifier_finds_what_the_committer_would_never_write() -> None:
     assert "tenant nobody holds 1 nodes and has no account" in told
     assert "index 11, which has no name" in told
     assert "usedNodes says 3, the rows say 4" in told
+
+
+def test_a_ledger_keeps_the_format_that_it_was_found_in_until_every_agent_knows_the_next() -> None:
+    book = Book.empty("t", "c")
+    apply_all(book, [Limits("physics", None, None), Pool(4), msgspec.structs.replace(claim(1, (0, 1)), walltime=3600)])
+    found = book.render()
+    assert {text[0] for text in found.shards} == {"1"}
+    book.write_format(2)
+    assert {text[0] for text in book.render().shards} == {"2"}
+    assert Book.load(book.render()).format == 2
+    assert verify(book.render(), dict.fromkeys(range(4), "n")) == []
+    book.validate()
+    book.write_format(1)
+    again = Book.load(book.render())
+    assert (again.format, again.rows[uid(1), 1].walltime) == (1, 3600)
+    assert book.render() == found
+
+
+def test_a_changed_spec_keeps_the_admitted_walltime_unless_another_is_admitted() -> None:
+    book = Book.empty("t", "c")
+    apply_all(book, [Limits("physics", None, None), Pool(4), msgspec.structs.replace(claim(1, (0, 1)), walltime=3600)])
+    apply_all(book, [Renew((uid(1), 1), 2)])
+    assert book.rows[uid(1), 1].walltime == 3600
+    apply_all(book, [Renew((uid(1), 1), 3, 7200)])
+    assert (book.rows[uid(1), 1].generation, book.rows[uid(1), 1].walltime) == (3, 7200)

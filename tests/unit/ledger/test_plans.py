@@ -40,7 +40,7 @@ def test_a_stop_row_carries_its_cause() -> None:
 
 
 def test_a_plan_of_another_format_names_both_numbers() -> None:
-    with pytest.raises(Corrupt, match=r"format '9'.*reads format 1"):
+    with pytest.raises(Corrupt, match=r"format '9'.*reads formats 1 and 2"):
         parse_plan("9\nrun")
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from lattice.ledger import projection
-from lattice.ledger.steps import End, Retry
+from lattice.ledger.steps import End, Retry, ShowEnding
 from lattice.lifecycle.settle import is_final
+from lattice.units import format_time
 from lattice.views.allocation import Allocation, Exit
 from tests.build import allocation, condition, row
 
@@ -43,6 +44,25 @@ def test_a_reason_is_written_once() -> None:
     assert projection.pending(after, "WaitingForNodes", "needs 4", number=7, seq=4, now=NOW + 9) is None
 
 
+def test_when_a_reservation_was_given_is_written_once_and_taken_away_with_the_reservation() -> None:
+    def show(subject: Allocation, reserved: float | None) -> dict[str, Any] | None:
+        return projection.pending(subject, "WaitingForNodes", "needs 4", number=7, seq=3, now=NOW, reserved=reserved)
+
+    fresh = allocation()
+    first = show(fresh, None)
+    assert first is not None
+    waiting = patched(fresh, first)
+    given = show(waiting, NOW - 60)
+    assert given is not None
+    assert given["status"] == {"ledgerSeq": 3, "reservedAt": format_time(NOW - 60)}
+    holding = patched(waiting, given)
+    assert show(holding, NOW - 60) is None
+    lost = show(holding, None)
+    assert lost is not None
+    assert lost["status"]["reservedAt"] is None
+    assert projection.placed(holding, row(1, (0, 1)), NAMES, number=7, seq=3, now=NOW)["status"]["reservedAt"] is None
+
+
 def test_a_placed_one_shows_its_nodes_in_rank_order_with_at_most_three_conditions() -> None:
     after = patched(allocation(), projection.placed(allocation(), row(1, (0, 1)), NAMES, number=7, seq=3, now=NOW))
     assert (after.status.nodes, after.status.head, after.status.reporter, after.status.attempt) == ("nid[001-002]", "nid001", "nid001", 1)
@@ -50,11 +70,36 @@ def test_a_placed_one_shows_its_nodes_in_rank_order_with_at_most_three_condition
     assert len(after.status.conditions) <= 3
 
 
+def test_why_a_placed_one_has_not_started_is_shown_until_the_next_attempt() -> None:
+    placed = patched(allocation(), projection.placed(allocation(), row(1, (0, 1)), NAMES, number=7, seq=3, now=NOW))
+    after = patched(placed, projection.staged(placed, "PeersUnreachable", "b cannot reach a", seq=3, now=NOW))
+    ready = next(entry for entry in after.status.conditions if entry.type == "Ready")
+    assert (after.status.phase, ready.reason, ready.message) == ("Staging", "PeersUnreachable", "b cannot reach a")
+    again = patched(
+        after, projection.retried(after, Retry("StartTimeout", "b cannot reach a", None, counted=False), number=7, seq=4, now=NOW)
+    )
+    assert {entry.type for entry in again.status.conditions}.isdisjoint({"Staged"})
+    assert (again.status.requeues, again.status.attempts[0].reason) == (0, "StartTimeout")
+
+
 def test_an_end_that_was_decided_is_final() -> None:
     running = allocation(1, condition("Scheduled"), condition("Started"), status_attempt=1, status_phase="Running")
     after = patched(running, projection.ended(running, End("NodeLost", "b was lost"), number=7, seq=9, now=NOW))
     assert after.status.phase == "Failed"
     assert is_final(after.status)
+
+
+def test_what_ends_by_order_shows_why_and_when_kill_follows_until_nothing_is_left_to_kill() -> None:
+    going = allocation(1, condition("Scheduled"), condition("Started"), status_attempt=1, status_phase="Running")
+    patch = projection.ending(going, ShowEnding("Cancelled", "deleted", 1_800_000_000.0), seq=5, now=1_800_000_001.0)["status"]
+    ready = next(entry for entry in patch["conditions"] if entry["type"] == "Ready")
+    assert (patch["phase"], ready["status"], ready["reason"]) == ("Running", "False", "Ending")
+    assert ready["message"] == "deleted; TERM was sent at 2027-01-15T08:00:00Z, KILL follows at 2027-01-15T08:00:30Z"
+    assert patch["killTime"] == "2027-01-15T08:00:30Z"
+    shown = allocation(1, condition("Started"), condition("Ending"), status_attempt=1, status_kill_time=patch["killTime"])
+    done = projection.ended(shown, End("Cancelled", "deleted"), number=1, seq=6, now=1_800_000_002.0)["status"]
+    assert done["killTime"] is None
+    assert "Ending" not in {entry["type"] for entry in done["conditions"]}
 
 
 def test_a_cancelled_one_keeps_the_exit_that_its_reporter_wrote() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lattice.ledger.format import Row
 from lattice.ledger.proposals import Appoint, Release, Renew, Stop
+from lattice.ledger.starting import Standing
 from lattice.ledger.steps import (
     AddFinalizer,
     End,
@@ -20,11 +21,12 @@ from lattice.ledger.steps import (
     RemoveFinalizer,
     Rest,
     Retry,
-    Standing,
+    ShowEnding,
+    Stage,
     Step,
     next_step,
 )
-from lattice.views.allocation import Allocation, Cancel, Exit, Report
+from lattice.views.allocation import Allocation, Attempt, Cancel, Exit, Report
 from tests.build import allocation, condition, row, uid
 
 NAMES = {0: "a", 1: "b"}
@@ -52,6 +54,11 @@ def facts(subject: Allocation | None, *rows: Row, **standings: Standing) -> Fact
     return Facts(subject, rows, 1.8e9, known, NAMES)
 
 
+def ending(subject: Allocation, one: Row) -> Facts:
+    """Its row has been releasing for two seconds, and its nodes still run it."""
+    return replace(facts(subject, one), ending_seconds=2.0)
+
+
 HELD = row(1, (0, 1))
 RELEASING = row(1, (0, 1), state="c")
 LOST = row(1, (0, 1), state="l")
@@ -76,7 +83,13 @@ CASES: list[tuple[str, Facts, Step]] = [
     ("a changed spec reaches the agents", facts(running(generation=2), HELD), Propose(Renew(KEY, 2))),
     ("cancelled while it runs it is stopped first", facts(running(spec={"cancel": {}}), HELD), Propose(Stop(KEY, "c"))),
     ("deleted while it runs it is stopped first", facts(running(deletionTimestamp="2026-01-01T00:00:00Z"), HELD), Propose(Stop(KEY, "d"))),
-    ("while its nodes end it, it rests", facts(running(spec={"cancel": {}}), RELEASING), Rest()),
+    ("while its nodes end it, it rests", facts(running(spec={"cancel": {}}), RELEASING), Rest(1.0)),
+    ("what takes longer to end says so", ending(running(spec={"cancel": {"reason": "wrong"}}), RELEASING),
+     ShowEnding("Cancelled", "cancelled: wrong", 1.8e9 - 2.0)),
+    ("so does what the quota tree takes back", ending(running(), RECLAIMED),
+     ShowEnding("QuotaReclaimed", "the quota tree takes back what was lent to it", 1.8e9 - 2.0)),
+    ("it is said once", ending(running(condition("Ending"), spec={"cancel": {}}), RELEASING), Rest()),
+    ("what has not started has nothing to show", ending(running(condition("Started", "False"), spec={"cancel": {}}), RELEASING), Rest()),
     ("stopped by its reporter it is cancelled", facts(running(finished("Stopped"), spec={"cancel": {}}, status_report=BY_A), RELEASING),
      End("Cancelled", "cancelled")),
     ("completed it frees its nodes", facts(running(finished("Completed"), condition("Ready"), status_report=BY_A), HELD), Propose(Release(KEY))),
@@ -89,8 +102,8 @@ CASES: list[tuple[str, Facts, Step]] = [
         facts(running(finished("Completed"), condition("Ready"), status_report=BY_A, deletionTimestamp="2026-01-01T00:00:00Z")), settled=False
     ), Rest()),
     ("a lost node stops it", facts(running(), HELD, b=DOWN), Propose(Stop(KEY, "l"))),
-    ("the nodes that are left end it first", facts(running(), LOST, b=DOWN), Rest()),
-    ("what the quota tree takes back rests while its nodes end it", facts(running(), RECLAIMED), Rest()),
+    ("the nodes that are left end it first", facts(running(), LOST, b=DOWN), Rest(1.0)),
+    ("what the quota tree takes back rests while its nodes end it", facts(running(), RECLAIMED), Rest(1.0)),
     ("then it waits again, whatever its policy of requeue, and spends nothing of it",
      facts(running(finished("Stopped"), status_report=BY_A, spec={"lifecycle": {"requeue": {"policy": "Never"}}}), RECLAIMED),
      Retry("QuotaReclaimed", "the quota tree took back what was lent to it; ", None, counted=False)),
@@ -133,6 +146,137 @@ def test_when_the_reporter_does_not_write_the_end_comes_from_the_reports() -> No
     assert next_step(facts(running(), HELD, **ended)) == Rest(15.0)
     later = {name: replace(standing, vouched_seconds=20.0) for name, standing in ended.items()}
     assert next_step(facts(running(), HELD, **later)) == End("TaskFailed", "exit code 3 on b", Exit(code=3, node="b"))
+
+
+def test_that_the_others_ended_with_zero_says_nothing_of_a_lost_node() -> None:
+    ended = Standing("a", state="e", detail="0", vouched_seconds=20.0)
+    given = facts(running(spec={"lifecycle": {"requeue": {"max": 0}}}), LOST, a=ended, b=DOWN)
+    step = next_step(given)
+    assert isinstance(step, End)
+    assert (step.reason, step.exit) == ("NodeLost", None)
+
+
+def test_an_unknown_exit_is_not_hidden_by_the_code_of_one_that_was_ended_for_it() -> None:
+    said = {"a": Standing("a", state="e", detail="143", vouched_seconds=20.0), "b": Standing("b", state="x", vouched_seconds=20.0)}
+    step = next_step(facts(running(), HELD, **said))
+    assert isinstance(step, End)
+    assert (step.reason, step.exit) == ("ExitUnknown", None)
+
+
+SCHEDULED_AT = "2027-01-15T07:55:00Z"
+"""Five minutes before the `now` of these facts."""
+
+
+def staging(*more: Any, spec: dict[str, Any] | None = None, **fields: Any) -> Allocation:
+    """A placed gang that has not started."""
+    return running(condition("Started", "False"), *more, spec=spec, status_scheduled_time=SCHEDULED_AT, **fields)
+
+
+def prepared(name: str, seconds: float = 200.0, *away: str, age: float = 1.0) -> Standing:
+    return Standing(name, state="p", detail="r", prepared_seconds=seconds, age=age, away=frozenset(away))
+
+
+def staged(reason: str) -> Any:
+    return condition("Staged", "False", reason, "b cannot reach a")
+
+
+STARTED_LATE = "had not started 2m after the last node was prepared: every node is prepared; b cannot reach a"
+WITHDRAWN = row(1, (0, 1), state="w")
+STOPPED = Standing("a", state="g", vouched_seconds=3, away=frozenset("b"))
+TIMED_OUT = tuple(Attempt(attempt=number, reason="StartTimeout") for number in (1, 2))
+STARTS: list[tuple[str, Facts, Step]] = [
+    (
+        "why it waits is shown",
+        facts(staging(), HELD, a=prepared("a", 60), b=prepared("b", 60, "a")),
+        Stage("PeersUnreachable", "every node is prepared; b cannot reach a"),
+    ),
+    (
+        "what is shown is not shown again",
+        facts(staging(staged("PeersUnreachable")), HELD, a=prepared("a", 60), b=Standing("b", state="p")),
+        Stage("WaitsForNodes", "1 of 2 nodes are prepared; b is not prepared"),
+    ),
+    (
+        "what takes too long is said first",
+        facts(staging(), HELD, a=prepared("a"), b=prepared("b", 200, "a")),
+        Stage("StartTimeout", STARTED_LATE),
+    ),
+    (
+        "what no node could prepare waits on",
+        facts(staging(), HELD, a=Standing("a", state="p"), b=Standing("b", state="p")),
+        Stage("WaitsForNodes", "0 of 2 nodes are prepared; a,b are not prepared"),
+    ),
+    ("then it is ended", facts(staging(staged("StartTimeout")), HELD, a=prepared("a"), b=prepared("b", 200, "a")), Propose(Stop(KEY, "w"))),
+    (
+        "a node that has not spoken since may have started",
+        facts(staging(), HELD, a=prepared("a"), b=prepared("b", 200, "a", age=100)),
+        Stage("PeersUnreachable", "every node is prepared; b cannot reach a"),
+    ),
+    (
+        "a part that has started is ended, too",
+        facts(staging(), HELD, a=Standing("a", state="r"), b=prepared("b", 200, "a")),
+        Stage(
+            "PartlyStarted",
+            "had not started 2m after the last node was prepared: 1 of 2 nodes are prepared; 1 have started; b cannot reach a",
+        ),
+    ),
+    ("when all have started the reporter is waited for", facts(staging(), HELD), Rest()),
+    (
+        "ended before it started it waits again, and that costs nothing",
+        facts(staging(staged("StartTimeout")), WITHDRAWN, a=STOPPED, b=replace(STOPPED, name="b")),
+        Retry("StartTimeout", "b cannot reach a", None, False),
+    ),
+    (
+        "so it does when its reporter could tell the end",
+        facts(staging(staged("StartTimeout"), finished("Stopped"), status_report=BY_A), WITHDRAWN),
+        Retry("StartTimeout", "b cannot reach a", None, False),
+    ),
+    (
+        "the third time was the last",
+        facts(staging(staged("StartTimeout"), status_attempts=TIMED_OUT), WITHDRAWN, a=STOPPED, b=replace(STOPPED, name="b")),
+        End("StartTimeout", "b cannot reach a (3 attempts in a row did not start)"),
+    ),
+    (
+        "a part of what must not run twice had started",
+        facts(
+            staging(staged("PartlyStarted"), spec={"lifecycle": {"requeue": {"policy": "Never"}}}),
+            WITHDRAWN,
+            a=STOPPED,
+            b=replace(STOPPED, name="b"),
+        ),
+        End("StartTimeout", "b cannot reach a (requeue Never, and part of it had started)"),
+    ),
+    (
+        "cancelled while it waits for its end it is cancelled",
+        facts(staging(staged("StartTimeout"), spec={"cancel": {}}), WITHDRAWN, a=STOPPED, b=replace(STOPPED, name="b")),
+        End("Cancelled", "cancelled"),
+    ),
+]
+FAILED = Standing("b", state="e", detail="7", vouched_seconds=3, away=frozenset("a"))
+CUT: list[tuple[str, Facts, Step]] = [
+    ("a failure that a cut node cannot tell ends the others", facts(running(), HELD, b=FAILED), Propose(Stop(KEY, "w"))),
+    ("so does a start that failed", facts(running(), HELD, b=replace(FAILED, state="f", detail="StartFailed")), Propose(Stop(KEY, "w"))),
+    ("a failure that is told is the reporter's affair", facts(running(), HELD, b=replace(FAILED, away=frozenset())), Rest()),
+    ("an end without failure ends nobody else", facts(running(), HELD, b=replace(FAILED, detail="0")), Rest()),
+    ("but those without a task", facts(running(), HELD, a=Standing("a", state="r", detail="i"), b=replace(FAILED, detail="0")), Propose(Stop(KEY, "w"))),
+    ("the end is that of the rank that failed", facts(running(), WITHDRAWN, a=replace(STOPPED, detail=""), b=FAILED),
+     End("TaskFailed", "exit code 7 on b", Exit(code=7, node="b"))),
+    ("so it is when the reporter has heard of the order alone", facts(running(finished("Stopped"), status_report=BY_A), WITHDRAWN, b=FAILED),
+     End("TaskFailed", "exit code 7 on b", Exit(code=7, node="b"))),
+    ("the end of the head is that of the script", facts(running(), WITHDRAWN, a=replace(STOPPED, detail=""), b=replace(FAILED, detail="0")),
+     End("Completed", "every task ended with 0", Exit(code=0))),
+    ("a cut reporter is not waited for", facts(running(spec={"cancel": {}}), RELEASING, a=STOPPED, b=replace(STOPPED, name="b")),
+     End("Cancelled", "cancelled", exit=None)),
+    ("another one is", facts(running(spec={"cancel": {}}), RELEASING, a=GONE, b=replace(GONE, name="b")), Rest(19.0)),
+    ("a walltime is told by its signal and its time",
+     facts(running(status_start_time=SCHEDULED_AT, spec={"lifecycle": {"walltime": "1m"}}), HELD,
+           a=replace(FAILED, name="a", detail="143"), b=replace(FAILED, detail="143")),
+     End("WalltimeExceeded", "its walltime of 1m was over; exit code 143 on a", Exit(code=143, signal=15, node="a"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "wanted"), [pytest.param(*case[1:], id=case[0]) for case in STARTS + CUT])
+def test_what_silence_between_nodes_leads_to(given: Facts, wanted: Step) -> None:
+    assert next_step(given) == wanted
 
 
 def test_a_final_state_is_never_left() -> None:

@@ -350,7 +350,11 @@ async def test_a_tenant_gets_its_namespace_and_bindings_and_nothing_is_written_t
         namespace = world.cluster.snapshot(NAMESPACES)["physics"]
         assert namespace["metadata"]["labels"] == {"lattice.dev/tenant": "physics"}
         bindings = world.cluster.snapshot(ROLE_BINDINGS)
-        assert names_of(bindings) == ["physics/lattice-tenant-admin", "physics/lattice-tenant-user"]
+        assert names_of(bindings) == ["physics/lattice-tenant-admin", "physics/lattice-tenant-secrets", "physics/lattice-tenant-user"]
+        assert [subject["name"] for subject in bindings["physics/lattice-tenant-secrets"]["subjects"]] == [
+            "lattice:gateway",
+            "lattice-gateway",
+        ]
         assert [subject["name"] for subject in bindings["physics/lattice-tenant-user"]["subjects"]] == ["alice", "phys"]
         assert names_of(world.cluster.snapshot(CLUSTER_ROLES)) == ["lattice-tenant-physics-admin", "lattice-tenant-physics-user"]
         rule = world.cluster.snapshot(CLUSTER_ROLES)["lattice-tenant-physics-admin"]["rules"][0]
@@ -368,7 +372,7 @@ async def test_access_that_shrinks_is_taken_away(world: World) -> None:
         await world.cluster.patch(TENANTS, "physics", {"spec": {"access": {"users": ["bob"], "groups": [], "admins": []}}})
         await world.clock.run_for(1)
         bindings = world.cluster.snapshot(ROLE_BINDINGS)
-        assert names_of(bindings) == ["physics/lattice-tenant-user"]
+        assert names_of(bindings) == ["physics/lattice-tenant-secrets", "physics/lattice-tenant-user"]
         assert [subject["name"] for subject in bindings["physics/lattice-tenant-user"]["subjects"]] == ["bob"]
         assert names_of(world.cluster.snapshot(CLUSTER_ROLE_BINDINGS)) == ["lattice-tenant-physics-user"]
 
@@ -385,6 +389,7 @@ async def test_a_namespace_that_is_not_the_tenants_is_not_adopted(world: World) 
         assert 'belongs to tenant "chemistry"' in ready["message"]
         assert world.condition(TENANTS, "physics", "Stalled")["status"] == "True"
         assert "labels" not in world.cluster.snapshot(NAMESPACES)["shared"]["metadata"]
+        assert {key.split("/")[0] for key in world.cluster.snapshot(ROLE_BINDINGS)} == {"labelled"}, "no right where it is not the tenant's"
 
 
 async def test_a_namespace_that_the_tenant_drops_loses_its_label_and_bindings(world: World) -> None:
@@ -447,7 +452,7 @@ async def test_a_deleted_tenant_waits_for_its_work_and_then_goes(world: World) -
 # --- vclusters, configuration, retention ------------------------------------------------------------------------------
 
 
-async def test_a_vcluster_counts_its_nodes_and_shows_a_shared_home(world: World) -> None:
+async def test_a_vcluster_counts_the_nodes_that_its_work_uses_and_shows_a_shared_home(world: World) -> None:
     await world.add(VCLUSTERS, "hpc", {"nodes": {"selector": {"group": ["g0"]}}})
     await world.add(VCLUSTERS, "ml", {"nodes": {"selector": {"group": ["g1"]}}})
     await world.add(VCLUSTERS, "all")
@@ -456,7 +461,10 @@ async def test_a_vcluster_counts_its_nodes_and_shows_a_shared_home(world: World)
         await world.node("n3", index=2, group="g1", healthy=False)
         await world.live(10, "n1", "n2", "n3")
         counts = {name: (world.status(VCLUSTERS, name)["nodes"], world.status(VCLUSTERS, name)["ready"]) for name in ("hpc", "ml", "all")}
-        assert counts == {"hpc": (2, 2), "ml": (1, 0), "all": (3, 2)}
+        assert counts == {"hpc": (2, 2), "ml": (1, 0), "all": (0, 0)}
+        await world.cluster.patch(VCLUSTERS, "ml", {"spec": {"nodes": None}})
+        await world.live(3, "n1", "n2", "n3")
+        assert world.status(VCLUSTERS, "all")["nodes"] == 1  # what is at home nowhere any more
         assert world.condition(VCLUSTERS, "hpc", "HomeConflict") == {}
         await world.cluster.patch(VCLUSTERS, "ml", {"spec": {"nodes": {"selector": {"group": ["g0", "g1"]}}}})
         await world.live(3, "n1", "n2", "n3")

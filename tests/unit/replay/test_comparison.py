@@ -37,7 +37,7 @@ def test_a_summary_says_every_section_and_what_is_not_executed() -> None:
     lines = summary(found().document())
     assert lines[0] == "=== RM-Replay Results: base ==="
     assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == [
-        "Utilisation:", "Wait time:", "Fairness (Jain's index):", "Tenant share deviation:", "Backfill:", "Preemptions:", "Target wait:",
+        "Utilisation:", "Wait time:", "Fairness (Jain's index):", "Tenant share deviation:", "Backfill:", "Reservations:", "Preemptions:", "Target wait:",
     ]  # fmt: skip
     assert "  not executed yet: the replay starts and ends work, it preempts none" in lines
     assert "  50.0% of the jobs waited at most 30m" in lines

@@ -129,11 +129,13 @@ def test_the_same_input_gives_the_same_bytes() -> None:
 
 
 def test_other_weights_give_another_order() -> None:
-    """Two tenants wait; with fair share alone the one that has used nothing goes first, with waiting alone the older job."""
+    """Two tenants wait without reservations; with fair share alone who has used nothing goes first, with waiting alone the older job."""
     work = log(
         job("long", 0, 1000, 4, tenant="rich"), job("rich", 1, 10, 4, tenant="rich"), job("poor", 2, 10, 4, tenant="poor")
     )  # fmt: skip
-    fair = Policy("default", weights=replace(Policy("x").weights, priority=0, wait_time=0, fair_share=1, topology=0, conformance=0))
+    fair = Policy(
+        "default", depth=0, weights=replace(Policy("x").weights, priority=0, wait_time=0, fair_share=1, topology=0, conformance=0)
+    )
     old = replace(fair, weights=replace(fair.weights, fair_share=0, wait_time=1))
     assert [each.job.id for each in play(work, 4, default=fair).ran] == ["long", "poor", "rich"]
     assert [each.job.id for each in play(work, 4, default=old).ran] == ["long", "rich", "poor"]

@@ -45,7 +45,7 @@ async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocati
     """A reconciler that knows of one cancelled allocation and of an empty ledger, and its loop."""
     metrics, book = SchedulerMetrics(), Book.empty("term", "commit")
     committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics, on_change=nothing)
-    nodes = Nodes(cluster, clock, touched=nothing, woken=nothing, replan=nothing, newer_seen=nothing)
+    nodes = Nodes(cluster, clock, touched=nothing, woken=nothing, replan=nothing, heard=nothing)
     numbers = NumberBlocks(1, accepted)
     found = Allocations(
         cluster, clock, committer.stored, nodes, metrics, propose=nothing, numbers=numbers, vcluster=nothing, config=nothing,

@@ -31,7 +31,7 @@ class Site:
         self.called: list[str] = []
         self.nodes = Nodes(
             self.cluster, self.clock, touched=lambda _uids: None, woken=lambda: None, replan=lambda _groups: None,
-            newer_seen=lambda _node, _seq: None,
+            heard=lambda _node, _seq: None,
         )  # fmt: skip
         for index in range(count):
             name = f"n{index:03d}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from lattice.scheduling.outcomes import Outcome, Score
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate
 from lattice.units import format_time
-from lattice.views.allocation import Allocation, AllocationSpec
+from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus
 from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from tests.unit.scheduling.moments import NOW, holding, moment, pending
+from lattice_controllers.scheduler.write_budget import WriteBudget
+from tests.unit.scheduling.moments import NOW, holding, moment, node, pending
 
 
 async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
@@ -75,7 +76,7 @@ class Living:
         return self.metrics.registry.get_sample_value("lattice_scheduling_cycle_failures_total", {"vcluster": vcluster}) or 0.0
 
 
-def living(queue: Sequence[Candidate], *, held: int = 0) -> Living:
+def living(queue: Sequence[Candidate], *, held: int = 0, budget: WriteBudget | None = None, reserved: Mapping[str, float] = {}) -> Living:
     situation = moment(8, (holding(900, tuple(range(held))),) if held else (), tuple(queue))
     clock, metrics = ManualClock(NOW), SchedulerMetrics()
     by_uid = {one.uid: one for one in queue}
@@ -86,13 +87,17 @@ def living(queue: Sequence[Candidate], *, held: int = 0) -> Living:
         made.answers.append(asyncio.get_running_loop().create_future())
         return made.answers[-1]
 
-    def allocation(uid: str) -> Allocation:
-        return Allocation(metadata=Metadata(name=by_uid[uid].name, uid=uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
+    def allocation(uid: str) -> Allocation | None:
+        if uid not in by_uid:
+            return None
+        status = AllocationStatus(reserved_at=format_time(reserved[uid]) if uid in reserved else None)
+        meta = Metadata(name=by_uid[uid].name, uid=uid, creation_timestamp=format_time(NOW))
+        return Allocation(metadata=meta, spec=AllocationSpec(), status=status)
 
     loop = Loop(
         clock, situation.scene, metrics, ready=lambda _now: None, propose=propose, allocation=allocation,
         explained=lambda uid: made.explained.append(uid), placed=lambda _uid: None, confirmed=lambda _uid: None, stopped=lambda: False,
-        judged=lambda vcluster, outcomes: made.judged.append((vcluster, outcomes)),
+        judged=lambda vcluster, outcomes: made.judged.append((vcluster, outcomes)), budget=budget,
     )  # fmt: skip
     made = Living(clock, situation.scene, loop, metrics)
     for candidate in queue:
@@ -123,6 +128,23 @@ async def test_a_cycle_that_raises_leaves_the_other_vclusters_at_work_and_says_s
     assert 'the scheduling cycle of vCluster "hpc" has failed once (ZeroDivisionError) and is tried again' in told.message
     assert made.explained == [broken.uid]
     assert (made.failures("hpc"), made.failures("ml")) == (1.0, 0.0)
+
+
+async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_gave_them_and_tells_what_moves_them() -> None:
+    first, second, third = (pending(number, nodes=8) for number in (1, 2, 3))
+    given = {second.uid: NOW - 100, third.uid: NOW - 200}
+    made = living([first, second, third], held=2, reserved=given)
+    await run(made, 0.05)
+    promised = made.scene.promises["hpc"]
+    assert list(promised) == [third.uid, second.uid, first.uid]
+    assert [one.given for one in promised.values()][:2] == [NOW - 200, NOW - 100]
+    assert made.scene.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
+    made.scene.machine.put(node(7, usable=False, state="Drained"))
+    await run(made, 0.05)
+    assert {move.cause for move in made.loop.moves.values()} == {"NodesLost"}
+    moved = made.metrics.registry.get_sample_value("lattice_scheduling_reservation_moves_total", {"vcluster": "hpc", "cause": "NodesLost"})
+    assert moved == 3
+    assert made.scene.reserved_since("hpc", third.uid) == NOW - 200, "their places are kept for when the node is back"
 
 
 async def test_a_failing_cycle_is_tried_again_later_and_later_and_counts_once_it_works() -> None:
@@ -212,3 +234,16 @@ async def test_a_claim_that_the_ledger_accepts_counts_as_a_placement_and_one_tha
         running.cancel()
     assert measured(made, "lattice_scheduling_placements_total", "hpc") == 1
     assert made.metrics.registry.get_sample_value("lattice_scheduling_proposals_total", {"vcluster": "hpc", "result": "rejected"}) == 1
+
+
+async def test_a_reason_in_other_words_is_shown_again_only_where_the_write_budget_has_room() -> None:
+    spent = ManualClock()
+    for budget, shown in ((WriteBudget(spent, burst=1), 2), (WriteBudget(spent, burst=0), 1)):
+        broken = pending(1)
+        made = living([broken], budget=budget)
+        made.scene.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
+        await run(made, 60)
+        newest, told = made.loop.reasons[broken.uid], made.loop.shown(broken.uid)
+        assert told is not None
+        assert (len(made.explained), told.reason) == (shown, newest.reason)
+        assert told.message != newest.message, "it has failed again since it was shown last"

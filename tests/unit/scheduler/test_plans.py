@@ -10,10 +10,11 @@ import msgspec
 
 from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
+from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
 from lattice.ledger.commit import Book
 from lattice.ledger.stored import Stored
-from lattice.views import Plan
+from lattice.views import Node, Plan
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.plans import Plans
@@ -26,10 +27,12 @@ async def writing() -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
     """A writer of plans for an empty ledger, at work."""
     clock = ManualClock()
     cluster = FakeCluster(clock)
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
+    book = Book.empty("t", "c")
+    book.head.epoch = EPOCH
     plans = Plans(
-        cluster, clock, Stored(Book.empty("t", "c")), nodes, SchedulerMetrics(),
-        epoch=EPOCH, allocation=lambda _: None, number=lambda _: 0, stopped=lambda: False,
+        cluster, clock, Stored(book), nodes, SchedulerMetrics(), since=1,
+        allocation=lambda _: None, number=lambda _: 0, stopped=lambda: False,
     )  # fmt: skip
     task = asyncio.ensure_future(plans.queue.run())
     try:
@@ -73,3 +76,26 @@ async def test_a_plan_of_an_earlier_term_with_the_same_orders_is_written_again_f
         again = stored(cluster, "group-0002")
         assert again is not None
         assert again.spec.call == EPOCH
+
+
+def registered(name: str, formats: dict[str, int]) -> Change[Node]:
+    node = msgspec.convert({"metadata": {"name": name}, "spec": {}, "status": {"formats": formats}}, Node)
+    return Change(name, None, node)
+
+
+async def test_a_plan_is_written_in_the_format_that_every_agent_of_its_group_reads() -> None:
+    async with writing() as (plans, cluster, clock):
+        nodes = plans._nodes
+        nodes.names, nodes.indices = {0: "old", 1: "new", 64: "other"}, {"old": 0, "new": 1, "other": 64}
+        for change in (registered("old", {"plan": 1}), registered("new", {"plan": 2}), registered("other", {"plan": 9})):
+            nodes.on_node(change)
+        assert (plans.text("group-0000"), plans.text("group-0001"), nodes.lowest_format()) == ("1", "2", 1)
+        nodes.on_node(registered("old", {"plan": 2}))
+        plans.call("group-0000")
+        await clock.run_for(0.1)
+        written = stored(cluster, "group-0000")
+        assert written is not None
+        assert (written.spec.text, written.spec.epoch, written.spec.term, written.spec.since) == ("2", EPOCH, "t", 1)
+        assert nodes.lowest_format() == 2
+        nodes.on_node(registered("old", {}))
+        assert nodes.lowest_format() == 1, "it went back to a version that says nothing"

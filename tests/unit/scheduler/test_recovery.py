@@ -1,64 +1,51 @@
-"""What a recovery enters: what really runs, and nothing that it displaced."""
+"""When a leader stops for another ledger, and how it says so; what it then makes of the nodes' histories is `lattice.ledger.restoration`."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from lattice.daemon.clock import ManualClock, SystemClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import LEDGERS
-from lattice.ledger.commit import Book, apply_all
-from lattice.ledger.proposals import Accepted, Limits, Pool, Proposal, Recover, Refused
-from lattice.ledger.reports import NodeReport, ReportRow
+from lattice.ledger.commit import Book
+from lattice.ledger.proposals import Accepted, Limits, Pool
+from lattice.ledger.reports import NodeReport
 from lattice.models.conditions import LEDGER_CONDITION
-from lattice.views.ledger import Ledger
+from lattice.views.ledger import Ledger, LedgerTerm
 from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
-from lattice_controllers.scheduler.recovery import Recovery, adoptions, displaced, lifted, outlived
-from tests.build import allocation, claim, uid
-
-INDICES = {"a": 0, "b": 1, "c": 2}
-
-
-def report(*rows: tuple[int, str]) -> NodeReport:
-    return NodeReport(1, 90, "boot", "inst", tuple(ReportRow(uid(number), 1, state) for number, state in rows))
-
-
-def test_what_runs_is_adopted_and_what_it_displaced_is_released() -> None:
-    book = Book.empty("t", "c")
-    apply_all(book, [Limits("physics", None, None), Pool(3), claim(1, (0, 1)), claim(2, (2,))])
-    reports = {"a": report((3, "r")), "b": report((3, "u")), "c": report((9, "r"), (2, "e0"))}
-    known = {uid(number): allocation(number) for number in (1, 2, 3)}
-    adopted = list(adoptions(reports, INDICES, known))
-    assert [(entry.claim.uid, entry.claim.nodes, entry.state) for entry in adopted] == [(uid(3), (0, 1), "h")]
-    released = displaced(book.holders, adopted)
-    assert [entry.key for entry in released] == [(uid(1), 1)]
-    verdicts, _ = apply_all(book, [Recover(1090, 50), *released, *adopted])
-    assert verdicts == [Accepted()] * 3
-    assert set(book.rows) == {(uid(2), 1), (uid(3), 1)}
-    assert (book.head.seq, book.head.next_number, book.head.recoveries) == (1090, 50, 1)
-    book.validate()
+from lattice_controllers.scheduler.recovery import Recovery
 
 
 @pytest.mark.parametrize(
-    ("seen", "stops"),
+    ("seen", "epoch", "term", "stops"),
     [
-        pytest.param(32, False, id="as loaded"),
-        pytest.param(35, False, id="sent by this term"),
-        pytest.param(36, True, id="above both, though not above what takeover has written since"),
+        pytest.param(32, 0, "", False, id="as loaded, by an agent that knows no epoch"),
+        pytest.param(35, 0, "", False, id="sent by this term, by an agent that knows no epoch"),
+        pytest.param(36, 0, "", True, id="above both, though not above what this term has written since"),
+        pytest.param(32, 6, "t-6", False, id="the last of the epoch before"),
+        pytest.param(33, 6, "t-6", True, id="of the epoch before, and at the seq with which this term took the ledger"),
+        pytest.param(35, 6, "t-6", True, id="of the epoch before, and already outrun by this term"),
+        pytest.param(37, 7, "t", False, id="of this term, in another plan"),
+        pytest.param(33, 7, "u", True, id="of another term of this epoch"),
+        pytest.param(20, 8, "u", True, id="of a later epoch, however low the seq"),
     ],
 )
-def test_one_report_that_this_ledger_cannot_have_caused_stops_everything(seen: int, stops: bool) -> None:
+def test_one_report_that_this_ledger_cannot_have_caused_stops_everything(seen: int, epoch: int, term: str, stops: bool) -> None:
     cluster, clock = FakeCluster(SystemClock()), SystemClock()
     book = Book.empty("t", "c")
-    book.head.seq = 38
+    book.head.epoch, book.head.seq = 7, 33
+    book.terms = (LedgerTerm(epoch=6, term="t-6", since=20), LedgerTerm(epoch=7, term="t", since=33))
     measured = SchedulerMetrics()
     committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None)
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
-    Recovery(cluster, clock, nodes, committer, measured, loaded=32, sent=lambda _node: 35).newer_seen("a", seen)
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
+    recovery = Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 35)
+    book.head = replace(book.head, seq=38)  # it has committed since
+    recovery.heard("a", NodeReport(1, seen, "boot", "inst", epoch=epoch, term=term))
     assert bool(committer.paused) is stops
 
 
@@ -69,9 +56,9 @@ async def paused(seq: int) -> tuple[FakeCluster, Recovery, Committer]:
     committer = Committer(
         cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None
     )
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, newer_seen=lambda _node, _seq: None)
-    recovery = Recovery(cluster, clock, nodes, committer, measured, loaded=0, sent=lambda _node: 0)
-    recovery.newer_seen("a", seq)
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
+    recovery = Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 0)
+    recovery.heard("a", NodeReport(1, seq, "boot", "inst"))
     return cluster, recovery, committer
 
 
@@ -111,40 +98,14 @@ async def test_a_leader_whose_own_ledger_is_older_than_what_nodes_have_seen_says
     assert committer.paused
 
 
-def test_an_older_attempt_that_still_runs_is_adopted_as_releasing() -> None:
-    known = {uid(1): allocation(1, status_attempt=2)}
-    assert [entry.state for entry in adoptions({"a": report((1, "r"))}, INDICES, known)] == ["l"]
-
-
-def test_the_newest_attempt_that_runs_is_adopted_as_held_and_older_ones_as_releasing() -> None:
-    reports = {"a": report((1, "r")), "b": NodeReport(1, 90, "boot", "inst", (ReportRow(uid(1), 2, "r"),))}
-    adopted = list(adoptions(reports, INDICES, {uid(1): allocation(1)}))
-    assert [(entry.claim.attempt, entry.state) for entry in adopted] == [(1, "l"), (2, "h")]
-
-
-def test_what_runs_is_adopted_whatever_limits_and_older_attempts_the_restored_ledger_has() -> None:
-    book = Book.empty("t", "c")
-    apply_all(book, [Limits("physics", 2, 1, 2, 1), Pool(3), claim(1, (0, 1))])
-    reports = {"c": NodeReport(1, 90, "boot", "inst", (ReportRow(uid(1), 2, "r"),))}
-    adopted = list(adoptions(reports, INDICES, {uid(1): allocation(1)}))
-    proposals: list[Proposal] = [*lifted(adopted), Recover(1090, 50), *outlived(book.rows.values(), adopted), *adopted]
-    verdicts, _ = apply_all(book, proposals)
-    assert verdicts == [Accepted()] * 4
-    assert {key: row.state for key, row in book.rows.items()} == {(uid(1), 1): "l", (uid(1), 2): "h"}
-    assert (book.accounts["physics"].used_nodes, book.accounts["physics"].max_nodes) == (3, None)
-    assert isinstance(book.apply(Limits("physics", 2, 1, 2, 1))[0], Accepted)
-    assert isinstance(book.apply(claim(2, (2,)))[0], Refused)
-    book.validate()
-
-
-async def test_a_recovery_is_a_commit_of_its_own_before_what_has_waited() -> None:
+async def test_a_recovery_is_a_commit_of_its_own_and_what_has_waited_goes_on_waiting() -> None:
     cluster, _, committer = await paused(99)
     before = committer.propose(Limits("physics", 1, None))
     running = asyncio.ensure_future(committer.run())
-    answers = committer.resume([Limits("physics", None, None), Pool(2)])
+    answers = committer.commit_paused([Limits("physics", None, None), Pool(2)])
     assert [await answer for answer in answers] == [Accepted(), Accepted()]
-    assert await before == Accepted()
+    assert not before.done(), "what has waited goes on waiting"
     ledger = await cluster.get(LEDGERS, "lattice", type=Ledger)
     assert ledger.status is not None
-    assert (ledger.status.seq, ledger.status.tenants["physics"].max_nodes) == (3, 1), "one commit, and after it another one"
+    assert (ledger.status.seq, ledger.status.tenants["physics"].max_nodes) == (2, None)
     running.cancel()

@@ -34,6 +34,8 @@ class Instance:
     quota: int | None = None
     """Nodes that the one tenant may still get."""
     promises: dict[str, tuple[float, float, Counts]] = field(default_factory=dict)
+    given: dict[str, float] = field(default_factory=dict)
+    """When the reservation of each was given, of all that are planned first."""
     lists: Sequence[int] = ()
     """Node lists that others brought."""
 
@@ -44,6 +46,7 @@ class Answer:
 
     placed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     promised: dict[str, float] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
 
 
 def hardware_of(facts: NodeFacts) -> Hardware:
@@ -74,37 +77,71 @@ class _Naive:
     def run(self) -> Answer:
         answer = Answer()
         waiting = {candidate.uid for candidate in self.instance.queue}
-        inherited = {uid for uid in self.promises if uid in waiting}
         self.promises = {uid: promise for uid, promise in self.promises.items() if uid in waiting}
+        given = {uid: moment for uid, moment in self.instance.given.items() if uid in waiting}
+        queue = self.planned(given)
+        answer.order = [candidate.uid for candidate in queue]
+        levels = {one.uid: one.preemption_class for one in queue if one.uid in self.promises}
+        inherited = set(self.promises)
         dropped: dict[str, tuple[float, float, Counts]] = {}
-        for candidate in self.instance.queue:
+        if self.overbooked():
+            dropped, self.promises, inherited = self.promises, {}, set()
+        for candidate in queue:
+            uid, level = candidate.uid, candidate.preemption_class
+            before = self.promises.pop(uid, None)
+            inherited.discard(uid)
             if candidate.held or candidate.minimum > self.left:
-                inherited.discard(candidate.uid)
-                self.promises.pop(candidate.uid, None)
+                levels.pop(uid, None)
                 continue
-            before = self.promises.pop(candidate.uid, None)
-            overtakes = before is None or self.held_up(candidate, before, inherited - {candidate.uid})
-            counts = self.start(candidate)
-            if counts is None and overtakes and inherited and self.exist(candidate):
-                for uid in inherited & self.promises.keys():
-                    dropped[uid] = self.promises.pop(uid)
-                inherited.clear()
+            lower = {other for other in inherited if levels[other] < level}
+            overtakes = bool(lower) and (before is None or self.held_up(candidate, before, lower))
+            counts, lifted = self.start(candidate), {}
+            if counts is None and overtakes and self.exist(candidate):
+                lifted = {other: self.promises.pop(other) for other in sorted(lower)}
                 counts = self.start(candidate)
-                if counts is None and before is not None:
-                    self.promises |= dropped
-                    inherited |= dropped.keys()
-                    dropped.clear()
-            inherited.discard(candidate.uid)
+            promise = None
+            if counts is None:
+                if before is not None:
+                    self.promises |= lifted
+                    lifted = {}
+                if self.exist(candidate) and (uid in given or len(answer.promised) < self.instance.depth):
+                    promise = self.reserve(candidate, before or dropped.get(uid))
+                if promise is None:
+                    self.promises |= lifted
+                    lifted = {}
+            inherited -= lifted.keys()
+            dropped |= lifted
+            levels.pop(uid, None)
             if counts is not None:
                 self.take(candidate, counts, answer)
-                continue
-            if len(answer.promised) >= self.instance.depth or not self.exist(candidate):
-                continue
-            promise = self.reserve(candidate, before or dropped.get(candidate.uid))
-            if promise is not None:
-                self.promises[candidate.uid] = promise
-                answer.promised[candidate.uid] = promise[0]
+            elif promise is not None:
+                levels[uid] = level
+                self.promises[uid] = promise
+                answer.promised[uid] = promise[0]
         return answer
+
+    def planned(self, given: dict[str, float]) -> list[Candidate]:
+        """Who holds a reservation goes before the first that holds none and is of its class or a lower one."""
+        queue = list(self.instance.queue)
+        ranks = sorted(given, key=lambda uid: given[uid])
+        holders = sorted((one for one in queue if one.uid in given), key=lambda one: (-one.preemption_class, ranks.index(one.uid)))
+        found: list[Candidate] = []
+        for one in queue:
+            while holders and holders[0].preemption_class >= one.preemption_class:
+                found.append(holders.pop(0))
+            if one.uid not in given:
+                found.append(one)
+        return found + holders
+
+    def overbooked(self) -> bool:
+        cells = {cell for _, _, counts in self.promises.values() for cell in counts}
+        for cell in cells:
+            mine = [(begin, stop, counts.get(cell, 0)) for begin, stop, counts in self.promises.values()]
+            for start, _, count in mine:
+                point = max(start, self.now)
+                if count and self.free_at(cell, point) < sum(n for begin, stop, n in mine if begin <= point < stop):
+                    return True
+        return False
 
     # -- questions ----------------------------------------------------------------------------------
 
@@ -168,7 +205,7 @@ class _Naive:
 
     def start(self, candidate: Candidate) -> Counts | None:
         caps = self.capacities(candidate, self.now, self.now + self.duration(candidate))
-        return self.choose(candidate, caps, candidate.minimum, min(candidate.maximum, self.left))
+        return self.choose(candidate, caps, candidate.minimum, min(candidate.minimum, self.left))
 
     def take(self, candidate: Candidate, counts: Counts, answer: Answer) -> None:
         end = self.now + self.duration(candidate)

@@ -96,8 +96,12 @@ def test_a_count_that_differs_is_noticed() -> None:
 
 
 def test_work_is_judged_on_its_home_and_on_what_it_may_borrow() -> None:
-    made = machine(*(node(index, "g0", home="hpc") for index in range(2)), *(node(index, "g1", home="ml") for index in range(2, 8)))
-    wide = Candidate("p/a", "a", "p", "hpc", 5, 0.0, 4, 4, Need())
+    made = machine(
+        *(node(index, "g0", home="hpc", fingerprint="ab"[index // 4]) for index in range(5)),
+        *(node(index, "g1", home="ml") for index in range(5, 9)),
+    )
+    made.take((0, 1))
+    wide = Candidate("p/a", "a", "p", "hpc", 5, 0.0, 3, 3, Need())
 
     def conformance(borrow: bool) -> float:
         hpc = Policy("hpc", home=True, borrowing=Borrowing(borrow=borrow))
@@ -106,4 +110,4 @@ def test_work_is_judged_on_its_home_and_on_what_it_may_borrow() -> None:
         scoring.validate(made)
         return found
 
-    assert (conformance(False), conformance(True)) == (0.5, 1.0)
+    assert (conformance(False), conformance(True)) == (2 / 3, 1.0)

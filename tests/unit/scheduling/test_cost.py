@@ -35,10 +35,10 @@ def test_longer_waiting_never_lowers_its_term(one: float, other: float, referenc
 
 @pytest.mark.parametrize(
     ("target", "usage", "value"),
-    [(0.2, 0.0, 1.0), (0.2, 0.1, 0.5), (0.2, 0.2, 0.0), (0.2, 0.9, 0.0), (0.0, 0.0, 0.0)],
-    ids=["nothing used", "half", "at its share", "above", "no share"],
+    [(0.2, 0.0, 1.0), (0.2, 0.2, 0.5), (0.2, 0.4, 0.25), (0.1, 0.9, 2**-9), (0.0, 0.0, 1.0), (0.0, 0.1, 0.0)],
+    ids=["nothing used", "at its share", "twice", "far above, and still no floor", "no share, unused", "no share, used"],
 )
-def test_the_deficit_is_what_is_missing_of_the_target(target: float, usage: float, value: float) -> None:
+def test_a_fair_share_halves_with_each_target_used(target: float, usage: float, value: float) -> None:
     assert cost.fair_share(target, usage) == pytest.approx(value)
 
 

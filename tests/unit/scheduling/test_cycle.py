@@ -71,8 +71,8 @@ def test_the_smallest_group_that_holds_all_is_taken() -> None:
     assert places(machine(*made.nodes.values()), job(1, 5)) == (0, 1, 2, 3, 4)
 
 
-def test_a_range_gets_up_to_its_maximum() -> None:
-    assert places(machine(*(node(index) for index in range(6))), job(1, 2, maximum=4)) == (0, 1, 2, 3)
+def test_a_range_is_placed_on_its_least_nodes() -> None:
+    assert places(machine(*(node(index) for index in range(6))), job(1, 2, maximum=4)) == (0, 1)
 
 
 def test_hollow_and_real_nodes_are_never_mixed() -> None:
@@ -89,7 +89,7 @@ REASONS: list[tuple[str, Machine, Candidate, dict[str, TenantAccount], str, str]
     ("a node is down", machine(node(0), node(1, usable=False, state="Down")), job(1, 2), UNLIMITED, "NodesUnavailable",
      "needs 2 nodes; of 2 that fit, 1 can be used (1 Down)"),
     ("held", machine(node(0)), job(1, held=True), UNLIMITED, "Held", "spec.hold is set; `lattice release` lets it go"),
-    ("later", machine(node(0)), job(1, not_before=1060.0), UNLIMITED, "NotBefore", "starts 60 s from now at the earliest"),
+    ("later", machine(node(0)), job(1, not_before=1060.0), UNLIMITED, "NotBefore", "starts 1m from now at the earliest"),
     ("closed", machine(node(0)), job(1, vcluster_open=False), UNLIMITED, "VClusterClosed",
      'vCluster "hpc" is Closed: it accepts work and starts none'),
     ("quota", machine(node(0), node(1)), job(1, 2), {"physics": TenantAccount(max_nodes=4, used_nodes=3)}, "WaitingForQuotaHeadroom",

@@ -18,6 +18,7 @@ from lattice.scheduling.machine import Machine, Need
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.prospect import undone
+from lattice.scheduling.ranges import extended
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
@@ -113,10 +114,12 @@ def test_work_outside_of_every_group_is_not_bounded_and_leaves_the_tree_less() -
 def test_a_range_shrinks_to_the_share_and_not_below_its_least() -> None:
     scene = site()
     scene.put_holder(holding(90, (0, 1), quota="a"))
-    found = cycle(scene, asks(1, "a", 2, maximum=20), asks(2, "b", 1))
+    ranged = asks(1, "a", 2, maximum=20)
+    found = cycle(scene, ranged, asks(2, "b", 1))
     placed = found["physics/job-1"]
     assert isinstance(placed, Placed)
-    assert len(placed.nodes) == 5  # of 8, two are held by the group, and one is what the other group asks for
+    assert len(placed.nodes) == 2
+    assert [len(one.nodes) for one in extended(scene, [ranged], NOW)] == [3]  # a third of the three that are free
     assert isinstance(found["physics/job-2"], Placed)
 
 

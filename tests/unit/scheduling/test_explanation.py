@@ -156,6 +156,29 @@ def test_holders_stand_in_the_order_in_which_they_end_and_others_are_counted() -
     assert (answer.nodes.needed, answer.nodes.eligible, answer.nodes.free) == (8, 8, 1)
 
 
+def test_an_attempt_of_its_own_that_ends_does_not_stand_before_it() -> None:
+    own = replace(holding(1, (0, 1)), uid=uid(1), releasing=True)
+    found = why(moment(2, (own,), (pending(1, nodes=2),)), uid(1), ALICE)
+    assert found.blockers == []
+
+
+def test_a_position_counts_those_only_that_could_start() -> None:
+    queue = tuple(pending(number, nodes=9 if number == 3 else 1) for number in range(1, 6))
+    reasons = {uid(1): ("Held", ""), uid(2): ("NotBefore", ""), uid(3): ("NeverFits", "")}
+    found = why(moment(2, (holding(90, (0, 1)),), queue, said=reasons), uid(5), ALICE).queue
+    assert found is not None
+    assert (found.position, found.of) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    ['needs 1 node, and vCluster "desks" starts in strict order of submission', '1 is free; vCluster "x" goes by order of submission'],
+)
+def test_no_class_is_advised_where_submission_decides(message: str) -> None:
+    assert "class" not in why_verb.next_step("BehindHigherPriority", "7", message).removesuffix("no class or score changes it")
+    assert "raise the class" in why_verb.next_step("BehindHigherPriority", "7", "1 of them is kept for 1 allocation before it")
+
+
 def test_work_of_which_nobody_knows_the_end_is_said_to_be_unbounded() -> None:
     answer = why(moment(2, (holding(1, (0, 1), end=None),), (pending(9, nodes=2),)), uid(9), ALICE)
     assert answer.blockers[0].until is None

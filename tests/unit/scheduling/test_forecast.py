@@ -241,8 +241,8 @@ def test_nodes_of_others_are_foreseen_only_where_they_may_be_borrowed(
 
 
 def test_the_interactive_queue_keeps_its_order() -> None:
-    made = scene()
-    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO)}
+    made = scene(home="hpc")
+    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
     running(made, 0, (0, 1), 300.0)
     found = ask(made, job(1, 3), job(2, 1, walltime=10.0))
     assert found["j2"].p50 == NOW + 300
@@ -290,8 +290,8 @@ def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), min_size=1, max_size=10))
 def test_when_runs_last_their_walltimes_each_start_is_the_one_foreseen_at_submission(asked: list[tuple[int, int]]) -> None:
     """In order, since a queue that is played strictly has one plan only; the real cycle decides the starts."""
-    made, forecaster = scene(), Forecaster()
-    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO)}
+    made, forecaster = scene(home="hpc"), Forecaster()
+    made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
     waiting = {f"j{number}": job(number, nodes, walltime=float(10 * walltime)) for number, (nodes, walltime) in enumerate(asked)}
     foreseen = forecaster.forecast(made, {"hpc": list(waiting.values())}, NOW)
     ends: dict[str, float] = {}

@@ -271,7 +271,7 @@ def test_equal_worlds_have_equal_outcomes_whatever_the_order_of_arrival(seed: in
     assert first.scene.promises == second.scene.promises
 
 
-def test_ten_thousand_jobs_of_one_user_leave_the_next_free_nodes_to_a_tenant_that_has_used_nothing() -> None:
+def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothing_with_their_reservations_only() -> None:
     machine = Machine()
     for index in range(64):
         machine.put(replace(some_nodes(random.Random(1))[0], index=index, name=f"n{index}", home="", usable=True, state="Ready", group="g"))
@@ -289,8 +289,14 @@ def test_ten_thousand_jobs_of_one_user_leave_the_next_free_nodes_to_a_tenant_tha
     assert len(running) == 8
     for one in running:
         scoring.shares.see(Run(one.candidate.uid, "t", "alice", 8, 0, NOW, None))
-    scene.drop_holder(running[0].candidate.uid)
+    for one in running:
+        scene.drop_holder(one.candidate.uid)
     waiting = [one.candidate for one in first.values() if isinstance(one, Waiting)]
     other = replace(base, key="u/b", uid="bob", tenant="u", user="bob", submitted=NOW + HOUR)
     second = {one.candidate.uid: one for one in decide(scene, "v", [*waiting, other], NOW + HOUR)}
-    assert isinstance(second["bob"], Placed)
+    assert sum(isinstance(one, Placed) for one in second.values()) == 8
+    third = {
+        one.candidate.uid: one for one in decide(scene, "v", [w.candidate for w in second.values() if isinstance(w, Waiting)], NOW + HOUR)
+    }
+    assert list(scene.promises["v"])[:3] == ["u16", "u17", "bob"], "after the two reservations that are left, before ten thousand"
+    assert isinstance(third["bob"], Waiting)

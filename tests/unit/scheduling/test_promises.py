@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.policy import (
     BIN_PACK,
     INTERACTIVE_FIFO,
@@ -20,7 +21,9 @@ from lattice.scheduling.policy import (
     Policy,
 )  # fmt: skip
 from lattice.scheduling.profile import Promise
-from lattice.scheduling.record import look, rebuild
+from lattice.scheduling.ranges import RANGES, extended
+from lattice.scheduling.record import look, rebuild, reproduce
+from lattice.scheduling.reserved import Move
 from lattice.scheduling.scene import PowerBudget, Scene, Window, mask_of
 from lattice.scheduling.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.views.ledger import TenantAccount
@@ -141,16 +144,17 @@ def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: i
 
 
 @pytest.mark.parametrize(
-    ("windows", "placed_first"),
+    ("windows", "level", "placed_first"),
     [
-        pytest.param([], "u0", id="but for it, it fits"),
-        pytest.param([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], "u1", id="it fits in neither case"),
+        pytest.param([], 6, "u0", id="of a higher class, and but for it, it fits"),
+        pytest.param([], 5, "u1", id="of the same class"),
+        pytest.param([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], 6, "u1", id="it fits in neither case"),
     ],
 )
-def test_what_could_start_now_does_not_wait_for_a_promise_to_work_behind_it(windows: list[Window], placed_first: str) -> None:
+def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows: list[Window], level: int, placed_first: str) -> None:
     scene = scene_of([node(index) for index in range(4)])
     scene.set_windows(windows)
-    ahead, behind = job(0, 3, 2.0), job(1, 2, 0.1)
+    ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
     keys = [bucket.key for bucket in scene.machine.buckets.values() if bucket.usable >= 2]
     scene.promises["hpc"] = {
         "u0": Promise("u0", "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
@@ -267,15 +271,99 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
     assert {uid: together[uid] for uid in alone} == alone
 
 
-def test_newer_work_of_a_higher_score_overtakes_a_promise() -> None:
-    scene = scene_of([node(index) for index in range(4)])
+class Favouring:
+    """A cost function that puts newer work first."""
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        return [Score(one.submitted) for one in candidates]
+
+
+def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class() -> None:
+    scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
     scene.machine.take((0, 1), HOUR)
     assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
+    found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0), job(3, 1, 0.5), job(4, 1, 5.0), now=10.0)
+    assert waiting(found["u1"]).latest == 3616.0
+    assert (waiting(found["u2"]).latest or 0.0) >= 3616.0 + 2 * HOUR
+    assert placed(found["u3"]) == (2,)
+    assert waiting(found["u4"]).reason == "BehindHigherPriority"
+    assert scene.moves == {"hpc": []}
+
+
+def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None:
+    scene = scene_of([node(index) for index in range(4)])
+    scene.machine.take((0, 1), HOUR)
+    decided(scene, job(1, 4, 2.0))
     found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
     assert waiting(found["u2"]).latest == 3616.0
     later = waiting(found["u1"]).latest
     assert later is not None
-    assert later >= 3 * HOUR
+    assert later >= 3616.0 + 2 * HOUR
+    assert scene.moves["hpc"] == [Move("u1", 10.0, 3616.0, later, "HigherClass", "u2")]
+    assert scene.promises["hpc"]["u1"].given == 0.0
+
+
+def short_of_power(scene: Scene) -> None:
+    scene.machine.give((0, 1))
+    scene.power = PowerBudget(1000)
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        pytest.param(lambda scene: scene.machine.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
+        pytest.param(
+            lambda scene: scene.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
+        ),
+        pytest.param(lambda scene: scene.machine.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
+        pytest.param(lambda scene: setattr(scene, "accounts", {"t": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
+        pytest.param(short_of_power, "PowerBudget", id="power"),
+        pytest.param(lambda scene: None, "OwnerChange", id="owner"),
+    ],
+)  # fmt: skip
+def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[Scene], object], cause: str) -> None:
+    scene = scene_of([node(index, watts=500) for index in range(4)])
+    scene.machine.take((0, 1), HOUR)
+    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3616.0
+    event(scene)
+    decided(scene, job(1, 4, 200.0 if cause == "OwnerChange" else 2.0, held=cause == "OwnerChange"), now=10.0)
+    assert [move.cause for move in scene.moves["hpc"]] == [cause]
+
+
+def test_who_loses_a_promise_with_the_nodes_is_planned_first_when_they_are_back() -> None:
+    nodes = [node(index) for index in range(4)]
+    scene = scene_of(nodes, scorings={"hpc": Favouring()})
+    scene.machine.take((0, 1), HOUR)
+    decided(scene, job(1, 4, 2.0))
+    scene.machine.put(node(3, usable=False, state="Down"))
+    assert waiting(decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)["u1"]).latest is None
+    assert scene.heirs == {"hpc": {"u1": 0.0}}
+    scene.machine.put(nodes[3])
+    found = decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), job(3, 4, 1.0), now=20.0)
+    latest = {uid: waiting(one).latest or 0.0 for uid, one in found.items()}
+    assert latest["u2"] < latest["u1"] < latest["u3"], "u2 got its reservation while u1 could have none, and keeps it"
+
+
+def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_which_they_were_given() -> None:
+    scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
+    scene.machine.take((0, 1), HOUR)
+    scene.heirs["hpc"] = {"u3": 5.0, "u2": 7.0}
+    found = decided(scene, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
+    latest = {uid: waiting(one).latest for uid, one in found.items()}
+    assert sorted(latest, key=lambda uid: latest[uid] or 0.0) == ["u3", "u2", "u5", "u4", "u1"]
+    assert [promise.given for promise in scene.promises["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
+    assert scene.heirs == {"hpc": {}}
+
+
+def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer_work() -> None:
+    scene = scene_of([node(index) for index in range(4)], Policy("hpc", depth=2), scorings={"hpc": Favouring()})
+    scene.machine.take((0, 1), HOUR)
+    decided(scene, job(1, 4), job(2, 4))
+    found = decided(scene, *(job(number, 4) for number in range(1, 5)), now=10.0)
+    assert sorted(scene.promises["hpc"]) == ["u1", "u2"]
+    found = decided(scene, *(job(number, 4) for number in range(1, 5)), job(9, 4, preemption_class=8), now=20.0)
+    assert sorted(scene.promises["hpc"]) == ["u1", "u2", "u9"], "work of a higher class has places of its own"
+    assert waiting(found["u9"]).latest == 3616.0
 
 
 def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
@@ -359,12 +447,12 @@ def test_services_fill_the_fullest_group_first() -> None:
 
 
 def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
-    nodes = [*(node(index) for index in range(4)), node(4, gpus=4)]
-    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO))
+    nodes = [*(node(index, home="hpc") for index in range(4)), node(4, gpus=4, home="hpc")]
+    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
     scene.machine.take((0,), HOUR)
     found = decided(scene, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
     assert placed(found["u1"]) == (1, 2, 3, 4)
-    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO))
+    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
     scene.machine.take((0, 4), HOUR)
     found = decided(scene, job(1, 4), job(2, 1, 0.1, preemption_class=10))
     assert waiting(found["u2"]).reason == "BehindHigherPriority"
@@ -422,10 +510,51 @@ def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> N
     assert isinstance(found["u3"], Placed)
 
 
+def more(scene: Scene, *jobs: Candidate) -> dict[str, int]:
+    """How many nodes each range has once all have had their turn."""
+    decided(scene, *jobs)
+    found = {one.candidate.uid: len(one.nodes) for one in extended(scene, [one for one in jobs if one.uid in scene.holders], 0.0)}
+    scene.validate()
+    assert all(len(scene.holders[uid].nodes) == nodes for uid, nodes in found.items())
+    return found
+
+
+def test_a_range_starts_on_its_least_nodes_and_gets_a_third_of_what_is_free_then() -> None:
+    scene = scene_of([node(index) for index in range(14)])
+    ranged = job(1, 2, maximum=14)
+    assert len(placed(decided(scene, ranged)["u1"])) == 2
+    scene.drop_holder("u1")
+    assert more(scene, ranged, job(2, 3)) == {"u1": 2 + 9 // 3}
+
+
+def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
+    scene = scene_of([node(index) for index in range(20)])
+    jobs = [job(1, 2, maximum=9), job(2, 1, maximum=20)]
+    decided(scene, *jobs)
+    moment = look(scene, RANGES, jobs, 0.0, 1)
+    found = extended(scene, jobs, 0.0)
+    assert [len(one.nodes) for one in found] == [7, 5]
+    assert reproduce(moment) == found
+
+
 def test_a_range_gets_what_the_quota_leaves() -> None:
-    scene = scene_of([node(index) for index in range(8)])
+    scene = scene_of([node(index) for index in range(24)])
     scene.accounts = {"t": TenantAccount(max_nodes=5, used_nodes=1)}
-    assert len(placed(decided(scene, job(1, 2, maximum=8))["u1"])) == 4
+    assert more(scene, job(1, 2, maximum=24)) == {"u1": 4}
+
+
+def test_a_range_gets_nothing_where_somebody_waits_for_the_same_nodes_and_delays_no_reservation() -> None:
+    scene = scene_of([node(index, home="" if index < 12 else "ml") for index in range(24)], Policy("hpc"), Policy("ml", home=True))
+    scene.waiting = frozenset({"hpc"})
+    assert more(scene, job(1, 2, maximum=12)) == {}
+    scene.drop_holder("u1")
+    scene.waiting = frozenset({"ml"})
+    assert more(scene, job(1, 2, maximum=12)) == {"u1": 5}
+    scene.drop_holder("u1")
+    scene.waiting = frozenset()
+    scene.machine.take((0,), HOUR)
+    assert waiting(decided(scene, job(9, 12, 2.0))["u9"]).latest is not None
+    assert more(scene, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
 
 
 def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival() -> None:

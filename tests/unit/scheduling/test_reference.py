@@ -17,7 +17,7 @@ from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.reference import Instance, decide_naively
 
 INSTANCES_A_BATCH = 125
-CYCLES = 2
+CYCLES = 3
 
 
 def some_nodes(roll: random.Random) -> list[NodeFacts]:
@@ -91,19 +91,20 @@ def compare(seed: int) -> None:
             for uid, promise in scene.promises.get("v", {}).items()
         }
         ordered = sorted(queue, key=lambda one: (-one.preemption_class, one.submitted, one.key))
-        instance = Instance(nodes, dict(machine.taken), windows, ordered, depth, now, left, known, lists)
+        given = scene.heirs.get("v", {}) | {uid: promise.given for uid, promise in scene.promises.get("v", {}).items()}
+        instance = Instance(nodes, dict(machine.taken), windows, ordered, depth, now, left, known, given, lists)
         naive = decide_naively(instance, 0.0, scene.overrun_seconds)
         outcomes = list(decide(scene, "v", queue, now))
         placed = {outcome.candidate.uid: outcome.nodes for outcome in outcomes if isinstance(outcome, Placed)}
         latest = {one.candidate.uid: one.latest for one in outcomes if isinstance(one, Waiting) and one.latest is not None}
-        assert [one.candidate for one in outcomes] == ordered
+        assert [one.candidate.uid for one in outcomes] == naive.order
         assert placed == naive.placed, (seed, cycle)
         assert latest == naive.promised, (seed, cycle)
         scene.validate()
         if left is not None:
             left -= sum(map(len, placed.values()))
         queue = [one for one in queue if one.uid not in placed]
-        extra = [replace(one, uid=f"{one.uid}x", key=f"{one.key}x") for one in some_queue(roll, lists, windows)[:2]]
+        extra = [replace(one, uid=f"{one.uid}x{cycle}", key=f"{one.key}x{cycle}") for one in some_queue(roll, lists, windows)[:2]]
         queue = [*queue, *extra]
         now += roll.choice((0.0, 200.0, 700.0))
         placed_on = {index for holder in scene.holders.values() for index in holder.nodes}

@@ -16,7 +16,7 @@ from lattice.scheduling import cost
 from lattice.scheduling.machine import Machine, Need, NodeFacts
 from lattice.scheduling.outcomes import Score
 from lattice.scheduling.policy import PROFILES, Policy, Weights
-from lattice.scheduling.scoring import TIE, Scoring, shown
+from lattice.scheduling.scoring import Scoring, shown
 from lattice.scheduling.shares import Run, Shares, Terms
 from lattice.scheduling.work import Candidate, Holder
 
@@ -92,10 +92,9 @@ weights = st.builds(Weights, *[st.floats(0, 1)] * 9).filter(lambda made: sum(ast
 @given(candidates, weights)
 def test_a_score_is_the_weighted_sum_of_its_terms_times_the_multiplier(jobs: list[Candidate], given_weights: Weights) -> None:
     shares = shares_of(alice=3, bob=1)
-    for candidate, score in zip(jobs, of(scoring(given_weights, shares), *jobs), strict=True):
+    for score in of(scoring(given_weights, shares), *jobs):
         total = score.multiplier * fsum(weight * term for weight, term in zip(astuple(given_weights), score.terms, strict=True))
-        tie = 1 - TIE * shares.share_of_user(candidate.tenant, candidate.user, NOW)
-        assert score.total == pytest.approx(total * tie)
+        assert score.total == pytest.approx(total)
         assert all(0.0 <= term <= 1.0 for term in score.terms)
         assert 0.0 <= score.total <= 1.0 + 1e-9
 
@@ -151,46 +150,55 @@ def test_the_weights_of_the_next_cycle_count_in_the_next_cycle() -> None:
 @pytest.mark.parametrize(
     ("nodes", "held", "inter"),
     [
-        (2, (), 1 - 1 / 3),
-        (4, (), 1 - 1 / 3),
-        (5, (), 1 - 2 / 3),
-        (7, (), 0.0),
-        (9, (), 0.0),
+        (1, (), 1.0),
+        (4, (), 1.0),
+        (7, (), 1.0),
+        (9, (), 1.0),
         (4, (0, 1), 1 - 2 / 3),
-        (6, (0, 1), 1 - 2 / 3),
+        (6, (0, 1), 1.0),
     ],
-    ids=["one group", "all of one", "two", "all three", "never", "the first is half full", "does not fit now: of an empty machine"],
+    ids=["one node", "as good as it gets", "the whole machine", "never", "the first group is half full", "does not fit now"],
 )
-def test_topology_is_judged_on_the_fewest_groups_that_hold_it(nodes: int, held: tuple[int, ...], inter: float) -> None:
+def test_topology_counts_relative_to_the_best_that_work_of_this_width_could_get(nodes: int, held: tuple[int, ...], inter: float) -> None:
     on = machine(("g0", 4, "a"), ("g1", 2, "a"), ("g2", 1, "a"), held=held)
-    expected = cost.topology(inter, cost.intra_node(0, unified=False), nodes)
+    intra = cost.intra_node(0, unified=False)
+    expected = inter if inter == 1.0 else cost.topology(inter, intra, nodes) / cost.topology(1 - 1 / 3, intra, nodes)
     assert of(scoring(), job(1, nodes), on=on)[0].terms[3] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("groups", "nodes", "value"),
+    ("groups", "held", "nodes", "value"),
     [
-        ([("g0", 4, "a"), ("g1", 2, "a")], 6, 1.0),
-        ([("g0", 4, "a"), ("g1", 2, "b")], 6, 4 / 6),
-        ([("g0", 4, ""), ("g1", 2, "")], 4, 1 / 4),
-        ([("g0", 4, "")], 1, 1.0),
+        ([("g0", 4, "a"), ("g1", 2, "b")], (), 6, 1.0),
+        ([("g0", 4, "a"), ("g1", 4, "b")], (0, 1), 4, 1.0),
+        ([("g0", 4, "a"), ("g1", 3, "b")], (0, 1), 4, 3 / 4),
+        ([("g0", 4, ""), ("g1", 2, "")], (), 4, 1.0),
     ],
-    ids=["all alike", "four alike", "unknown is unlike every other", "one node is alike"],
+    ids=["no six are alike", "the other four are", "three of the free ones are alike", "none are ever alike"],
 )
-def test_conformance_is_the_largest_set_of_equal_nodes(groups: list[tuple[str, int, str]], nodes: int, value: float) -> None:
-    assert of(scoring(), job(1, nodes), on=machine(*groups))[0].terms[8] == pytest.approx(value)
+def test_conformance_counts_relative_to_the_largest_equal_set_that_there_is(
+    groups: list[tuple[str, int, str]], held: tuple[int, ...], nodes: int, value: float
+) -> None:
+    assert of(scoring(), job(1, nodes), on=machine(*groups, held=held))[0].terms[8] == pytest.approx(value)
 
 
-def test_at_equal_deficit_the_user_with_less_usage_goes_first() -> None:
+def test_of_one_tenant_the_user_with_less_usage_goes_first() -> None:
     one, other = of(scoring(shares=shares_of(alice=9, bob=1)), job(1, user="alice"), job(2, user="bob"))
-    assert one.terms == other.terms
-    assert 0 < other.total - one.total < 0.0005
+    assert one.terms[2] == pytest.approx((2**-2 * 2 ** -(0.9 / 0.25)) ** 0.5)
+    assert other.terms[2] == pytest.approx((2**-2 * 2 ** -(0.1 / 0.25)) ** 0.5)
 
 
 def test_the_tenant_below_its_share_goes_first() -> None:
     one, other = of(scoring(shares=shares_of(alice=9)), job(1), job(2, tenant="chemistry"))
-    assert (one.terms[2], other.terms[2]) == (0.0, 1.0)
-    assert other.total - one.total == pytest.approx(PROFILES["HpcBatch"].fair_share, abs=TIE)
+    assert [one.terms[2], other.terms[2]] == pytest.approx([2**-2, 1.0])
+    assert other.total - one.total == pytest.approx(PROFILES["HpcBatch"].fair_share * 0.75)
+
+
+def test_users_who_wait_in_another_vcluster_share_the_target_too() -> None:
+    made, on = scoring(shares=shares_of(alice=4)), machine(("g0", 4, "a"))
+    alone = of(made, job(1), on=on)[0].terms[2]
+    of(made, job(2, user="bob", vcluster="ml"), on=on)
+    assert of(made, job(1), on=on)[0].terms[2] < alone
 
 
 def test_a_used_up_budget_leaves_a_twentieth_of_the_score() -> None:

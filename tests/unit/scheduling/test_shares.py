@@ -71,7 +71,8 @@ def test_the_same_history_gives_the_same_shares_in_any_order_and_told_twice(told
     one, other = history(*told), history(*opened, *shuffled)
     for tenant in ("physics", "chemistry"):
         assert one.standing(tenant, NOW) == other.standing(tenant, NOW)
-        assert one.share_of_user(tenant, "bob", NOW) == other.share_of_user(tenant, "bob", NOW)
+        assert set(one.with_work(tenant, NOW)) == set(other.with_work(tenant, NOW))
+        assert one.usage_of_user(tenant, "bob", NOW) == other.usage_of_user(tenant, "bob", NOW)
 
 
 @settings(deadline=None, max_examples=50)
@@ -113,8 +114,35 @@ def test_an_hour_of_a_half_life_ago_counts_half() -> None:
 def test_tenants_without_a_target_share_what_is_left_equally() -> None:
     shares = history(terms={"a": Terms(target=0.4), "b": Terms(), "c": Terms(), "d": Terms(target=0.0)})
     assert [shares.standing(name, NOW).target for name in "abcd"] == pytest.approx([0.4, 0.3, 0.3, 0.0])
-    assert [shares.standing(name, NOW).deficit for name in "abcd"] == [1.0, 1.0, 1.0, 0.0]
-    assert shares.standing("stranger", NOW).deficit == 0.0
+    assert [shares.standing(name, NOW).fair_share for name in "abcd"] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_fair_share_halves_with_each_target_that_was_used_and_has_no_floor() -> None:
+    terms = {"a": Terms(target=0.2), "b": Terms(target=0.1), "c": Terms(target=0.7), "d": Terms(target=0.0)}
+    told = [
+        run(number, name, start=NOW - HOUR, end=NOW, nodes=nodes) for number, (name, nodes) in enumerate([("a", 4), ("b", 5), ("d", 1)])
+    ]
+    shares = history(*told, terms=terms)
+    assert [shares.standing(name, NOW).fair_share for name in "abcd"] == pytest.approx([0.25, 2**-5, 1.0, 0.0])
+
+
+def test_users_have_work_who_hold_nodes_or_used_some_within_a_week() -> None:
+    long_ago = run(3, start=NOW - 9 * DAY, end=NOW - 8 * DAY, user="gone")
+    shares = history(run(1, start=NOW - HOUR, end=None, nodes=3), run(2, start=NOW - HOUR, end=NOW, user="bob"), long_ago)
+    assert set(shares.with_work("physics", NOW + 6.9 * DAY)) == {"alice", "bob"}
+    assert set(shares.with_work("physics", NOW + 7.1 * DAY)) == {"alice"}
+    shares.end("uid-1/1", NOW + 8 * DAY)
+    assert set(shares.with_work("physics", NOW + 14 * DAY)) == {"alice"}
+    assert set(shares.with_work("physics", NOW + 16 * DAY)) == set()
+    assert set(shares.with_work("chemistry", NOW)) == set()
+
+
+def test_a_user_who_used_nothing_stands_before_a_colleague_who_did() -> None:
+    shares = history(run(1, start=NOW - HOUR, end=NOW, nodes=9))
+    standing = shares.standing("physics", NOW)
+    alice, bob = (standing.fair_share_of(shares.usage_of_user("physics", user, NOW), 2) for user in ("alice", "bob"))
+    assert alice == pytest.approx((0.25 * 0.5**4) ** 0.5)
+    assert bob == pytest.approx(0.25**0.5)
 
 
 def test_who_is_above_its_share_bursts_and_beyond_the_allowance_comes_first() -> None:

@@ -67,7 +67,10 @@ def need(**fields: Any) -> Need:
             id="CXL",
         ),
         pytest.param(
-            {"constraints": {"features": ["ib"]}}, 1, "no node has the feature ib; there are A100, GH200, gpu, nvme", id="feature"
+            {"constraints": {"features": ["ib"]}},
+            1,
+            "no node has the feature ib; features that nodes have: A100, GH200, gpu, nvme",
+            id="feature",
         ),
         pytest.param({"constraints": {"requireUnifiedMemory": True}}, 9, "8 nodes have unified memory", id="unified"),
         pytest.param(

@@ -131,8 +131,8 @@ CASES = (
     Case("begin at a date", "#SBATCH -b 2026-12-01T08:00", {"lifecycle.notBefore": "2026-12-01T08:00:00Z"}),
     Case("hold and exclusive", "#SBATCH -H --exclusive", {"hold": True}),
     Case("a reservation", "#SBATCH --reservation=course", {"reservation": "course"}),
-    Case("uenv and view", "#SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default",
-         {"environment.uenv": "prgenv-gnu/24.11:v1", "environment.view": "default"}),
+    Case("variables from Secrets", "#LATTICE --variables-from=wandb:WANDB_,registry",
+         {"environment.variablesFrom": [{"secretRef": "wandb", "prefix": "WANDB_"}, {"secretRef": "registry"}]}),
     Case("the book's own lines", "#LATTICE --nodes=64\n#LATTICE --walltime=72h\n#LATTICE --tenant=physics\n#LATTICE --name=large",
          {"resources.nodes": 64, "lifecycle.walltime": "72h", "tenant": "physics", "tags.name": "large"}, (),
          ("the script runs once, on the first of 64 nodes",)),
@@ -273,9 +273,14 @@ def test_a_script_that_reads_what_slurm_sets_is_told_what_it_will_not_find_here(
     (warning,) = translated(text, site_without).warnings
     assert warning.startswith("the script reads variables of Slurm's that this site does not set (option compat.setSlurmEnv): ")
     assert warning.endswith(": SLURM_SUBMIT_DIR is LATTICE_SUBMIT_DIR, SLURM_CPUS_PER_TASK has no counterpart")
-    assert translated(text, site_with).warnings == (
-        "the script reads variables of Slurm's that Lattice does not set: SLURM_CPUS_PER_TASK has no counterpart",
+    assert translated(text, site_with).warnings == ()
+    assert translated("#!/bin/sh\necho $SLURM_CLUSTER_NAME\n", site_with).warnings == (
+        "the script reads variables of Slurm's that Lattice does not set: SLURM_CLUSTER_NAME has no counterpart",
     )
+    counts = translated("#!/bin/sh\n#SBATCH -N 2 -c 4 --ntasks-per-node=8\nhostname\n", site_with).allocation["spec"]["environment"]
+    assert counts["variables"] == {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS_PER_NODE": "8"}
+    without = translated("#!/bin/sh\n#SBATCH -N 2 -c 4\nhostname\n", site_without).allocation["spec"]["environment"]
+    assert "variables" not in without
     assert translated(text, unasked).warnings == (
         "the script reads SLURM_SUBMIT_DIR, SLURM_CPUS_PER_TASK: whether this site sets Slurm's variables is not known here",
     )
@@ -380,3 +385,9 @@ def test_the_books_short_form_becomes_ours() -> None:
 def test_what_the_books_form_cannot_say_is_refused(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Rejected, match=sentence):
         from_book(document)
+
+
+def test_what_software_is_asked_for_is_refused_with_its_line() -> None:
+    with pytest.raises(Rejected, match=r"^line 3: #SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default: software environments") as refused:
+        translated("#!/bin/sh\n#SBATCH -N 1\n#SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default\nhostname\n")
+    assert refused.value.reason == "NotServed"

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from lattice import views
-from lattice.models import allocation, config, elastic_quota, ledger, node, reservation, tenant, usage, vcluster
+from lattice.models import allocation, config, elastic_quota, history, ledger, node, reservation, tenant, usage, vcluster
 from lattice.views import cluster, koordinator, meta, work
+from lattice.views.history import NodeHistory
 from lattice.views.usage import UsageRecord
 
 PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
@@ -30,6 +31,7 @@ PAIRS: dict[str, tuple[type[msgspec.Struct], type[BaseModel]]] = {
     "Ledger": (views.Ledger, ledger.Ledger),
     "NodeIndex": (views.NodeIndex, ledger.NodeIndex),
     "NodeGroupPlan": (views.Plan, ledger.NodeGroupPlan),
+    "NodeHistory": (NodeHistory, history.NodeHistory),
 }
 METADATA = {
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "finalizers", "labels",

@@ -63,7 +63,7 @@ async def test_work_that_has_not_ended_keeps_its_group(running: Running) -> None
 
 async def test_an_amount_that_does_not_read_is_refused_before_the_schema_speaks(running: Running) -> None:
     answer = await running.caller.review("/mutate", quota("a", min={"nodes": -1}))
-    assert (answer["allowed"], answer["status"]["message"].partition(".")[0]) == (False, "spec")
+    assert (answer["allowed"], answer["status"]["message"].partition(".")[0]) == (False, 'ElasticQuota "a": spec')
     assert "spec.min.nodes is -1, and the least is 0" in answer["status"]["message"]
 
 

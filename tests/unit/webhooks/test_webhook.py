@@ -15,10 +15,11 @@ import aiohttp
 import pytest
 
 from lattice.daemon.clock import ManualClock
+from lattice.errors import Rejected
 from lattice.kube import patches
-from lattice.kube.resources import ALLOCATIONS, NAMESPACES, NODES, RESERVATIONS, TENANTS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, NAMESPACES, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice_webhooks.__main__ import Outside, Settings, Webhook, build
-from tests.unit.gateway.authority import Authority
+from tests.unit.gateway.authority import Authority, Pair
 from tests.unit.gateway.reviews import ReviewingCluster
 
 API = "lattice.dev/v1alpha1"
@@ -81,6 +82,14 @@ class Running:
         self.cluster, self.clock, self.caller, self.webhook, self.authority = cluster, clock, caller, webhook, authority
 
 
+def showing(trusted: Authority, shown: Pair | None) -> ssl.SSLContext:
+    """The context of a client that shows a certificate, or none."""
+    context = ssl.create_default_context(cadata=trusted.pem)
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context
+
+
 @asynccontextmanager
 async def started(directory: Path) -> AsyncIterator[Running]:
     clock = ManualClock()
@@ -88,7 +97,8 @@ async def started(directory: Path) -> AsyncIterator[Running]:
     await site(cluster)
     authority = Authority(directory)
     pair = authority.pair("lattice-webhook", dns=("localhost",))
-    settings = Settings(listen="127.0.0.1:0", certificate=pair.certificate, key=pair.key)
+    clients = Authority(directory, "clients-ca")
+    settings = Settings(listen="127.0.0.1:0", certificate=pair.certificate, key=pair.key, client_ca=str(clients.path))
     webhook = build(settings, Outside(cluster, clock))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(webhook.run())
@@ -96,7 +106,8 @@ async def started(directory: Path) -> AsyncIterator[Running]:
             _, port = await webhook.listening
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
-            yield Running(cluster, clock, Caller(session, port, ssl.create_default_context(cadata=authority.pem)), webhook, authority)
+            caller = Caller(session, port, showing(authority, clients.pair("kube-apiserver")))
+            yield Running(cluster, clock, caller, webhook, authority)
         task.cancel()
 
 
@@ -134,13 +145,20 @@ async def test_a_bare_submission_is_filled_in_by_a_patch_and_then_accepted(runni
     assert (await running.caller.review("/validate", filled)) == {"uid": "u-1", "allowed": True}
 
 
+async def test_a_tenant_without_a_default_vcluster_is_told_which_there_are(running: Running) -> None:
+    await running.cluster.patch(TENANTS, "physics", {"spec": {"defaultVCluster": None}})
+    response = await running.caller.review("/mutate", allocation())
+    assert response["allowed"] is False
+    assert 'tenant "physics" has no default vCluster: name one of hpc-batch, interactive' in response["status"]["message"]
+
+
 async def test_the_books_sentence_reaches_the_person(running: Running) -> None:
     filled = await mutated(running.caller, allocation(resources={"nodes": 10}))
     response = await running.caller.review("/validate", filled)
     assert response["allowed"] is False
     status = response["status"]
     sentence = 'allocation rejected: tenant "physics" would exceed max_nodes quota (current: 195, requested: 10, limit: 200)'
-    assert status["message"].startswith(sentence)
+    assert status["message"].startswith(f'Allocation "job": {sentence}')
     assert (status["code"], status["reason"]) == (422, "Invalid")
     assert [(cause["reason"], cause["field"]) for cause in status["details"]["causes"]] == [("QuotaExceeded", "spec.resources.nodes")]
 
@@ -308,13 +326,51 @@ async def test_a_review_writes_nothing(running: Running) -> None:
     assert len(running.cluster.written) == before
 
 
+async def test_more_than_may_wait_is_refused_by_the_count_of_a_moment_ago(running: Running) -> None:
+    await running.cluster.create(
+        CONFIGS, made("LatticeConfig", "lattice", {"submission": {"maxPendingPerUser": 2, "maxPendingPerTenant": 3}})
+    )
+    for number, user in enumerate(("alice", "alice", "bob")):
+        body = made("Allocation", f"waits-{number}", {"tenant": "physics", "user": user, "hold": number == 0})
+        await running.cluster.create(ALLOCATIONS, {**body, "metadata": {"name": f"waits-{number}", "namespace": "physics"}}, "physics")
+    obj = await mutated(running.caller, allocation())
+    assert (await running.caller.review("/validate", obj))["allowed"]  # not counted yet; nobody waits for it
+    await running.clock.run_for(11)
+    refusal = (await running.caller.review("/validate", obj))["status"]["message"]
+    assert 'user "alice" of tenant "physics" would exceed max_pending quota (current: 2, requested: 1, limit: 2)' in refusal
+    theirs = await running.caller.review("/validate", {**obj, "spec": {**obj["spec"], "user": "carol"}}, user="carol")
+    assert 'tenant "physics" would exceed max_pending quota (current: 3, requested: 1, limit: 3)' in theirs["status"]["message"]
+
+
+async def test_only_who_shows_the_api_servers_certificate_is_answered(running: Running, tmp_path: Path) -> None:
+    running.caller._trust = showing(running.authority, None)
+    for path in ("/mutate", "/validate"):
+        status, said = await running.caller.post(path, b"x" * 900_000)
+        assert (status, b"show its client certificate" in said) == (403, True)
+    running.caller._trust = showing(running.authority, Authority(tmp_path, "strangers-ca").pair("stranger"))
+    with pytest.raises((aiohttp.ClientError, ConnectionError)):
+        await running.caller.post("/validate", b"{}")
+
+
+def test_a_webhook_that_asks_for_no_certificate_is_a_decision(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).pair("lattice-webhook", dns=("localhost",))
+    with pytest.raises(Rejected, match="--client-ca is not given"):
+        asyncio.run(building(Settings(certificate=pair.certificate, key=pair.key)))
+    asyncio.run(building(Settings(certificate=pair.certificate, key=pair.key, answer_everybody=True)))
+
+
+async def building(settings: Settings) -> None:
+    clock = ManualClock()
+    build(settings, Outside(ReviewingCluster(clock), clock))
+
+
 async def test_a_renewed_certificate_serves_the_next_connection(running: Running, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other-ca")
     other.pair("lattice-webhook", dns=("localhost",))
     await running.clock.run_for(6)
     with pytest.raises(aiohttp.ClientConnectorCertificateError):
         await running.caller.post("/validate", b"")
-    running.caller._trust = ssl.create_default_context(cadata=other.pem)
+    running.caller._trust = showing(other, Pair(str(tmp_path / "kube-apiserver.crt"), str(tmp_path / "kube-apiserver.key")))
     assert (await running.caller.post("/validate", b""))[0] == 400
 
 

@@ -1,4 +1,4 @@
-"""Certificates of the agent's gRPC: both sides show one; files are read again when they change."""
+"""Certificates of gRPC between agents and gateways: both sides show one; files are read again when they change."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 AGENT = "lattice:agent:"
 GATEWAY = "lattice:gateway"
+HOLLOW = "lattice:hollow"
+"""A process of hollow nodes: it speaks for any of them, and for no other."""
+GATEWAY_HOST = "lattice-gateway"
+"""The host name that a gateway's certificate is for, wherever it listens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""What must outlive a crash: files written whole, the right to start an attempt, its exit record and the room kept for it.
+
+One file of standard library, shared by shim and agent. An attempt has two directories: one below the state directory, on a
+disk, and one below the run directory, in memory, where the right to start is taken and where the end stands at once, so that
+a disk that is full, read-only or slow hinders neither. Formats: docs/explanation/formats.md (exit record 1, state directory 1).
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH104, PTH108, PTH118
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+FORMAT = 1
+EXIT, RESERVE, CLAIM = "exit", "reserve", "shim"
+RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
+"""Room for an exit record: of any, and for each task in it."""
+
+
+def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600) -> None:
+    """Writes DIRECTORY/NAME by tmp, fsync and rename."""
+    path, draft = os.path.join(directory, name), os.path.join(directory, f".{name}.{os.getpid()}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(draft, path)
+    finally:
+        with suppress(OSError):
+            os.unlink(draft)
+    sync_directory(directory)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Writes all of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_directory(directory: str) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# the right to start
+
+
+def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes:
+    """The file `shim`: the right to start this attempt, taken once."""
+    return f"{FORMAT}\n{pid} {ticks} {started!r} {boottime!r}\n".encode()
+
+
+def take_right(run_directory: str, directory: str, data: bytes) -> None:
+    """Takes the right to start; FileExistsError when it is taken, FileNotFoundError without a directory.
+
+    Any other OSError came from the state directory: the right is taken all the same. Its copy there is for an
+    agent that knows no run directory, and whoever wrote such a copy alone had the right before.
+    """
+    _link(run_directory, data)
+    try:
+        _link(directory, data)
+    except (FileExistsError, FileNotFoundError):
+        os.unlink(os.path.join(run_directory, CLAIM))
+        raise
+
+
+def _link(directory: str, data: bytes) -> None:
+    """Makes the claim once, whole. Not fsynced: it matters in this boot only."""
+    draft = os.path.join(directory, f".{CLAIM}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(fd, data)
+        os.link(draft, os.path.join(directory, CLAIM))
+    finally:
+        os.close(fd)
+        os.unlink(draft)
+
+
+# the end
+
+
+def encode_exit(
+    uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False
+) -> bytes:
+    """The text of an exit record (1); `unfit`: the node's own fault, not the work's."""
+    body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
+    if failure:
+        body["failure"] = failure
+    if unfit:
+        body["unfit"] = True
+    return f"{FORMAT}\n{json.dumps(body)}\n".encode()
+
+
+def reserve(directory: str, tasks: int) -> None:
+    """Writes blanks where the exit record of so many tasks will stand, in blocks that nobody else can take."""
+    path, size = os.path.join(directory, RESERVE), RESERVE_BYTES + TASK_BYTES * tasks
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        write_all(fd, b" " * size)
+    finally:
+        os.close(fd)
+
+
+def keep_exit(run_directory: str, directory: str, data: bytes) -> None:
+    """Keeps the exit record in memory and on the disk; goes on while neither takes it and there is a directory to take it."""
+    delay, kept = 0.02, False
+    while True:
+        with suppress(OSError):
+            write_in_memory(run_directory, EXIT, data)
+            kept = True
+        try:
+            write_exit(directory, data)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError:
+            if kept:
+                return  # the agent brings it to the disk when that is well again
+            time.sleep(delay)
+            delay = min(2 * delay, 2.0)
+        else:
+            return
+
+
+def write_in_memory(directory: str, name: str, data: bytes) -> None:
+    """Writes DIRECTORY/NAME whole, for this boot only."""
+    draft = os.path.join(directory, f".{name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+    os.rename(draft, os.path.join(directory, name))
+
+
+def write_exit(directory: str, data: bytes) -> None:
+    """Writes the exit record into its reserve, in place, and renames that; without a reserve by tmp, fsync and rename.
+
+    A crash in between leaves a torn reserve and no record. Blanks that stay behind the record are no part of it.
+    """
+    path = os.path.join(directory, RESERVE)
+    try:
+        fd = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        write_durably(directory, EXIT, data)
+        return
+    try:
+        if os.fstat(fd).st_size < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(fd, data)
+        os.fsync(fd)
+        with suppress(OSError):
+            os.ftruncate(fd, len(data))
+    except OSError:
+        os.close(fd)
+        write_durably(directory, EXIT, data)
+        os.unlink(path)
+        return
+    os.close(fd)
+    os.rename(path, os.path.join(directory, EXIT))
+    sync_directory(directory)

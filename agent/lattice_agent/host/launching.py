@@ -1,0 +1,206 @@
+"""From decided work to its shim: what is looked at and laid down before the start, and the right to start, which is taken once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from lattice.daemon.clock import Clock
+from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice_agent import launch
+from lattice_agent.host import users
+from lattice_agent.host.controllers import limits_for
+from lattice_agent.host.interface import Facts, Key, Running, Work
+from lattice_agent.host.scopes import Scopes
+from lattice_agent.host.starter import Starter
+from lattice_agent.host.threads import Threads
+from lattice_agent.host.watch import Watch
+from lattice_agent.journal import Journal
+from lattice_agent.launch import Place, refuse, unfit
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+LAUNCHES = 5
+ANSWER_SECONDS = 60.0
+
+
+class Launching:
+    """The starts of one node."""
+
+    def __init__(self, journal: Journal, scopes: Scopes, clock: Clock, facts: Facts, starter: Starter, disk: Threads, watch: Watch) -> None:
+        self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
+        self._starter, self._disk, self._watch = starter, disk, watch
+        self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
+        self._places: dict[Key, Place] = {}
+
+    def drop(self, key: Key) -> None:
+        """Nothing more is started of it."""
+        self._places.pop(key, None)
+
+    async def prepare(self, work: Work) -> None:
+        """Checks user, directories and files, writes the journal, makes the scope."""
+        if await self._prepared(work, self._was_started, work.key):
+            raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
+        if work.tasks:
+            self._places[work.key] = await self._find_place(work)
+        await self._prepared(work, self._lay_down, work)
+
+    async def _prepared(self, work: Work, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """A step before the start on the disk, for which a disk that does not serve it is the node's fault."""
+        try:
+            return await self._preparing.call(function, *args, **kwargs)
+        except Retry as error:
+            raise unfit(work, f"its state cannot be written: {error.message}") from error
+
+    def _was_started(self, key: Key) -> bool:
+        return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.forgotten(key)
+
+    async def _find_place(self, work: Work) -> Place:
+        """Who it runs as, where, with which files; looked at with the user's rights, in a process of its own."""
+        await asyncio.to_thread(launch.check, work)
+        account = await asyncio.to_thread(users.account, work.account or work.user, min_uid=work.min_uid, node=work.node)
+        request = {
+            "op": "probe",
+            "directories": [work.workdir] if work.workdir else [account.home, "/"],
+            "files": [path for path in dict.fromkeys((work.stdout, work.stderr)) if path],
+            "truncate": not work.append,
+            "user": account.uid if _is_root() else None,
+            "group": account.gid,
+            "groups": account.groups,
+        }
+        answer = await self._ask(request, why_not="its directories and files do not answer")
+        if "workdir" not in answer:
+            raise await self._refused(work, answer)
+        passed = answer["passed_over"]
+        note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
+        return Place(account, answer["workdir"], note)
+
+    async def _refused(self, work: Work, answer: dict[str, Any]) -> Rejected:
+        """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
+        why, fault = _said(answer, "the process that looks at its files was killed")
+        with suppress(Retry):
+            await self._preparing.call(self._journal.write, work, self._facts.boot_id)
+            await self._preparing.call(self._journal.claim, work.key)
+            await self.keep_empty_end(work.key, failure=why, unfit=fault)
+        return _refusal(work, why, fault)
+
+    async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False) -> None:
+        """Its end, which no shim writes; in memory at the least."""
+        with suppress(Retry):
+            await self._disk.call(self._journal.write_empty_exit, key, self._facts.boot_id, self._clock.now(), failure=failure, unfit=unfit)
+
+    def _lay_down(self, work: Work) -> None:
+        """Journal, script, scope; nothing of it starts anything."""
+        self._journal.write(work, self._facts.boot_id)
+        place = self._places.get(work.key)
+        if work.script is not None and place:
+            self._journal.write_script(work.key, work.script, place.account if _is_root() else None)
+        memory = self._facts.memory_bytes
+        limits = limits_for(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
+        self.scopes.make(work.key, limits)
+
+    # the start
+
+    async def start(self, work: Work, private: Mapping[str, str]) -> Running:
+        """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
+        if running := await self._started(work):
+            return running
+        if work.tasks == 0:
+            running = Running(0, 0, self._clock.now(), time.clock_gettime(time.CLOCK_BOOTTIME))
+            await self.claim(work.key, running)
+            return await self._started(work) or running
+        if work.key not in self._places:
+            await self.prepare(work)
+        request = {"op": "start", "launch": await asyncio.to_thread(self._describe, work, private)}
+        answer: dict[str, Any] = {}
+        for _ in range(LAUNCHES):
+            answer = await self._ask(request, why_not="the command does not begin")
+            if "running" in answer:
+                return self._watch.follow(work.key, Running(*answer["running"]))
+            if running := await self._started(work):  # taken, or its shim could not answer
+                return running
+            if "failure" in answer:
+                break
+        return await self._give_up(work, answer)
+
+    async def _give_up(self, work: Work, answer: dict[str, Any]) -> Running:
+        """Nobody may start it any more; if somebody just did, that is the answer."""
+        why, fault = _said(answer, f"the process that keeps it was killed {LAUNCHES} times before it could begin")
+        try:
+            await self.claim(work.key)
+        except NotFound:
+            raise _refusal(work, why, fault) from None
+        running = await self._disk.call(self._journal.claimed, work.key)
+        if running is not None and running.pid and (running := await self._started(work)):
+            return running
+        await self.keep_empty_end(work.key, failure=why, unfit=fault)
+        raise _refusal(work, why, fault)
+
+    async def claim(self, key: Key, running: Running | None = None) -> None:
+        """Takes the right to start away from every shim, if nobody has it; a disk that does not answer delays that and no more."""
+        if await self._disk.call(self._journal.claimed, key) is not None:
+            return
+        with suppress(Retry):
+            await (self._disk.call(self._journal.claim, key, running) if running else self._disk.call(self._journal.claim, key))
+        if await self._disk.call(self._journal.claimed, key) is None:
+            raise Retry(f"the right to start attempt {key.attempt} of {key.uid} cannot be taken", reason="StateUnwritable")
+
+    async def _started(self, work: Work) -> Running | None:
+        """What an earlier start came to; None when there was none. Raises what it raised."""
+        running = await self._disk.call(self._journal.claimed, work.key)
+        if running is None:
+            return None
+        record = await self._disk.call(self._journal.exit_record, work.key)
+        if record and record.failure:
+            raise _refusal(work, record.failure, record.unfit)
+        if running.started == 0:
+            raise refuse(work, "it was ended before it was started")
+        return self._watch.follow(work.key, running) if running.pid else running
+
+    def _describe(self, work: Work, private: Mapping[str, str]) -> dict[str, Any]:
+        described = launch.describe(
+            work,
+            self._places[work.key],
+            private,
+            directory=str(self._journal.directory(work.key)),
+            run_directory=str(self._journal.run_directory(work.key)),
+            boot=self._facts.boot_id,
+            environment_file=users.environment_file(),
+            switch_user=_is_root(),
+        )
+        return described | dataclasses.asdict(self.scopes.entrances(work.key))
+
+    async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
+        """Asks the runner, a new one when it dies; both requests may be repeated (a start takes its right only once)."""
+        pause = 0.01
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while True:
+                    try:
+                        return await self._starter.ask(request)
+                    except UnknownOutcome:
+                        await self._clock.sleep(pause)
+                        pause = min(1.0, 2 * pause)
+        except TimeoutError:
+            return {"failure": f"{why_not}: no answer within {ANSWER_SECONDS:.0f} s", "unfit": True}
+
+
+def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
+    """Why the runner did not do it, and whether the node is at fault: as it is when the answering process was itself killed."""
+    if "failure" in answer:
+        return str(answer["failure"]), bool(answer.get("unfit"))
+    return otherwise, True
+
+
+def _refusal(work: Work, why: str, fault: bool) -> Rejected:
+    return unfit(work, why) if fault else refuse(work, why)
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0

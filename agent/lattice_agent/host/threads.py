@@ -1,0 +1,80 @@
+"""Threads for calls that may block for ever: what does not answer holds up neither the loop, nor calls of another kind, nor the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+from lattice.errors import Retry
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class Threads:
+    """A few threads for one kind of call; `what` names for people what they wait for."""
+
+    def __init__(self, what: str, *, count: int, within: float) -> None:
+        self._what, self._within = what, within
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle, self._free = 0, count
+        self._lock = threading.Lock()
+
+    async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The function's answer. Raises Retry (StateUnwritable) when it fails with an OSError, or has not answered in time."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_T] = loop.create_future()
+
+        def run() -> None:
+            if answer.done():
+                return  # nobody waits any more, and it has not begun
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                _post(loop, _fail, answer, error)
+            else:
+                _post(loop, _answer, answer, result)
+
+        self._submit(run)
+        try:
+            return await asyncio.wait_for(answer, self._within)
+        except OSError as error:  # a TimeoutError is one
+            said = f"has not answered for {self._within:g} s" if answer.cancelled() else f"does not serve: {error}"
+            raise Retry(f"{self._what} {said}", reason="StateUnwritable") from error
+
+    def _submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            begins = not self._idle and self._free > 0
+            if begins:
+                self._free -= 1
+            elif self._idle:
+                self._idle -= 1
+        self._calls.put(call)
+        if begins:
+            threading.Thread(target=self._work, name=f"lattice {self._what}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get()()
+            with self._lock:
+                self._idle += 1
+
+
+def _post(loop: asyncio.AbstractEventLoop, what: Callable[[asyncio.Future[_T], _R], None], answer: asyncio.Future[_T], with_: _R) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(what, answer, with_)
+
+
+def _answer(answer: asyncio.Future[_T], result: _T) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[_T], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)

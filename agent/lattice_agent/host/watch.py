@@ -1,0 +1,159 @@
+"""What runs on the machine, followed by the pidfds of the shims until nothing is left of it; KILL, and what survives it.
+
+All it asks is the kernel: no file stands between an order to end work and its processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Retry
+from lattice_agent.host import processes
+from lattice_agent.host.interface import ExitRecord, Key, Running
+from lattice_agent.host.scopes import Scopes
+from lattice_agent.host.threads import Threads
+
+log = logging.getLogger(__name__)
+
+KILL_AGAIN_SECONDS = 0.1
+SHIM_SECONDS = 5.0
+"""A shim has so long to end after KILL has left nothing of its work."""
+SURVIVAL_SECONDS = 5.0
+"""What still runs so long after KILL to all of it is called unkillable."""
+NAMED = 3
+"""So many of the processes that survive are named."""
+
+
+class Watch:
+    """The shims of one node, and the attempts that are being ended."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        scopes: Scopes,
+        kernel: Threads,
+        find_record: Callable[[Key], Awaitable[ExitRecord | None]],
+        deliver: Callable[[Key, ExitRecord | None], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self.survivors: dict[Key, str] = {}
+        self.scopes = scopes
+        self._clock, self._kernel = clock, kernel
+        self._find_record, self._deliver, self._spawn = find_record, deliver, spawn
+        self._shims: dict[Key, int] = {}
+        self._settling: set[Key] = set()
+        self._killing: set[Key] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or is being ended."""
+        return bool(self._shims or self._settling)
+
+    def follows(self, key: Key) -> bool:
+        """Whether its shim lives."""
+        return key in self._shims
+
+    def follow(self, key: Key, running: Running) -> Running:
+        """Follows the shim by pidfd; an attempt whose shim is dead already is settled at once."""
+        if key in self._shims or key in self._settling:
+            return running
+        fd = processes.open_live(running.pid, running.start_ticks)
+        if fd is None:
+            self.settle(key)
+        else:
+            self._shims[key] = fd
+            asyncio.get_running_loop().add_reader(fd, self._shim_ended, key)
+        return running
+
+    def _shim_ended(self, key: Key) -> None:
+        fd = self._shims.pop(key)
+        asyncio.get_running_loop().remove_reader(fd)
+        os.close(fd)
+        self.settle(key)
+
+    async def kill(self, key: Key) -> None:
+        """KILL to every process of the work, again and again until none is left."""
+        if key not in self._killing:
+            self._killing.add(key)
+            await self._kill(key)
+            self._spawn(self._keep_killing(key))
+
+    async def _keep_killing(self, key: Key) -> None:
+        """A kill that came before the shim forked would miss its tasks; so it is repeated while the shim lives.
+
+        A shim that does not end although its work is gone is stopped or hangs: it is killed too, with what it alone knew.
+        """
+        begun = idle = self._clock.monotonic()
+        while key in self._shims:
+            await self._clock.sleep(KILL_AGAIN_SECONDS)
+            await self._kill(key)
+            if pids := await self._pids(key):
+                idle = self._clock.monotonic()
+                if idle - begun >= SURVIVAL_SECONDS:
+                    await self._name_survivors(key, pids)
+            elif self._clock.monotonic() - idle >= SHIM_SECONDS and key in self._shims:
+                event(log, "ShimKilled", logging.WARNING, allocation=key.uid, attempt=key.attempt, message="it did not end with its work")
+                signal.pidfd_send_signal(self._shims[key], signal.SIGKILL)
+                self.settle(key)
+                break
+        self._killing.discard(key)
+
+    def settle(self, key: Key) -> None:
+        """Ends what a dead shim left behind, and says how the attempt ended."""
+        if key not in self._settling:
+            self._settling.add(key)
+            self._spawn(self._settle(key))
+
+    async def _settle(self, key: Key) -> None:
+        """Goes on until nothing is left; what survives KILL keeps its place, and is named."""
+        begun, delay = self._clock.monotonic(), 0.002
+        while key in self._shims or await self._is_populated(key):
+            await self._kill(key, whole=True)
+            await self._clock.sleep(delay)
+            delay = min(2 * delay, 1.0)
+            if self._clock.monotonic() - begun >= SURVIVAL_SECONDS:
+                await self._name_survivors(key, await self._pids(key, whole=True))
+        self.survivors.pop(key, None)
+        self._settling.discard(key)
+        self._deliver(key, await self._find_record(key))
+
+    async def _name_survivors(self, key: Key, pids: list[int]) -> None:
+        with suppress(Retry):
+            names = ", ".join([await self._kernel.call(processes.describe, pid) for pid in pids[:NAMED]])
+            more = f" and {len(pids) - NAMED} more" if len(pids) > NAMED else ""
+            if key not in self.survivors:
+                event(log, "Unkillable", logging.ERROR, allocation=key.uid, attempt=key.attempt, message=names + more)
+            self.survivors[key] = f"{'a process has' if len(pids) == 1 else f'{len(pids)} processes have'} survived KILL: {names}{more}"
+
+    # the kernel, whose silence changes nothing
+
+    async def _kill(self, key: Key, *, whole: bool = False) -> None:
+        with suppress(Retry):
+            await self._kernel.call(self.scopes.kill, key, whole=whole)
+
+    async def _is_populated(self, key: Key) -> bool:
+        try:
+            return await self._kernel.call(self.scopes.populated, key)
+        except Retry:
+            return True
+
+    async def _pids(self, key: Key, *, whole: bool = False) -> list[int]:
+        try:
+            return await self._kernel.call(self.scopes.whole if whole else self.scopes.work, key)
+        except Retry:
+            return []
+
+    def close(self) -> None:
+        """Lets go of everything; what runs goes on."""
+        for fd in self._shims.values():
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+        self._shims.clear()

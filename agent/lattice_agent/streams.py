@@ -1,0 +1,260 @@
+"""Where the output of one attempt goes: log segments of the agent's, and files of the user's, written with the user's rights.
+
+Of standard library alone, for the shim. Formats: docs/explanation/formats.md (log segment 1).
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH108, PTH116, PTH118
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+FORMAT = 1
+SEGMENTS = 8
+RECORD = struct.Struct("<dQI")
+"""Of a log segment: when it was read, bytes lost before it, bytes that follow."""
+MAX_RECORD = 256 << 10
+MAX_PARTIAL = 64 << 10
+PARTIAL_SECONDS = 0.2
+PIPE_BYTES = 256 << 10
+NULL_DEVICE = os.makedev(1, 3)
+KERNEL_FILES = frozenset(
+    {
+        0x9FA0, 0x62656572, 0x27E0EB, 0x63677270, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11, 0x62656570, 0xDE5E81E4, 0x6E736673,
+        0xF97CFF8C, 0x42494E4D, 0x6165676C, 0x65735543,
+    }
+)  # fmt: skip
+"""Types (statfs(2)) of the file systems whose files change the kernel: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs,
+bpf, configfs, efivarfs, nsfs, selinuxfs, binfmt_misc, pstore, fusectl."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Failure(Exception):
+    """The work cannot be started; the text is the sentence for people."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the work runs as; without ids the process stays who it is."""
+
+    user: int | None = None
+    group: int | None = None
+    groups: tuple[int, ...] = ()
+
+    def become(self) -> None:
+        """Becomes the user for good."""
+        if self.user is not None and self.group is not None:
+            os.setgroups(self.groups)
+            os.setgid(self.group)
+            os.setuid(self.user)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Opens and writes files with the user's rights and without capabilities. For single-threaded processes only."""
+        if self.user is None or self.group is None:
+            yield
+            return
+        own = os.getgroups()
+        os.setgroups(self.groups)
+        os.setegid(self.group)
+        os.seteuid(self.user)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+            os.setgroups(own)
+
+
+def check_output(path: str) -> bool:
+    """Refuses what is there and takes no output; whether it is a pipe, whose reader would take a look for the end."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False  # opening it says why, or makes it
+    if not (_takes_output(found) or stat.S_ISDIR(found.st_mode)):
+        raise _unsuitable(path)
+    if stat.S_ISFIFO(found.st_mode) and not os.access(path, os.W_OK, effective_ids=True):
+        raise Failure(f"the output file {path!r} cannot be opened: {os.strerror(errno.EACCES)}")
+    return stat.S_ISFIFO(found.st_mode)
+
+
+def open_output(path: str, *, truncate: bool) -> int:
+    """Opens an output file for appending; only a regular file is ever waited for."""
+    check_output(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
+    try:
+        fd = os.open(path, flags, 0o644)
+    except OSError as error:
+        why = "is a pipe that nobody reads" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
+        raise Failure(f"the output file {path!r} {why}") from error
+    found = os.fstat(fd)
+    if not _takes_output(found) or _file_system(fd) in KERNEL_FILES:
+        os.close(fd)
+        raise _unsuitable(path)
+    os.set_blocking(fd, stat.S_ISREG(found.st_mode))  # a pipe that nobody empties must not hold the work up
+    return fd
+
+
+def _takes_output(found: os.stat_result) -> bool:
+    is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == NULL_DEVICE
+    return is_null or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+
+
+def _unsuitable(path: str) -> Failure:
+    return Failure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
+
+
+def _file_system(fd: int) -> int:
+    """The type of its file system, the first word of struct statfs."""
+    found = (ctypes.c_long * 32)()
+    return int(found[0]) if _libc.fstatfs(fd, found) == 0 else 0
+
+
+class OutputFile:
+    """A file of the user's that gets a copy; what it does not take is counted and the work goes on."""
+
+    def __init__(self, path: str, fd: int, identity: Identity) -> None:
+        self.path, self.fd, self.identity, self.lost, self.error = path, fd, identity, 0, ""
+
+    def write(self, data: bytes) -> None:
+        """Writes all of it with the user's rights, so that his quota holds, or counts what is lost."""
+        view = memoryview(data)
+        try:
+            with self.identity.acting():
+                while view:
+                    view = view[os.write(self.fd, view) :]
+        except OSError as error:
+            self.lost += len(view)
+            self.error = error.strerror or str(error)
+
+
+class LogStream:
+    """One stream's rotating segments; the oldest is dropped beyond `keep_bytes`, what a full disk loses is counted."""
+
+    def __init__(self, directory: str, name: str, keep_bytes: int) -> None:
+        self._prefix = os.path.join(directory, name + ".")
+        self._segment_bytes = max(4096, keep_bytes // SEGMENTS)
+        self._fd, self._number, self._size = -1, 0, 0
+        self._position, self._lost = 0, 0
+
+    def write(self, now: float, data: bytes) -> None:
+        """Appends it as records of at most 256 KiB."""
+        for at in range(0, len(data), MAX_RECORD):
+            self._append(now, data[at : at + MAX_RECORD])
+
+    def close(self) -> None:
+        """Notes what was lost last; nothing is written afterwards."""
+        if self._lost:
+            self._append(time.time(), b"")
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _append(self, now: float, part: bytes) -> None:
+        try:
+            if self._fd < 0 or self._size >= self._segment_bytes:
+                self._rotate()
+            head = RECORD.pack(now, self._lost, len(part))
+            written = os.writev(self._fd, [head, part])
+        except OSError:
+            written = -1
+        if written != RECORD.size + len(part):
+            self._lost += len(part)
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            return
+        self._size += written
+        self._position += self._lost + len(part)
+        self._lost = 0
+
+    def _rotate(self) -> None:
+        """Begins the next segment; on a full disk the old one stays current and the caller counts."""
+        number = self._number + 1
+        path = f"{self._prefix}{number}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        head = f"{FORMAT} {self._position}\n".encode()
+        try:
+            if os.write(fd, head) != len(head):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._number, self._size = fd, number, len(head)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._prefix}{number - SEGMENTS}")
+
+
+class Stream:
+    """Where one of the two streams goes: log segments, and a file when asked."""
+
+    def __init__(self, log: LogStream) -> None:
+        self.log = log
+        self.file: OutputFile | None = None
+
+    def write(self, now: float, data: bytes) -> None:
+        """Writes to both; neither can stop the work."""
+        self.log.write(now, data)
+        if self.file:
+            self.file.write(data)
+
+
+class Inlet:
+    """The read end of one task's pipe: passes whole lines on, partial ones after a moment."""
+
+    def __init__(self, fd: int, stream: Stream) -> None:
+        self.fd, self._stream, self._pending, self.since = fd, stream, b"", 0.0
+        os.set_blocking(fd, False)
+
+    def read(self, now: float) -> bool:
+        """Takes what is there; False at the end."""
+        try:
+            data = os.read(self.fd, PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        self._accept(now, data)
+        return bool(data)
+
+    def _accept(self, now: float, data: bytes) -> None:
+        whole, newline, rest = (self._pending + data).rpartition(b"\n")
+        if newline:
+            self._stream.write(now, whole + newline)
+        if rest and (newline or not self._pending):
+            self.since = now
+        self._pending = rest
+        if len(rest) > MAX_PARTIAL:
+            self.flush(now)
+
+    def overdue(self, now: float) -> bool:
+        """Whether a partial line has waited long enough."""
+        return bool(self._pending) and not 0 <= now - self.since < PARTIAL_SECONDS
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a partial line is held back."""
+        return bool(self._pending)
+
+    def flush(self, now: float) -> None:
+        """Passes a partial line on."""
+        if self._pending:
+            self._stream.write(now, self._pending)
+            self._pending = b""
+
+    def drain(self, now: float) -> None:
+        """Takes all that is left without waiting, then closes."""
+        with suppress(BlockingIOError):
+            while data := os.read(self.fd, PIPE_BYTES):
+                self._accept(now, data)
+        self.flush(now)
+        os.close(self.fd)

@@ -1,0 +1,185 @@
+"""What a node's work is: asked of a gateway, each node for itself, or once for the many hollow nodes of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio as aio
+import msgspec
+
+from lattice.daemon.mtls import GATEWAY_HOST, Files, client_credentials
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Retry
+from lattice.ledger.plans import PlanRow
+from lattice.rpc.v1 import gateway_pb2 as pb
+from lattice.rpc.v1 import gateway_pb2_grpc as rpc
+from lattice.views.allocation import AllocationStatus
+from lattice.views.meta import Metadata, View
+from lattice.views.work import Work as Allocation
+
+KEPT = 256
+"""Allocations that a hollow process keeps."""
+ANSWER_SECONDS = 10.0
+OPTIONS = [
+    ("grpc.ssl_target_name_override", GATEWAY_HOST),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 8 << 20),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An Allocation as a gateway has read it, and its status word for word: who replaces it loses nothing that he does not know.
+
+    `variables` are the values of Secrets (None: they were not asked for): they stay in memory. `refusal`: why there are none.
+    """
+
+    work: Allocation
+    status: Mapping[str, Any]
+    variables: Mapping[str, str] | None = field(default=None, repr=False)
+    refusal: str = ""
+
+    @property
+    def version(self) -> int:
+        """Its resourceVersion; a higher one is newer."""
+        return int(self.work.metadata.resource_version or 0)
+
+    def written(self, metadata: Metadata, status: Mapping[str, Any]) -> Found:
+        """The same with the status that was written just now, and the metadata that this led to."""
+        known = msgspec.convert(status, AllocationStatus)
+        return Found(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
+
+
+class Written(View, frozen=True):
+    """What the API server answers to a write: the metadata alone."""
+
+    metadata: Metadata
+
+
+class Works(Protocol):
+    """How the work of a row is read."""
+
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+        """The Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
+
+        `variables`: with the values of `environment.variablesFrom`. Raises NotFound (it is gone, or the attempt is over),
+        Denied (it is not this node's work), Retry.
+        """
+        ...
+
+
+class GrpcWorks:
+    """Asks a gateway, another one when it does not answer; connections stay open."""
+
+    def __init__(self, addresses: Sequence[str], files: Files) -> None:
+        self._addresses = random.sample(list(addresses), len(addresses))
+        self._files = files
+        self._channel: aio.Channel | None = None
+        self._stamp: object = None
+
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+        """The Allocation, as the first gateway that answers has it."""
+        request = pb.GetWorkRequest(
+            node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
+            stale=stale, variables=variables,
+        )  # fmt: skip
+        return read(await self._ask(request), variables=variables)
+
+    async def _ask(self, request: pb.GetWorkRequest) -> pb.Work:
+        silent: aio.AioRpcError | None = None
+        for _ in self._addresses:
+            channel = self._connected()
+            try:
+                return await rpc.GatewayStub(channel).GetWork(request, timeout=ANSWER_SECONDS)
+            except aio.AioRpcError as error:
+                failure = _translated(error, self._addresses[0])
+                if not isinstance(failure, Retry):
+                    raise failure from error
+                silent = error
+                await self._leave(channel)
+        assert silent is not None, "--gateway names at least one"  # noqa: S101 - the settings hold it
+        raise _translated(silent, ", ".join(self._addresses)) from silent
+
+    def _connected(self) -> aio.Channel:
+        """The open channel, or a new one: after a failure, or with renewed certificates."""
+        stamp = self._files.stamp()
+        if self._channel is None or stamp != self._stamp:
+            self._channel, self._stamp = aio.secure_channel(self._addresses[0], client_credentials(self._files), options=OPTIONS), stamp
+        return self._channel
+
+    async def _leave(self, channel: aio.Channel) -> None:
+        """Turns to the next gateway; whoever still waits for the former one is told that it is gone."""
+        if channel is self._channel:
+            self._channel = None
+            self._addresses.append(self._addresses.pop(0))
+            await channel.close(None)
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        if self._channel is not None:
+            await self._channel.close(None)
+
+
+def read(answer: pb.Work, *, variables: bool) -> Found:
+    """A gateway's answer. Raises Corrupt when it is no Allocation."""
+    try:
+        status = msgspec.json.decode(answer.allocation, type=_Status).status
+        work = msgspec.json.decode(answer.allocation, type=Allocation)
+        return Found(work, status, dict(answer.variables) if variables else None, answer.refusal)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a gateway's answer is no allocation: {error}", reason="AnswerUndecodable") from error
+
+
+class _Status(msgspec.Struct):
+    status: dict[str, Any] = {}
+
+
+def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
+    """What a gateway has refused, or that none answers."""
+    reason, _, message = (error.details() or "").partition(": ")
+    match error.code():
+        case grpc.StatusCode.NOT_FOUND:
+            return NotFound(message, reason=reason)
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return Denied(message, reason=reason)
+        case code:
+            return Retry(f"no gateway gives the work ({asked}): {code.name}: {error.details()}", reason="GatewayAway")
+
+
+class SharedWorks:
+    """Asks once for all nodes of a row: what one has read at the row's generation is as good for the others."""
+
+    def __init__(self, works: Works) -> None:
+        self._works = works
+        self._found: dict[str, Found] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+        """The Allocation as the first of the row's nodes has read it."""
+        lock = self._locks.setdefault(row.uid, asyncio.Lock())
+        async with lock:
+            found = self._found.get(row.uid)
+            if found is None or not _serves(found, row, stale, variables):
+                found = await self._works.find(node, row, stale=stale, variables=variables)
+                self._found.pop(row.uid, None)
+                self._found[row.uid] = found
+                self._drop_old()
+        return found
+
+    def _drop_old(self) -> None:
+        while len(self._found) > KEPT:
+            self._found.pop(next(iter(self._found)))
+        for uid in [uid for uid, lock in self._locks.items() if uid not in self._found and not lock.locked()]:
+            del self._locks[uid]
+
+
+def _serves(found: Found, row: PlanRow, stale: str, variables: bool) -> bool:
+    """Whether what was read before will do."""
+    metadata = found.work.metadata
+    return metadata.generation >= row.generation and metadata.resource_version != stale and (found.variables is not None or not variables)

@@ -1,0 +1,87 @@
+"""Whether the API server lets requests pass that the admission webhook did not answer: its own count, looked at now and then.
+
+Seen is the API server that the operator is connected to; of several each has a count of its own (docs/howto/limit-a-tenant.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError
+from lattice.lifecycle.conditions import FALSE, TRUE, with_condition
+from lattice.units import format_duration, format_time
+from lattice.views import Condition
+from lattice_controllers.operator.metrics import OperatorMetrics
+
+log = logging.getLogger(__name__)
+
+CONDITION: Final = "WebhookAnswering"
+LOOK_SECONDS: Final = 15.0
+QUIET_SECONDS: Final = 600.0
+"""After so long without another one the condition is True again."""
+_COUNT = re.compile(r'^apiserver_admission_webhook_fail_open_count\{[^}]*name="[a-z]+\.lattice\.dev"[^}]*\} ([0-9.e+]+)$', re.MULTILINE)
+
+
+def passed(text: str) -> int:
+    """How many requests have passed without an answer of Lattice's webhooks, from the API server's metrics."""
+    return sum(int(float(count)) for count in _COUNT.findall(text))
+
+
+class FailOpen:
+    """Compares the count with the last one; `read` gives the API server's metrics, `changed` hears that the condition is another."""
+
+    def __init__(self, read: Callable[[], Awaitable[str]], clock: Clock, measured: OperatorMetrics, changed: Callable[[], None]) -> None:
+        self._read = read
+        self._clock = clock
+        self._measured = measured
+        self._changed = changed
+        self._before: int | None = None
+        self._count = 0
+        self._first = self._latest = 0.0
+        self._unread = ""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                self.see(await self._read())
+                self._unread = ""
+            except LatticeError as error:
+                if error.reason != self._unread:
+                    event(log, "The API server's metrics cannot be read: nothing tells whether it fails open", logging.WARNING, error=error)
+                self._unread = error.reason
+            await self._clock.sleep(LOOK_SECONDS)
+
+    def see(self, text: str) -> None:
+        """The metrics as they are now; a count that is lower is of an API server that has started again, or of another one."""
+        now, count = self._clock.now(), passed(text)
+        more = 0 if self._before is None else count - self._before if count >= self._before else count
+        self._before = count
+        if more:
+            self._first = self._first if self._count else now
+            self._count, self._latest = self._count + more, now
+            self._measured.failed_open.inc(more)
+            event(log, "The API server failed open", logging.WARNING, requests=more)
+            self._changed()
+        elif self._count and now - self._latest >= QUIET_SECONDS:
+            self._count = 0
+            self._changed()
+
+    def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
+        """The conditions with the one that says it; none before the first look."""
+        if self._before is None:
+            return conditions
+        if not self._count:
+            return with_condition(conditions, CONDITION, TRUE, "WebhookAnswers", "every request is judged", generation=generation, now=now)
+        requests = "1 request has" if self._count == 1 else f"{self._count} requests have"
+        message = (
+            f"{requests} passed the API server since {format_time(self._first)} without the admission webhook, which did not answer; "
+            "limits are held by policies and by the scheduler (NotAdmitted): look at the webhook's log and load; "
+            f"this is True again after {format_duration(QUIET_SECONDS)} without another one"
+        )
+        return with_condition(conditions, CONDITION, FALSE, "WebhookFailedOpen", message, generation=generation, now=now)

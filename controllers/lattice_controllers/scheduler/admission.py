@@ -1,0 +1,132 @@
+"""What keeps pending work from nodes that admission would refuse today: judged once for each generation and each change of limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import Final, NamedTuple
+
+from lattice.admission.allocations import judge_placement
+from lattice.admission.facts import Facts, QuotaFacts, Requester
+from lattice.admission.submission import cached_submission
+from lattice.daemon.logs import event
+from lattice.errors import Rejected
+from lattice.quota.layout import Layout
+from lattice.scheduling.backlog import Backlog, Place, Scope, scopes_of, sentence
+from lattice.scheduling.candidates import walltime_of
+from lattice.units import parse_duration
+from lattice.views import Allocation, Tenant, VCluster
+from lattice.views.cluster import Config, SubmissionOptions, TenantSpec, VClusterSpec
+
+log = logging.getLogger(__name__)
+
+NOBODY: Final = Requester("")
+MALFORMED: Final = frozenset({"NodesInvalid", "DurationInvalid"})
+"""Refusals of what does not read: such work never fits."""
+_DEFAULTS: Final = SubmissionOptions()
+
+
+class _Judged(NamedTuple):
+    """A verdict, and all that it was made from."""
+
+    generation: int
+    tenant: TenantSpec | None
+    vcluster: VClusterSpec | None
+    layout: Layout
+    verdict: tuple[str, str] | None
+
+
+class Admission:
+    """The limits of now, for work that waits; `again` hears of those whose answer may have changed."""
+
+    def __init__(
+        self, *, tenants: Mapping[str, Tenant], vclusters: Mapping[str, VCluster], config: Callable[[], Config | None],
+        layout: Callable[[], Layout], again: Callable[[Iterable[str]], None],
+    ) -> None:  # fmt: skip
+        self.backlog = Backlog(self._limit)
+        self.judgements = 0
+        """How often an allocation was judged; every other answer was remembered."""
+        self._tenants = tenants
+        self._vclusters = vclusters
+        self._config = config
+        self._layout = layout
+        self._again = again
+        self._judged: dict[str, _Judged] = {}
+        self._quotas = Layout(), QuotaFacts()
+
+    def enter(self, allocation: Allocation) -> None:
+        """It waits for nodes."""
+        spec, meta = allocation.spec, allocation.metadata
+        scopes = scopes_of(spec.tenant, spec.user, spec.vcluster)
+        self._again(self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes))
+
+    def leave(self, uid: str) -> None:
+        """It waits no more."""
+        self._judged.pop(uid, None)
+        self._again(self.backlog.leave(uid))
+
+    def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
+        """A reason and a sentence that keep it from nodes; None where it may start."""
+        verdict = self._verdict(allocation)
+        if verdict is not None:
+            return verdict
+        beyond = self.backlog.beyond(allocation.metadata.uid)
+        return None if beyond is None else ("WaitingForQuotaHeadroom", sentence(*beyond))
+
+    def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
+        """The walltime of work on nodes by its newest generation, in seconds; None: what stands stays.
+
+        A shorter one is its owner's; a longer one, for which the API server asks a right, stays within the vcluster's maximum.
+        """
+        vcluster = self._vclusters.get(allocation.spec.vcluster)
+        try:
+            wanted = walltime_of(allocation.spec, vcluster)
+            most = parse_duration(vcluster.spec.limits.max_walltime) if vcluster and vcluster.spec.limits.max_walltime else None
+        except Rejected:
+            return None
+        if wanted is None or wanted <= 0:
+            return None
+        if stands is None or wanted <= stands or most is None or wanted <= most:
+            return ceil(wanted)
+        event(log, "A longer walltime is not admitted", allocation=allocation.metadata.key, stands=stands, requested=wanted, limit=most)
+        return None
+
+    def _verdict(self, allocation: Allocation) -> tuple[str, str] | None:
+        spec, meta = allocation.spec, allocation.metadata
+        tenant, vcluster, layout = self._tenants.get(spec.tenant), self._vclusters.get(spec.vcluster), self._layout()
+        terms = tenant.spec if tenant is not None else None, vcluster.spec if vcluster is not None else None, layout
+        known = self._judged.get(meta.uid)
+        if known is not None and known.generation == meta.generation and known.layout is layout and known[1:3] == terms[:2]:
+            return known.verdict
+        verdict = self._judge(allocation, vcluster) if vcluster is not None else None  # a vcluster that is gone has its own reason
+        self._judged[meta.uid] = _Judged(meta.generation, *terms, verdict)
+        return verdict
+
+    def _judge(self, allocation: Allocation, vcluster: VCluster) -> tuple[str, str] | None:
+        self.judgements += 1
+        facts = Facts(NOBODY, tenants=self._tenants, vclusters=self._vclusters, quotas=self._quota_facts())
+        refused = judge_placement(cached_submission(allocation, vcluster), facts)
+        if refused is None:
+            return None
+        return "NeverFits" if refused.reason in MALFORMED else "NotAdmitted", refused.message
+
+    def _quota_facts(self) -> QuotaFacts:
+        layout = self._layout()
+        if self._quotas[0] is not layout:
+            self._quotas = layout, QuotaFacts(groups=layout.groups, bindings=layout.bindings)
+        return self._quotas[1]
+
+    def _limit(self, scope: Scope) -> int | None:
+        """How many of a scope may be candidates: the limits at submission."""
+        if scope.vcluster:
+            vcluster = self._vclusters.get(scope.vcluster)
+            if vcluster is None:
+                return None
+            limits = vcluster.spec.limits
+            return limits.max_pending_per_user if scope.user else limits.max_pending_per_tenant if scope.tenant else limits.max_pending
+        tenant, config = self._tenants.get(scope.tenant), self._config()
+        options = config.spec.submission if config is not None else _DEFAULTS
+        if tenant is None:
+            return None
+        return options.pending_of_user(tenant.spec.quota) if scope.user else options.pending_of_tenant(tenant.spec.quota)

@@ -1,0 +1,73 @@
+"""What nodes have journaled, asked for in a recovery: the question in `LatticeNode.status.recovery`, the answer in NodeHistory objects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from lattice.errors import NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import NODE_HISTORIES, NODES
+from lattice.ledger.history import HistoryRow, parse_page
+from lattice.views.cluster import Node
+from lattice.views.history import NodeHistory
+
+AT_ONCE = 32
+"""Nodes that are asked, or relieved of the question, at a time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All pages of one node, and when its state directory was made."""
+
+    rows: Sequence[HistoryRow]
+    made: float
+
+
+class Histories:
+    """Asks nodes, and reads what they answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def ask(self, nodes: Iterable[Node], recovery: str, since: int) -> None:
+        """Ask those that have not been asked in this recovery; what was settled up to `since` they need not tell."""
+        owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
+        await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
+
+    async def answers(self, recovery: str) -> dict[str, Answer]:
+        """The answers that are complete, by node."""
+        pages: dict[str, dict[int, NodeHistory]] = {}
+        for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
+            if page.spec.recovery == recovery:
+                pages.setdefault(page.spec.node, {})[page.spec.page] = page
+        return {node: _joined(found) for node, found in pages.items() if _is_whole(found)}
+
+    async def close(self, nodes: Collection[Node]) -> None:
+        """Take the question back from these nodes, and remove what they answered."""
+        names = {node.metadata.name for node in nodes}
+        await self._each([node.metadata.name for node in nodes if node.status.recovery is not None], None)
+        for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
+            if page.spec.node in names:
+                with contextlib.suppress(NotFound):
+                    await self._cluster.delete(NODE_HISTORIES, page.metadata.name)
+
+    async def _each(self, names: Sequence[str], recovery: dict[str, str | int] | None) -> None:
+        for begin in range(0, len(names), AT_ONCE):
+            await asyncio.gather(*(self._put(name, recovery) for name in names[begin : begin + AT_ONCE]))
+
+    async def _put(self, name: str, recovery: dict[str, str | int] | None) -> None:
+        with contextlib.suppress(NotFound):  # it has gone meanwhile
+            await self._cluster.patch(NODES, name, {"status": {"recovery": recovery}}, subresource="status")
+
+
+def _is_whole(pages: dict[int, NodeHistory]) -> bool:
+    wanted = next(iter(pages.values())).spec.pages
+    return all(pages[number].spec.pages == wanted for number in pages) and all(number in pages for number in range(wanted))
+
+
+def _joined(pages: dict[int, NodeHistory]) -> Answer:
+    ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
+    return Answer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)

@@ -1,0 +1,174 @@
+"""Whether schedules are fair: the scenes of `scenes` through the production cycle, and logs beside counts-only EASY.
+
+Held against are the aims of the design: a job on all nodes starts within the longest walltime that ran and a tenth, tenants get their
+shares, a colleague's crowd and small ranges keep nobody waiting, and no log waits twice as long as under EASY.
+"""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lattice.replay.engine import Estimates, simulate
+from lattice.replay.engine import Policy as Order
+from lattice.replay.jobs import Log
+from lattice.replay.measures import Measures, Ran, Replayed, held_share, measure, water_fill
+from lattice.replay.plain import alike, jobs_of
+from lattice.replay.production import Setting, replay
+from lattice.replay.profiles import base_policy
+from lattice.replay.swf import parse
+from lattice.replay.workload import Machine, Workload
+from lattice.scheduling.policy import BALANCED, Policy, Weights
+from lattice_dev.bench import scenes
+from lattice_dev.bench.figures import Aim, Figure
+from lattice_dev.bench.replaying import NODES as KTH_NODES
+from lattice_dev.bench.replaying import log_path
+
+HOUR, DAY = scenes.HOUR, scenes.DAY
+ONLY_SHARES: Final = Weights(0, 0, 1, 0, 0, 0, 0, 0, 0)
+_PLAIN: Final = base_policy("default")
+_RANGED: Final = 64
+_SEEDS: Final = range(40, 48)
+"""Of the scene of ranges: one schedule alone says little of so small a difference."""
+
+Say = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long scenes last, and how many jobs logs have."""
+
+    nodes: int
+    days: float
+    crowd: int
+    jobs: int
+
+
+FULL: Final = Size(scenes.NODES, 7, 4000, 30_000)
+QUICK: Final = Size(32, 3, 500, 1_500)
+
+
+def measure_all(*, quick: bool, say: Say = lambda _share: None) -> list[Figure]:
+    """All scenes, then the logs."""
+    size = QUICK if quick else FULL
+    parts = (wide, shares, crowd, ranges, logs)
+    found: list[Figure] = []
+    for at, part in enumerate(parts):
+        found += part(size)
+        say((at + 1) / len(parts))
+    return found
+
+
+def play(log: Log, nodes: int, policy: Policy = _PLAIN) -> Replayed:
+    """A log on so many equal nodes."""
+    return replay(log, Setting(alike(nodes), {policy.name: policy}))
+
+
+def wide(size: Size) -> Iterator[Figure]:
+    """The job on all nodes: how long it waits, and what of the machine is used meanwhile."""
+    log = scenes.wide(min(size.days, 4), size.nodes)
+    done = play(log, size.nodes)
+    job = next(one for one in done.ran if one.job.id == scenes.WIDE)
+    longest = max(one.job.walltime or 0.0 for one in done.ran if one.start <= job.job.submit < one.end)
+    detail = f"reservations given {done.reservations.given}, lost {done.reservations.lost}, moved later {done.reservations.moved}"
+    yield Figure("wide job on all nodes, wait", job.wait / HOUR, "h", Aim(min(5.0, 1.1 * longest / HOUR)), detail=detail)
+    yield Figure("wide job, use of the machine by that of EASY", _used(log, done, size.nodes), "", Aim(0.99, at_least=True))
+
+
+def shares(size: Size) -> Iterator[Figure]:
+    """Three tenants: the greatest distance of a share from what its tenant was entitled to, and two users of one tenant."""
+    for demand in scenes.DEMANDS:
+        for name, weights, most in (("fair share alone", ONLY_SHARES, 0.05), ("balanced", BALANCED, 0.12)):
+            log = scenes.shares(size.days, demand, size.nodes)
+            found = used_by(play(log, size.nodes, replace(_PLAIN, weights=weights)), size, lambda one: one.job.tenant)
+            due = dict(zip(scenes.SHARES, water_fill(1.0, demand, list(scenes.SHARES.values())), strict=True))
+            worst = max(abs(found[tenant] - part) for tenant, part in due.items())
+            detail = ", ".join(f"{tenant} {found[tenant]:.3f} of {part:.3f}" for tenant, part in due.items())
+            yield Figure(f"shares, demand {'/'.join(f'{one:g}' for one in demand)}, {name}", worst, "", Aim(most), detail=detail)
+    log = scenes.two_users(size.days, size.nodes)
+    found = used_by(play(log, size.nodes, replace(_PLAIN, weights=ONLY_SHARES)), size, lambda one: one.job.user)
+    yield Figure("two users of one tenant, distance from half", abs(found["small"] - 0.5), "", Aim(0.05))
+
+
+def used_by(done: Replayed, size: Size, whom: Callable[[Ran], str]) -> dict[str, float]:
+    """The parts of the use after the first day, until the last submission."""
+    begin, end, found = DAY, size.days * DAY, dict[str, float]()
+    for one in done.ran:
+        lasted = min(one.end, end) - max(one.start, begin)
+        if lasted > 0:
+            found[whom(one)] = found.get(whom(one), 0.0) + lasted * len(one.nodes)
+    total = sum(found.values())
+    return {name: part / total for name, part in found.items()}
+
+
+def crowd(size: Size) -> Iterator[Figure]:
+    """Twenty jobs an hour after a colleague's thousands."""
+    done = play(scenes.spam(size.crowd, size.nodes), size.nodes)
+    longest = max(one.wait for one in done.ran if one.job.user == "colleague")
+    yield Figure("20 jobs behind a colleague's crowd, longest wait", longest / HOUR, "h", Aim(2.0), detail=f"{size.crowd} jobs")
+
+
+def ranges(size: Size) -> Iterator[Figure]:
+    """How much longer others wait when work asks for 1 to all nodes, by how long they wait when it asks for one."""
+    for least in (1, 4):
+        waits = {}
+        for most in (least, _RANGED):
+            played = (play(scenes.ranges(min(size.days, 4), least, most, _RANGED, seed), _RANGED) for seed in _SEEDS)
+            mine = [one.wait for done in played for one in done.ran if one.job.tenant == "a"]
+            waits[most] = sum(mine) / len(mine)
+        found = waits[_RANGED] / max(waits[least], 1.0)
+        yield Figure(f"wait of others beside {least}-{_RANGED}, by that beside {least}", found, "", Aim(1.05))
+
+
+def logs(size: Size) -> Iterator[Figure]:
+    """KTH-SP2 and two made logs: waits and bounded slowdown, beside EASY."""
+    with gzip.open(log_path()) as lines:
+        kth, _ = jobs_of(parse(lines), Machine(KTH_NODES), _PLAIN.name)
+    kth = replace(kth, jobs=kth.jobs[: size.jobs])
+    cases = [("KTH-SP2", kth, KTH_NODES), *((name, make(min(size.jobs, 10_000)), scenes.NODES) for name, make in scenes.LOGS.items())]
+    for name, log, nodes in cases:
+        done = play(log, nodes)
+        found, easy = measure("", done, log.tenants), under_easy(log, nodes)
+        detail = (
+            f"mean wait {found.waits.mean:,.0f} s ({easy['mean']:,.0f}), "
+            f"bounded slowdown {found.bounded_slowdown:.1f} ({easy['slowdown']:.1f}), "
+            f"use {found.utilisation:.4f} ({easy['used']:.4f}); {kept(found)}"
+        )
+        yield Figure(f"longest wait by EASY's, {name}", found.waits.most / max(easy["most"], 1.0), "", Aim(2.0), detail=detail)
+
+
+def kept(found: Measures) -> str:
+    """What became of the reservations, in a few words."""
+    tally = found.reservations
+    return f"reservations {tally.given}, lost {tally.lost}, late {tally.late}, moved later {tally.moved or 0}"
+
+
+def under_easy(log: Log, nodes: int) -> Mapping[str, float]:
+    """The same log under EASY by users' estimates, counts only."""
+    jobs = log.jobs
+    run = [round(min(job.run, job.walltime or job.run)) for job in jobs]
+    columns = ([round(job.submit) for job in jobs], run, [round(job.walltime or job.run) for job in jobs], [job.nodes for job in jobs])
+    submit, ran, estimate, count = (array("q", column) for column in columns)
+    work = Workload(array("q", range(len(jobs))), submit, ran, estimate, count, count)
+    starts = simulate(work, nodes, Order.EASY, Estimates.USER)
+    waits = [start - at for start, at in zip(starts, submit, strict=True)]
+    slowdowns = [max(1.0, (wait + lasted) / max(10, lasted)) for wait, lasted in zip(waits, ran, strict=True)]
+    span = max(start + lasted for start, lasted in zip(starts, ran, strict=True)) - submit[0]
+    last = submit[-1]
+    held = sum(size * max(0, min(start + lasted, last) - start) for start, lasted, size in zip(starts, ran, count, strict=True))
+    return {
+        "mean": sum(waits) / len(waits),
+        "most": float(max(waits)),
+        "slowdown": sum(slowdowns) / len(slowdowns),
+        "used": sum(map(int.__mul__, ran, count)) / (nodes * max(span, 1)),
+        "submitting": held / (nodes * max(last - submit[0], 1)),
+    }
+
+
+def _used(log: Log, done: Replayed, nodes: int) -> float:
+    """The part of the nodes that was held until the last submission, by EASY's."""
+    first, last = log.jobs[0].submit, log.jobs[-1].submit
+    return held_share(done.ran, first, last, nodes) / under_easy(log, nodes)["submitting"]

@@ -1,0 +1,162 @@
+"""What a node may read of the work that the ledger gives it: its plan row decides, and the Allocation is read for it.
+
+The rows of a plan are the ledger's, written by the scheduler alone. A row that only answers what the node itself has
+reported (`Unnamed`) gives no right. An Allocation is read once for all nodes of an attempt; nothing is watched for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from lattice.errors import Corrupt, Denied, NotFound, Retry
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS, PLANS
+from lattice.ledger.format import UNNAMED
+from lattice.ledger.plans import RUN, PlanRow, parse_plan, plan_name
+from lattice.lifecycle.conditions import is_true
+from lattice.models.conditions import FINISHED
+from lattice.views import AllocationStatus, Node
+from lattice.views.ledger import Plan
+from lattice.views.work import Environment, VariablesFrom
+from lattice_gateway.memory import Kept, Once
+
+KEPT_SECONDS: Final = 60.0
+KEPT_BYTES: Final = 32 << 20
+METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+"""What an agent reads of an Allocation's metadata."""
+
+Rows = Mapping[tuple[str, int], PlanRow]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node's question: the attempt as its plan row names it."""
+
+    node: str
+    uid: str
+    attempt: int
+    generation: int
+    namespace: str
+    name: str
+    stale: str = ""
+    """A resourceVersion that will not do: the Allocation is read afresh."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One Allocation, as it is sent; `starts`: the row orders the node to run it, with variables of these Secrets."""
+
+    namespace: str
+    generation: int
+    body: bytes
+    sources: tuple[VariablesFrom, ...] = ()
+    starts: bool = False
+
+
+class Works:
+    """Answers nodes; `nodes` and `plans` are live views by name."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node], plans: Mapping[str, Plan]) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._plans = plans
+        self._rows: dict[str, tuple[str, Rows]] = {}
+        self._kept: Kept[str, Found] = Kept(clock, KEPT_SECONDS, KEPT_BYTES, lambda found: len(found.body))
+        self._once: Once[tuple[str, str], Any] = Once()
+
+    async def find(self, asked: Asked) -> Found:
+        """The Allocation. Raises NotFound (gone, or the attempt is over), Denied (NotYourWork), Retry."""
+        row = await self._row(asked)
+        if row is None:
+            return await self._as_reporter(asked)
+        found = await self._allocation(asked, row)
+        return replace(found, starts=row.order == RUN and asked.node in row.nodes)
+
+    # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _row(self, asked: Asked) -> PlanRow | None:
+        """The row of the node's plan that gives it the right; a plan that the cache is behind of is read once more."""
+        node = self._nodes.get(asked.node)
+        if node is None or node.status.index is None:
+            return None
+        name = plan_name(node.status.index)
+        row = _naming(self._parsed(self._plans.get(name)), asked)
+        if row is not None:
+            return row
+        return _naming(self._parsed(await self._once.run(("plan", name), lambda: self._read_plan(name))), asked)
+
+    async def _read_plan(self, name: str) -> Plan | None:
+        try:
+            return await self._cluster.get(PLANS, name, type=Plan)
+        except NotFound:
+            return None
+
+    def _parsed(self, plan: Plan | None) -> Rows:
+        """The plan's rows, parsed once for each version of it."""
+        if plan is None or not plan.spec.text:
+            return {}
+        name, version = plan.metadata.name, plan.metadata.resource_version
+        known = self._rows.get(name)
+        if known is None or known[0] != version:
+            try:
+                known = self._rows[name] = version, {row.key: row for row in parse_plan(plan.spec.text)}
+            except Corrupt as error:
+                raise Retry(f"plan {name} cannot be read by this gateway: {error.message}", reason=error.reason) from error
+        return known[1]
+
+    # ── the object ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _allocation(self, asked: Asked, row: PlanRow) -> Found:
+        """The Allocation at the generation that is asked for, or newer; one read serves all who ask meanwhile."""
+        kept = self._kept.get(row.uid)
+        if kept is not None and not asked.stale and kept.generation >= asked.generation:
+            return kept
+        read = await self._once.run(("work", row.uid), lambda: self._read(row.namespace, row.name))
+        found = _found(read, row.uid)
+        if found.generation < asked.generation:
+            raise Retry(f"generation {asked.generation} of {row.namespace}/{row.name} is not there yet", reason="GenerationBehind")
+        return self._kept.keep(row.uid, found)
+
+    async def _as_reporter(self, asked: Asked) -> Found:
+        """For a node that no row names any more: whether its attempt is over, or, while it reports it, the Allocation."""
+        read = await self._read(asked.namespace, asked.name)
+        found = _found(read, asked.uid)
+        status = msgspec.convert(read.get("status") or {}, AllocationStatus)
+        if status.attempt > asked.attempt or (status.attempt == asked.attempt and is_true(status.conditions, FINISHED)):
+            raise NotFound(f"attempt {asked.attempt} of {asked.namespace}/{asked.name} is over", reason="AttemptOver")
+        if status.attempt != asked.attempt or status.reporter != asked.node:
+            raise Denied(
+                f"no row of its plan names node {asked.node} for attempt {asked.attempt} of {asked.namespace}/{asked.name}",
+                reason="NotYourWork",
+            )
+        return found
+
+    async def _read(self, namespace: str, name: str) -> dict[str, Any]:
+        return await self._cluster.get(ALLOCATIONS, name, namespace)
+
+
+def _naming(rows: Rows, asked: Asked) -> PlanRow | None:
+    """The row of the attempt, if it is the ledger's and names the node or has it report."""
+    row = rows.get((asked.uid, asked.attempt))
+    if row is None or not row.name or row.cause == UNNAMED:
+        return None
+    return row if asked.node in row.nodes or asked.node == row.reporter else None
+
+
+def _found(read: Mapping[str, Any], uid: str) -> Found:
+    """The object as it is sent. Raises NotFound when it is another one of the same name."""
+    metadata = read["metadata"]
+    if metadata["uid"] != uid:
+        raise NotFound(f"allocation {metadata['namespace']}/{metadata['name']} is another object now", reason="NotFound")
+    sent = {
+        "metadata": {key: metadata[key] for key in METADATA if key in metadata},
+        "spec": read["spec"],
+        "status": read.get("status") or {},
+    }
+    environment = msgspec.convert(read["spec"].get("environment") or {}, Environment)
+    return Found(metadata["namespace"], metadata.get("generation", 0), msgspec.json.encode(sent), environment.variables_from)

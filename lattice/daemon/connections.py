@@ -1,0 +1,136 @@
+"""Accepts TLS connections for a server of aiohttp routes: bounded by address and in all, and none for nothing.
+
+A handshake that does not come to its end, a request that does not come, and a connection that nobody uses any more are
+closed; a request under way is never idle, so that streams last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+BACKLOG: Final = 512
+_NO_DESCRIPTOR_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What clients may hold open, and for how many seconds without using it."""
+
+    per_address: int = 512
+    in_all: int = 8192
+    handshake_seconds: float = 5.0
+    idle_seconds: float = 75.0
+
+
+@dataclass(slots=True)
+class _Open:
+    address: str
+    used: float
+    requests: int = 0
+
+
+class Connections:
+    """The connections of one listening socket."""
+
+    def __init__(self, bounds: Bounds, now: Callable[[], float] = time.monotonic) -> None:
+        self._bounds = bounds
+        self._now = now
+        self._open: dict[asyncio.BaseTransport, _Open] = {}
+        self._by_address: Counter[str] = Counter()
+        self.refused = 0
+        """Connections that were closed at once, because there were too many."""
+
+    @property
+    def middleware(self) -> Any:
+        """Counts the requests of each connection; the application needs it."""
+
+        @web.middleware
+        async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
+            if request.transport is None:
+                raise web.HTTPServiceUnavailable  # the client has gone
+            entry = self._known(request.transport, request.remote or "")
+            entry.requests += 1
+            try:
+                answer: web.StreamResponse = await handler(request)
+                return answer
+            finally:
+                entry.requests -= 1
+                entry.used = self._now()
+
+        return counted
+
+    async def accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
+        """Takes connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep())
+            while True:
+                try:
+                    connection, peer = await loop.sock_accept(listener)
+                except OSError:  # no descriptor is left, or the client has gone: the next one may be luckier
+                    await asyncio.sleep(_NO_DESCRIPTOR_SECONDS)
+                    continue
+                address = str(peer[0])
+                if self._is_full(address):
+                    self._drop_closed()
+                if self._is_full(address):
+                    self.refused += 1
+                    connection.close()
+                    continue
+                self._by_address[address] += 1
+                group.create_task(self._enter(connection, address, protocol, context))
+
+    async def _enter(
+        self, connection: socket.socket, address: str, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext
+    ) -> None:
+        connection.setblocking(False)
+        loop, seconds = asyncio.get_running_loop(), self._bounds.handshake_seconds
+        try:
+            transport, _ = await loop.connect_accepted_socket(protocol, connection, ssl=context, ssl_handshake_timeout=seconds)
+        except (OSError, TimeoutError):  # no handshake that ends
+            self._by_address[address] -= 1
+        else:
+            self._known(transport, address)
+
+    def _known(self, transport: asyncio.BaseTransport, address: str) -> _Open:
+        """The connection's entry; its first request may be there before the handshake is seen to have ended."""
+        return self._open.setdefault(transport, _Open(address, self._now()))
+
+    def _is_full(self, address: str) -> bool:
+        return self._by_address[address] >= self._bounds.per_address or self._by_address.total() >= self._bounds.in_all
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._bounds.idle_seconds / 4))
+            self._drop_closed()
+            limit = self._now() - self._bounds.idle_seconds
+            for transport in [one for one, entry in self._open.items() if not entry.requests and entry.used < limit]:
+                transport.abort() if isinstance(transport, asyncio.WriteTransport) else transport.close()
+
+    def _drop_closed(self) -> None:
+        """Forgets the connections that have ended."""
+        for transport in [one for one in self._open if one.is_closing()]:
+            self._by_address[self._open.pop(transport).address] -= 1
+        self._by_address += Counter()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket of HOST:PORT; without a host, of every address of both families. Raises OSError."""
+    if host:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    elif socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    else:
+        listener = socket.create_server(("", port), backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,199 @@
+"""An allocation's status from what nodes say of its attempts: ends as nodes keep them, and the number of the attempt that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from lattice.ledger import projection
+from lattice.ledger.history import HistoryRow
+from lattice.ledger.reports import ENDING, LOST, PREPARING, RUNNING, START_FAILED, UNKNOWN_EXIT, UNNAMED
+from lattice.ledger.steps import Retry, decide_end
+from lattice.lifecycle.conditions import FALSE, TRUE, with_condition, without_conditions
+from lattice.models import conditions as kinds
+from lattice.units import fold_nodes, format_time
+from lattice.views.allocation import Allocation, Attempt, Exit
+
+ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
+"""States in which a node may have, or start, processes of the attempt."""
+
+Patch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """One attempt, by the nodes that know it."""
+
+    attempt: int
+    members: Mapping[str, HistoryRow]
+
+    @cached_property
+    def alive(self) -> frozenset[str]:
+        """Nodes where it runs, or may still begin."""
+        return frozenset(node for node, row in self.members.items() if row.state in ALIVE)
+
+    def is_open(self, away: Iterable[str]) -> bool:
+        """Whether its end is not known yet: it runs, or a node that cannot be asked may have another end than those that were told."""
+        return bool(self.alive) or (not self.failed and not {*away}.isdisjoint(self.nodes))
+
+    @property
+    def failed(self) -> bool:
+        """Whether a node has told of an end that is none with 0."""
+        return any(row.code or row.state in (START_FAILED, LOST, UNKNOWN_EXIT) for row in self.members.values())
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node that it was given, in rank order."""
+        listed = max((row.nodes for row in self.members.values()), key=len)
+        return listed or tuple(sorted(self.members))
+
+    @property
+    def number(self) -> int:
+        """The allocation's number as the journals have it."""
+        return max(row.number for row in self.members.values())
+
+    @property
+    def prepared(self) -> float:
+        """When the first node laid it down."""
+        return min((row.prepared for row in self.members.values() if row.prepared), default=0.0)
+
+    @property
+    def start(self) -> float:
+        """When its first process began; 0: none did."""
+        return min((row.start for row in self.members.values() if row.start), default=0.0)
+
+    @property
+    def end(self) -> float:
+        """When its last process ended."""
+        return max((row.end for row in self.members.values()), default=0.0)
+
+    def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
+        """Reason, sentence and exit of an attempt that runs nowhere: the first failure, else a node that lost it or is away, else 0."""
+        failed = sorted((row.end, node) for node, row in self.members.items() if row.code)
+        rows = {node: self.members[node] for node in self.nodes if node in self.members}
+        for node, row in rows.items():
+            if row.state == START_FAILED:
+                return row.reason or "StartFailed", f"could not be started on {node}", None
+        if failed:
+            node = failed[0][1]
+            row = self.members[node]
+            how = f"by signal {row.signal}" if row.signal else f"with exit code {row.code}"
+            ended = Exit(code=row.code, signal=row.signal, node=node, rank=row.rank)
+            return row.reason or "TaskFailed", f"task {row.rank} on {node} ended {how}", ended
+        lost = sorted({*(node for node, row in rows.items() if row.state == LOST), *({*away} & {*self.nodes})})
+        if lost:
+            return "NodeLost", f"{len(lost)} of {len(self.nodes)} nodes were lost: {fold_nodes(lost)}", None
+        unknown = next((node for node, row in rows.items() if row.state == UNKNOWN_EXIT), None)
+        if unknown is not None:
+            return "ExitUnknown", f"the process that keeps the exit code was killed on {unknown}", None
+        if not self.start:
+            return "Lost", "it was ended before it began", None
+        return "Completed", f"every task on {fold_nodes(self.nodes)} ended with 0", Exit(code=0)
+
+
+def entered(
+    allocation: Allocation, history: Sequence[Told], *, away: Iterable[str], seq: int, now: float, gpus: int = 0
+) -> Patch | None:  # fmt: skip
+    """The status with these attempts, oldest first, none older than the one that it shows; None where it shows them already.
+
+    All but the last were followed by another one. Where the last one's end is open its number is written, and the ledger's row tells
+    the rest. Else its end is written: for good, or with the next attempt, as the policy of requeue decides.
+    """
+    newest = history[-1]
+    shown = allocation
+    for one in history[:-1]:
+        if all(entry.attempt != one.attempt for entry in shown.status.attempts):
+            shown = _followed(shown, one, away, now)
+    if newest.is_open(away):
+        return None if shown.status.attempt == newest.attempt else _floor(shown, newest, seq=seq, now=now, gpus=gpus)
+    reason, message, ended = newest.outcome(away)
+    shown = _ended(shown, newest, ended, gpus)
+    number = shown.status.number or newest.number
+    step = decide_end(shown, reason, f"{message}, as its nodes told after etcd was restored", ended)
+    if not newest.start and reason == "Lost":
+        step = Retry(reason, message, None, counted=False)  # nothing of it has run
+    if isinstance(step, Retry):
+        return projection.retried(shown, step, number=number, seq=seq, now=now)
+    patch = projection.ended(shown, step, number=number, seq=seq, now=now)
+    patch["status"] = _fields(shown) | patch["status"]
+    return patch
+
+
+def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int) -> Patch:
+    """The status of an attempt that runs and that the status does not show yet."""
+    status = allocation.status
+    conditions = with_condition(
+        without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, *kinds.DERIVED)), kinds.SCHEDULED, FALSE, "NotYetEvaluated",
+        f"attempt {one.attempt} runs on {fold_nodes(one.nodes)}: the ledger takes it up again",
+        generation=allocation.metadata.generation, now=format_time(now),
+    )  # fmt: skip
+    shown = _with(
+        allocation, attempt=one.attempt, nodes="", node_count=0, gpus=gpus, head=one.nodes[0], reporter="",
+        scheduled_time=_time(one.prepared), start_time=None, end_time=None, exit=None, conditions=conditions,
+        number=status.number or one.number,
+    )  # fmt: skip
+    return projection.written(shown, seq=seq, now=now, **_fields(shown), report=None)
+
+
+def forsaken(allocation: Allocation, attempt: int, nodes: str, *, seq: int, now: float) -> Patch:
+    """The next attempt of work whose row no node knows: it waits."""
+    message = f"no node knows of attempt {attempt} on {nodes}: etcd was restored, and what they knew is gone"
+    shown = _with(allocation, attempt=attempt)
+    return projection.retried(shown, Retry("Lost", message, None, counted=False), number=allocation.status.number or 0, seq=seq, now=now)
+
+
+def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float) -> Allocation:
+    """With an attempt among `attempts` that another one followed."""
+    reason, _, ended = one.outcome(away)
+    status = allocation.status
+    same = status.attempt == one.attempt
+    entry = Attempt(
+        attempt=one.attempt, nodes=fold_nodes(one.nodes), node_count=len(one.nodes), gpus=status.gpus if same else 0,
+        scheduled_time=(status.scheduled_time if same else None) or _time(one.prepared), start_time=_time(one.start),
+        end_time=_time(one.end) or format_time(now), exit=ended, reason="Requeued" if reason == "Completed" else reason,
+    )  # fmt: skip
+    kept = (*status.attempts, entry)[-projection.ATTEMPTS_KEPT :]
+    return _with(allocation, attempts=kept, attempt=one.attempt, start_time=None, scheduled_time=None)
+
+
+def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> Allocation:
+    """As the status would show the attempt at its end."""
+    status, generation = allocation.status, allocation.metadata.generation
+    same = status.attempt == one.attempt and status.scheduled_time is not None
+    at = _time(one.prepared or one.start or one.end) or ""
+    base = without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, *kinds.DERIVED))
+    count = len(one.nodes)
+    message = f"{count} node{'s' if count > 1 else ''}: {fold_nodes(one.nodes)}"
+    conditions = with_condition(base, kinds.SCHEDULED, TRUE, "Placed", message, generation=generation, now=at)
+    if one.start:
+        conditions = with_condition(
+            conditions, kinds.STARTED, TRUE, "Started", "its node kept the start", generation=generation, now=_time(one.start) or at
+        )
+    return _with(
+        allocation, attempt=one.attempt, nodes=fold_nodes(one.nodes), node_count=len(one.nodes), gpus=status.gpus if same else gpus,
+        head=one.nodes[0], scheduled_time=status.scheduled_time if same else at, exit=ended, conditions=conditions,
+        start_time=(status.start_time if same else None) or _time(one.start), end_time=_time(one.end) or at,
+    )  # fmt: skip
+
+
+def _fields(allocation: Allocation) -> Patch:
+    """What stands in the status of an attempt, as a patch."""
+    status = allocation.status
+    return {
+        "attempt": status.attempt, "nodes": status.nodes, "nodeCount": status.node_count, "gpus": status.gpus, "head": status.head,
+        "scheduledTime": status.scheduled_time, "startTime": status.start_time, "endTime": status.end_time, "number": status.number,
+        "exit": projection.exit_fields(status.exit) if status.exit is not None else None,
+        "attempts": [msgspec.to_builtins(entry) for entry in status.attempts],
+    }  # fmt: skip
+
+
+def _with(allocation: Allocation, **fields: Any) -> Allocation:
+    return msgspec.structs.replace(allocation, status=msgspec.structs.replace(allocation.status, **fields))
+
+
+def _time(seconds: float) -> str | None:
+    return format_time(seconds) if seconds else None

@@ -1,0 +1,66 @@
+"""How an attempt ended, and whether it is over, as the Lease reports of its nodes tell it: for when its reporter cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lattice.ledger.reports import ENDED, GONE, LOST, START_FAILED, UNKNOWN_EXIT
+from lattice.ledger.starting import Standing, cut_pairs
+from lattice.units import parse_duration, parse_time
+from lattice.views.allocation import Allocation, Exit
+
+REPORTER_SILENCE_SECONDS: Final = 20.0
+CUT_SECONDS: Final = 2.0
+"""The same for a reporter that cannot talk to another node of the attempt: it will not hear of that node's end."""
+FAILED_STATES: Final = frozenset((UNKNOWN_EXIT, START_FAILED, LOST))
+ENDED_BY_SIGNAL: Final = frozenset((137, 143))
+
+
+def over_for_the_rest(standings: Sequence[Standing]) -> bool:
+    """Whether what has ended somewhere ends the others, too: a failure, or all the work but nodes without a task."""
+    if all(standing.empty for standing in standings):
+        return False
+    if any(standing.state in FAILED_STATES or (standing.state == ENDED and standing.detail != "0") for standing in standings):
+        return True
+    return all(standing.empty or standing.idle for standing in standings)
+
+
+def patience_with(standings: Sequence[Standing]) -> float:
+    """How long the reporter is waited for once every node has said that nothing is left."""
+    return CUT_SECONDS if cut_pairs(standings) else REPORTER_SILENCE_SECONDS
+
+
+def reported(allocation: Allocation, now: float, standings: Sequence[Standing]) -> tuple[str, str, Exit | None]:
+    """The end as reports tell it; work that a signal ended when its walltime was over was ended by that."""
+    reason, message, ended = end_of(standings)
+    start, walltime = allocation.status.start_time, allocation.spec.lifecycle.walltime
+    if reason != "TaskFailed" or ended is None or ended.code not in ENDED_BY_SIGNAL or start is None or not walltime:
+        return reason, message, ended
+    ran = now - min(standing.vouched_seconds for standing in standings) - parse_time(start)
+    if ran < parse_duration(walltime):
+        return reason, message, ended
+    return "WalltimeExceeded", f"its walltime of {walltime} was over; {message}", ended
+
+
+def end_of(standings: Sequence[Standing]) -> tuple[str, str, Exit | None]:
+    """Reason, sentence and exit as the nodes' reports tell it: the first failure, else 0; no exit where one of them is unknown."""
+    for standing in standings:
+        if standing.state == UNKNOWN_EXIT:
+            return "ExitUnknown", f"the process that keeps the exit code was killed on {standing.name}", None
+    for standing in standings:
+        if standing.state == ENDED and standing.detail not in ("", "0"):
+            code = int(standing.detail)
+            return (
+                "TaskFailed",
+                f"exit code {code} on {standing.name}",
+                Exit(code=code, signal=code - 128 if code > 128 else 0, node=standing.name),
+            )
+    for standing in standings:
+        if standing.state == START_FAILED:
+            return standing.detail or "StartFailed", f"could not be started on {standing.name}", None
+        if standing.state in (LOST, GONE) or standing.fenced:
+            return "Lost", f"{standing.name} has no record of it", None
+    if standings and all(standing.state == ENDED for standing in standings):
+        return "Completed", "every task ended with 0", Exit(code=0)
+    return "Lost", "no node has a record of its end", None

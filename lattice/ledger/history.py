@@ -1,0 +1,96 @@
+"""Format 1 of a node's history: what a node has journaled, as it tells a scheduler that recovers the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lattice.errors import Corrupt
+from lattice.formats import check_format
+from lattice.ledger.reports import STATES
+from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
+
+FORMAT = 1
+LARGEST = 64 * 1024
+"""Bytes of the rows of one page."""
+_NOTHING = "-"
+
+
+class HistoryRow(msgspec.Struct, frozen=True, gc=False):
+    """One attempt as one node keeps it; `state` is a letter of the Lease report. Times are seconds since the epoch, 0: there is none.
+
+    `nodes` are those of the whole attempt in rank order, empty where the journal is unreadable; `reason` is a word of END_REASONS
+    where the code alone does not tell; `code` None: nobody knows it, or it has not ended.
+    """
+
+    uid: str
+    attempt: int
+    state: str
+    number: int = 0
+    namespace: str = ""
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    prepared: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    code: int | None = None
+    signal: int = 0
+    rank: int = 0
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The attempt."""
+        return (self.uid, self.attempt)
+
+
+def encode_row(row: HistoryRow) -> str:
+    """One line of a page."""
+    ended = _NOTHING if row.code is None else f"{row.code}:{row.signal}:{row.rank}"
+    nodes = fold_nodes(row.nodes) if row.nodes else _NOTHING
+    return (
+        f"{encode_uid(row.uid)} {row.attempt} {row.state} {row.number} {row.namespace or _NOTHING}/{row.name or _NOTHING} {nodes}"
+        f" {row.prepared:.3f} {row.start:.3f} {row.end:.3f} {ended} {row.reason or _NOTHING}"
+    )
+
+
+def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
+    """The texts of the pages that hold these rows, one at least."""
+    head = f"{FORMAT}\n"
+    pages, size = [[head]], len(head)
+    for row in rows:
+        line = encode_row(row) + "\n"
+        if size + len(line) > largest and len(pages[-1]) > 1:
+            pages.append([head])
+            size = len(head)
+        pages[-1].append(line)
+        size += len(line)
+    return ["".join(page) for page in pages]
+
+
+def parse_page(text: str) -> list[HistoryRow]:
+    """The rows of a page; trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable rows."""
+    number, _, body = text.partition("\n")
+    check_format("node history", number, FORMAT)
+    try:
+        return [_parse_row(line) for line in body.splitlines()]
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"node history with an unreadable row: {error}", reason="HistoryUnreadable") from error
+
+
+def _parse_row(line: str) -> HistoryRow:
+    uid, attempt, state, number, path, nodes, prepared, start, end, ended, reason = line.split(" ")[:11]
+    if state not in STATES:
+        raise ValueError(f"state {state!r} in {line[:80]!r}")
+    namespace, _, name = path.partition("/")
+    code, signal, rank = (None, 0, 0) if ended == _NOTHING else map(int, ended.split(":"))
+    return HistoryRow(
+        decode_uid(uid), int(attempt), state, int(number), _text(namespace), _text(name),
+        () if nodes == _NOTHING else tuple(expand_nodes(nodes)), float(prepared), float(start), float(end),
+        code, signal, rank, _text(reason),
+    )  # fmt: skip
+
+
+def _text(column: str) -> str:
+    return "" if column == _NOTHING else column

@@ -1,0 +1,295 @@
+"""What a recovery makes of the nodes' histories: ends, attempts and rows that the restored ledger does not know.
+
+Two questions come before: whether a node has seen another ledger than this one (`seen_elsewhere`), and up to which seq the two
+are the same (`restored_at`). `restore` then judges every attempt that a node has journaled. What runs is entered as it runs; what
+has ended gets its end; neither is placed again. What no node knows is left as it stands, and `doubts` says why it may have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lattice.ledger.attempts import Told, entered, forsaken
+from lattice.ledger.format import HELD, NODE_LOST, Key, Row
+from lattice.ledger.history import HistoryRow
+from lattice.ledger.plans import RUN, PlanRow, parse_plan
+from lattice.ledger.proposals import Adopt, Claim, Limits, Proposal, Release, Stop
+from lattice.ledger.reports import NodeReport
+from lattice.lifecycle.settle import is_final
+from lattice.units import fold_nodes, format_time, parse_duration
+from lattice.views.allocation import Allocation
+from lattice.views.ledger import LedgerTerm, Plan
+
+KEEP_SECONDS = 7 * 86400.0
+"""For so long nodes keep exit records."""
+
+Patch = dict[str, Any]
+
+
+def seen_elsewhere(report: NodeReport, terms: Sequence[LedgerTerm], sent: int) -> bool:
+    """Whether a node has seen a plan that this ledger has never had.
+
+    `terms` are the ledger's takeovers, the newest last; `sent` is the highest seq that this term has put into the node's plan. Order is
+    by seq; epoch and term tell of a ledger that went back and has come as far again.
+    """
+    if not report.epoch:
+        return report.seq > max(terms[-1].since - 1, sent)
+    own, following = _around(report, terms)
+    if own is not None and own.term != report.term:
+        return True
+    return report.seq >= following.since if following is not None else own is None
+
+
+def restored_at(terms: Sequence[LedgerTerm], reports: Iterable[NodeReport]) -> tuple[int, int]:
+    """The seq up to which this ledger and that of these reports are the same, and when it was written (0: unknown).
+
+    A report of a term that this ledger knows says it exactly; of another one the answer is a term too early, never too late.
+    """
+    seqs, times = [terms[-1].since - 1], []
+    for report in reports:
+        own, following = _around(report, terms)
+        known = own is not None and own.term == report.term
+        fork = (following if known or own is None else own) or terms[-1]
+        place = terms.index(fork)
+        seqs.append(fork.since - 1 if known else terms[place - 1].since - 1 if place else 0)
+        times.append(fork.left)
+    return min(seqs), min(times, default=0)
+
+
+def _around(report: NodeReport, terms: Sequence[LedgerTerm]) -> tuple[LedgerTerm | None, LedgerTerm | None]:
+    """This ledger's term of the report's epoch, and the one after it."""
+    own = next((term for term in terms if term.epoch == report.epoch), None)
+    return own, next((term for term in terms if term.epoch > report.epoch), None)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What nodes have answered: rows by node, when each one's state was made, which nodes are away; `written` as in `restored_at`."""
+
+    rows: Mapping[str, Sequence[HistoryRow]]
+    made: Mapping[str, float] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    """Nodes that the restored state names."""
+    written: float = 0.0
+    now: float = 0.0
+
+    @property
+    def reinstalled(self) -> frozenset[str]:
+        """Nodes that had a part in the restored state, and whose memory is younger than it."""
+        return frozenset(node for node, made in self.made.items() if node in self.known and made > self.written > 0)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the snapshot is older than nodes keep what has ended."""
+        return self.now - self.written > KEEP_SECONDS
+
+    def doubts(self) -> str:
+        """Why work that no node knows may have run all the same, as a clause; empty: it has not."""
+        away = f"{_count(self.away)} cannot be asked ({fold_nodes(sorted(self.away)[:8])})" if self.away else ""
+        return "; ".join(filter(None, (away, self.forgotten())))
+
+    def forgotten(self) -> str:
+        """What nobody can tell any more, as a clause."""
+        reasons = []
+        if self.reinstalled:
+            reasons.append(f"{_count(self.reinstalled)} lost the memory of it ({fold_nodes(sorted(self.reinstalled)[:8])})")
+        if self.stale:
+            reasons.append("the snapshot is older than the 7 days for which nodes keep exit records")
+        return "; ".join(reasons)
+
+
+def _count(nodes: frozenset[str]) -> str:
+    return f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a recovery writes: patches of allocations first, then proposals in one commit."""
+
+    patches: Sequence[tuple[Allocation, Patch]] = ()
+    proposals: Sequence[Proposal] = ()
+    number: int = 0
+    """The highest number in any journal."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """The restored state: allocations by uid, the ledger's rows, indices of nodes; `gpus` of nodes together, `seq` for the patches."""
+
+    allocations: Mapping[str, Allocation]
+    rows: Sequence[Row]
+    indices: Mapping[str, int]
+    seq: int
+    gpus: Callable[[Iterable[int]], int] = lambda _nodes: 0
+    orders: Sequence[PlanRow] = ()
+    """What plans still say, where the ledger itself is gone."""
+
+
+def restore(answers: Answers, present: Present) -> Restored:
+    """Judge every attempt that a node knows, and every row that no node knows. The same answers give the same again."""
+    told = _told(answers)
+    judge = _Judge(answers, present, told)
+    for uid in sorted({*told, *judge.rows, *(order.uid for order in present.orders)}):
+        judge.judge(uid)
+    number = max((row.number for rows in answers.rows.values() for row in rows), default=0)
+    return Restored(judge.patches, judge.proposals(), number)
+
+
+def _told(answers: Answers) -> dict[str, dict[int, Told]]:
+    """What the nodes say, by allocation and attempt."""
+    members: dict[Key, dict[str, HistoryRow]] = {}
+    for node, rows in answers.rows.items():
+        for row in rows:
+            members.setdefault(row.key, {})[node] = row
+    found: dict[str, dict[int, Told]] = {}
+    for (uid, attempt), by_node in members.items():
+        found.setdefault(uid, {})[attempt] = Told(attempt, by_node)
+    return found
+
+
+class _Judge:
+    """Collects what follows from each allocation's history."""
+
+    def __init__(self, answers: Answers, present: Present, told: Mapping[str, Mapping[int, Told]]) -> None:
+        self.patches: list[tuple[Allocation, Patch]] = []
+        self.rows: dict[str, list[Row]] = {}
+        for row in present.rows:
+            self.rows.setdefault(row.uid, []).append(row)
+        self._answers = answers
+        self._present = present
+        self._told = told
+        self._names = {index: name for name, index in present.indices.items()}
+        self._occupant = {node: (uid, one.attempt) for uid, attempts in told.items() for one in attempts.values() for node in one.alive}
+        self._orders: dict[str, list[PlanRow]] = {}
+        for order in present.orders:
+            self._orders.setdefault(order.uid, []).append(order)
+        self._freed: list[Proposal] = []
+        self._adopted: list[Adopt] = []
+
+    def proposals(self) -> list[Proposal]:
+        """Limits lifted, what has ended freed, what runs entered: in this order.
+
+        Rows of what has ended may stand beside what is entered; the next term copies the limits in again.
+        """
+        tenants = sorted({adopt.claim.tenant for adopt in self._adopted})
+        return [*(Limits(tenant, None, None) for tenant in tenants), *self._freed, *self._adopted]
+
+    def judge(self, uid: str) -> None:
+        """One allocation; one that is gone is left to its rows and to the nodes, which end what nobody owns."""
+        attempts, rows = self._told.get(uid, {}), self.rows.get(uid, [])
+        allocation = self._present.allocations.get(uid)
+        newest = max(attempts, default=0)
+        if allocation is not None and not is_final(allocation.status):
+            self._write(allocation, attempts, rows)
+        for row in rows:
+            self._judge_row(row, attempts.get(row.attempt), newest)
+        if allocation is not None:
+            for one in attempts.values():
+                self._enter(allocation, one, rows, newest)
+            for order in self._orders.get(uid, ()):
+                self._enter_order(allocation, order, attempts, rows)
+
+    def _write(self, allocation: Allocation, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
+        """The end of what has ended, or the number of the attempt that runs."""
+        current = max(1, allocation.status.attempt)
+        history = [attempts[attempt] for attempt in sorted(attempts) if attempt >= current]
+        if history:
+            gpus = self._present.gpus(self._present.indices[node] for node in history[-1].nodes if node in self._present.indices)
+            patch = entered(allocation, history, away=self._answers.away, seq=self._present.seq, now=self._answers.now, gpus=gpus)
+        else:
+            row = next((row for row in rows if row.attempt == current), None)
+            if row is None or not self._is_lost(row):
+                return
+            nodes = fold_nodes([self._names.get(node, f"index-{node}") for node in row.nodes])
+            patch = forsaken(allocation, current, nodes, seq=self._present.seq, now=self._answers.now)
+        if patch is not None:
+            self.patches.append((allocation, patch))
+
+    def _is_lost(self, row: Row) -> bool:
+        """Whether a row that no node knows cannot begin any more: a node of it has forgotten, or works for somebody else."""
+        nodes = [self._names.get(node, "") for node in row.nodes]
+        forgotten = any(node in self._answers.reinstalled for node in nodes) or (
+            self._answers.stale and self._answers.away.isdisjoint(nodes)
+        )
+        return forgotten or any(self._occupant.get(node, row.key) != row.key for node in nodes)
+
+    def _judge_row(self, row: Row, one: Told | None, newest: int) -> None:
+        """A row whose attempt has ended, is outlived or lost gives back the nodes that say so; what is away stays held, as lost."""
+        if one is not None and row.attempt == newest and one.is_open(self._answers.away):
+            return
+        if one is None and row.attempt >= newest and not self._is_lost(row):
+            return
+        busy = one.alive if one is not None else frozenset()
+        free = tuple(node for node in row.nodes if (name := self._names.get(node)) in self._answers.rows and name not in busy)
+        if row.held:
+            self._freed.append(Stop(row.key, NODE_LOST))
+        if free:
+            self._freed.append(Release(row.key, free))
+
+    def _enter(self, allocation: Allocation, one: Told, rows: Sequence[Row], newest: int) -> None:
+        """A row for an attempt whose end is open and that has none: held where it is the newest, else ending."""
+        key = (allocation.metadata.uid, one.attempt)
+        is_open = one.is_open(self._answers.away) if one.attempt == newest else bool(one.alive)
+        if not is_open or any(row.attempt == one.attempt for row in rows):
+            return
+        indices = self._present.indices
+        nodes = sorted(indices[node] for node in one.nodes if node in indices and self._occupant.get(node, key) == key)
+        if not nodes:
+            return
+        current = one.attempt == newest and one.attempt >= allocation.status.attempt and not is_final(allocation.status)
+        self._adopted.append(Adopt(claim_of(allocation, one.attempt, tuple(nodes)), HELD if current else NODE_LOST))
+
+    def _enter_order(self, allocation: Allocation, order: PlanRow, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
+        """A row that a plan names and the ledger does not, on nodes that have not said that it has ended."""
+        ended = order.attempt in attempts and not attempts[order.attempt].alive
+        if ended or is_final(allocation.status) or any(one.claim.key == order.key for one in self._adopted):
+            return
+        if any(row.attempt == order.attempt for row in rows):
+            return
+        indices = self._present.indices
+        nodes = tuple(sorted(indices[node] for node in order.nodes if node in indices and self._occupant.get(node, order.key) == order.key))
+        if nodes:
+            self._adopted.append(Adopt(claim_of(allocation, order.attempt, nodes), HELD if order.order == RUN else order.cause))
+
+
+def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
+    """The claim of an attempt as its object asks for it, on these nodes."""
+    spec = allocation.spec
+    walltime = spec.lifecycle.walltime
+    return Claim(
+        allocation.metadata.uid, attempt, allocation.metadata.generation, spec.user, spec.tenant, spec.vcluster,
+        spec.lifecycle.type[0], nodes[0], nodes, spec.sensitive, int(parse_duration(walltime)) if walltime else None,
+    )  # fmt: skip
+
+
+def uncertain(allocation: Allocation, before: float) -> bool:
+    """Whether an allocation was restored, and so may have run unseen: it was made before the recovery."""
+    return allocation.metadata.creation_timestamp <= format_time(before)
+
+
+def orders_of(plans: Iterable[Plan]) -> list[PlanRow]:
+    """The rows of plans, each once."""
+    rows = {row.key: row for plan in plans if plan.spec.text for row in parse_plan(plan.spec.text)}
+    return list(rows.values())
+
+
+def rebuilt_index(given: Mapping[str, int | None], rows: Iterable[Row], orders: Iterable[PlanRow]) -> dict[int, str]:
+    """The NodeIndex as nodes remember it; of a node that is gone too, as rows of the ledger and of the plans name it together."""
+    names: dict[int, str] = {}
+    for name, index in sorted(given.items()):
+        if index is not None:
+            names.setdefault(index, name)
+    by_key = {row.key: row for row in rows}
+    taken = set(names.values())
+    for order in orders:
+        row = by_key.get(order.key)
+        if row is None or len(row.nodes) != len(order.nodes):
+            continue
+        for index, name in zip(row.nodes, order.nodes, strict=True):
+            if index not in names and name not in taken:
+                names[index] = name
+                taken.add(name)
+    return names

@@ -1,0 +1,128 @@
+"""What a placed attempt waits for before it starts, and when it has waited for too long: a judgement of what its nodes report.
+
+The wait counts from the last node that was prepared: what no node can prepare, since none is told what to start, waits.
+It is over only once every node that has not started has said so again since: a report that was late, or a reporter that
+could not write, ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lattice.ledger.reports import IDLE, NO_PROCESS_LEFT, PREPARING, READY
+from lattice.units import fold_nodes, format_duration
+
+START_TIMEOUT: Final = "StartTimeout"
+PARTLY_STARTED: Final = "PartlyStarted"
+WAITS: Final = "WaitsForNodes"
+UNREACHABLE: Final = "PeersUnreachable"
+TIMED_OUT: Final = frozenset({START_TIMEOUT, PARTLY_STARTED})
+START_SECONDS: Final = 120.0
+START_TRIES: Final = 3
+"""Attempts in a row that did not start, after which none follows."""
+SHOWN_AFTER_SECONDS: Final = 10.0
+"""What starts sooner is not written about."""
+LOOK_SECONDS: Final = 10.0
+MOST_PAIRS, MOST_CHARACTERS = 4, 160
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One node of a row, as its Lease and the operator show it; `state` and `detail` are its report of this attempt.
+
+    `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has said that
+    no process of the attempt is left; `prepared_seconds`: that it is prepared. `age`: of its newest report. `away`: nodes that it
+    cannot talk to.
+    """
+
+    name: str
+    down: bool = False
+    disabled: bool = False
+    fenced: bool = False
+    silent: bool = False
+    state: str = ""
+    detail: str = ""
+    vouched_seconds: float = 0.0
+    prepared_seconds: float = 0.0
+    age: float = 0.0
+    away: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of the attempt can run there any more."""
+        return self.fenced or self.state in NO_PROCESS_LEFT
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of the attempt has been started there."""
+        return self.state in ("", PREPARING)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it waits for the others alone."""
+        return self.state == PREPARING and self.detail == READY
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no task of the attempt, and ends with the others."""
+        return not self.empty and self.detail == IDLE
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why it has not started, as a condition tells it (empty: not worth telling yet), whether that is over, and when to look again."""
+
+    reason: str
+    message: str
+    over: bool
+    seconds: float
+
+
+def judge(standings: Sequence[Standing], placed_seconds: float, timeout: float) -> Wait | None:
+    """The wait of an attempt that was placed so long ago; None when every node has started it."""
+    waiting = [one for one in standings if one.waits]
+    if not waiting:
+        return None
+    waited = min([placed_seconds, *(one.prepared_seconds for one in standings if one.prepared)])
+    if placed_seconds < SHOWN_AFTER_SECONDS:
+        return Wait("", "", False, SHOWN_AFTER_SECONDS - placed_seconds)
+    pairs, message = cut_pairs(standings), _sentence(standings, waiting)
+    begun = any(one.prepared or not one.waits for one in standings)
+    if begun and waited >= timeout and all(one.age <= waited - timeout for one in waiting):
+        reason = START_TIMEOUT if len(waiting) == len(standings) else PARTLY_STARTED
+        return Wait(reason, f"had not started {format_duration(timeout)} after the last node was prepared: {message}", True, 0.0)
+    return Wait(UNREACHABLE if pairs else WAITS, message, False, min(LOOK_SECONDS, max(1.0, timeout - waited)))
+
+
+def cut_pairs(standings: Sequence[Standing]) -> list[tuple[str, list[str]]]:
+    """Nodes of the attempt that cannot talk to others of it, with those others; costs one look a node where all can."""
+    cut = [one for one in standings if one.away]
+    if not cut:
+        return []
+    names = [one.name for one in standings]
+    found = [(one.name, [name for name in names if name in one.away]) for one in cut]
+    return [(name, others) for name, others in found if others]
+
+
+def _sentence(standings: Sequence[Standing], waiting: Sequence[Standing]) -> str:
+    """Which nodes are not prepared, which have started, and who cannot reach whom."""
+    prepared = [one.name for one in waiting if one.prepared]
+    missing = [one.name for one in waiting if not one.prepared]
+    started = len(standings) - len(waiting)
+    said = [f"{len(prepared)} of {len(standings)} nodes are prepared" if missing or started else "every node is prepared"]
+    if started:
+        said.append(f"{started} have started")
+    if missing:
+        said.append(f"{_fold(missing)} {'is' if len(missing) == 1 else 'are'} not prepared")
+    pairs = cut_pairs(standings)
+    said += [f"{name} cannot reach {_fold(others)}" for name, others in pairs[:MOST_PAIRS]]
+    if len(pairs) > MOST_PAIRS:
+        said.append(f"{len(pairs) - MOST_PAIRS} more nodes cannot reach others")
+    return "; ".join(said)
+
+
+def _fold(names: Iterable[str]) -> str:
+    text = fold_nodes(list(names))
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"

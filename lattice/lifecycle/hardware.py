@@ -1,0 +1,89 @@
+"""What a node counts for: what it reports, and no more than operators declared or, without their word, than it reported first.
+
+A node that reports otherwise is Degraded: its credential may be in other hands, or a part of it has failed. `memory` of a
+declaration is the installed one, of which the kernel keeps some for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from lattice.errors import Rejected
+from lattice.units import quantity_bytes
+from lattice.views.cluster import Capabilities, Hardware, Node
+
+MEMORY_GROWS: Final = 1.02
+"""Another kernel may leave so much more to the system."""
+MEMORY_LACKS: Final = 0.9
+"""Less than this of what is declared is missing."""
+_COUNTS: Final = ("cpus", "gpus")
+_SIZES: Final = ("memory", "gpu_memory", "cxl_memory")
+_WORDS: Final = {
+    "cpus": "cpus", "gpus": "gpus", "memory": "memory", "gpu_memory": "gpuMemory", "cxl_memory": "cxlMemory", "gpu_type": "gpuType",
+}  # fmt: skip
+
+
+def reported(had: Capabilities) -> dict[str, Any]:
+    """The part of the capabilities that is bounded, as a LatticeNode has it."""
+    return {word: getattr(had, name) for name, word in _WORDS.items()}
+
+
+def counted(node: Node) -> Capabilities:
+    """The capabilities of a node as placement, quotas and charges count them."""
+    had = node.status.capabilities
+    bounds: dict[str, Any] = {}
+    for name in (*_COUNTS, *_SIZES):
+        limit = _limit(node, name)
+        if limit is not None and _number(getattr(had, name)) > _number(limit) * (MEMORY_GROWS if name in _SIZES else 1):
+            bounds[name] = limit
+    kind = _limit(node, "gpu_type")
+    if isinstance(kind, str) and had.gpu_type != kind:
+        bounds["gpu_type"] = kind
+    return msgspec.structs.replace(had, **bounds) if bounds else had
+
+
+def deviation(node: Node) -> str:
+    """How the report differs from what is declared or was first reported, as a clause; empty: it does not."""
+    return ", ".join(_differences(node))
+
+
+def _differences(node: Node) -> Iterator[str]:
+    had, declared = node.status.capabilities, node.spec.hardware or _NOTHING
+    for name in (*_COUNTS, *_SIZES, "gpu_type"):
+        limit, now = _limit(node, name), getattr(had, name)
+        if limit is None or not _differs(name, now, limit, declared=getattr(declared, name) is not None):
+            continue
+        whose = "declared" if getattr(declared, name) is not None else "reported first"
+        yield f"{_WORDS[name]} {_shown(now)}, {_shown(limit)} {whose}"
+
+
+def _differs(name: str, now: int | str, limit: int | str, *, declared: bool) -> bool:
+    if name == "gpu_type":
+        return now != limit
+    grows, lacks = (MEMORY_GROWS, MEMORY_LACKS) if name in _SIZES else (1.0, 1.0)
+    return _number(now) > _number(limit) * grows or (declared and _number(now) < _number(limit) * lacks)
+
+
+def _limit(node: Node, name: str) -> int | str | None:
+    """What is declared of one fact, else what was reported first; None: neither."""
+    declared = getattr(node.spec.hardware, name, None)
+    return declared if declared is not None else getattr(node.status.accepted, name, None)
+
+
+def _shown(fact: int | str) -> str:
+    return "none" if fact == "" else str(fact)
+
+
+@lru_cache(maxsize=4096)
+def _number(quantity: int | str) -> int:
+    try:
+        return quantity_bytes(quantity)
+    except Rejected:
+        return 0
+
+
+_NOTHING: Final = Hardware()

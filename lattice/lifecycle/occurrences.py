@@ -1,0 +1,56 @@
+"""Which changes of an Allocation deserve a Kubernetes Event: few, and each once; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.lifecycle.conditions import condition, is_true
+from lattice.lifecycle.settle import is_final
+from lattice.models import conditions as kinds
+from lattice.models.reasons import never_starts
+from lattice.views.allocation import Allocation, Condition
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """An Event to write: the reason is a word of the closed lists, or the name of a condition."""
+
+    reason: str
+    note: str
+    action: str
+    warning: bool = False
+
+
+def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
+    """The one Event that this change deserves; None for the first sight of an object that has a status already."""
+    before, after = (old or new).status, new.status
+    if old is None and after.conditions:
+        return None
+    if is_final(after) and not is_final(before):
+        return _end(new)
+    if after.attempt > before.attempt and len(after.attempts) and after.attempts != before.attempts:
+        last = after.attempts[-1]
+        note = f"attempt {last.attempt} ended with {last.reason} on {last.nodes or 'no node'}: attempt {after.attempt} follows"
+        return Occurrence("Requeued", note, "Requeue", warning=True)
+    for kind, action in ((kinds.ENDING, "End"), (kinds.STARTED, "Start"), (kinds.SCHEDULED, "Place")):
+        if is_true(after.conditions, kind) and not is_true(before.conditions, kind):
+            told = condition(after.conditions, kind)
+            return Occurrence(kind, told.message if told is not None else "", action)
+    return _hopeless(before.conditions, after.conditions)
+
+
+def _end(new: Allocation) -> Occurrence:
+    finished = condition(new.status.conditions, kinds.FINISHED)
+    reason, message = (finished.reason, finished.message) if finished is not None else ("Finished", "")
+    code = f" (exit {new.status.exit.code})" if new.status.exit is not None else ""
+    return Occurrence(reason, f"{message}{code}", "Finish", warning=new.status.phase == kinds.FAILED)
+
+
+def _hopeless(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Occurrence | None:
+    """What waits for what no waiting brings: the scheduler's refusal."""
+    told, shown = condition(after, kinds.SCHEDULED), condition(before, kinds.SCHEDULED)
+    if told is None or told.status == "True" or not never_starts(told.reason, told.message):
+        return None
+    if shown is not None and shown.reason == told.reason and never_starts(shown.reason, shown.message):
+        return None
+    return Occurrence(told.reason, told.message, "Refuse", warning=True)

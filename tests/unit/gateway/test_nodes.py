@@ -1,0 +1,150 @@
+"""Nodes and a gateway over real gRPC with real certificates on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.daemon.mtls import Files
+from lattice.errors import Denied, Retry
+from lattice.ledger.plans import PlanRow
+from lattice.views import Node
+from lattice_agent.works import GrpcWorks
+from lattice_dev.pki import Authority, Identity
+from lattice_gateway import nodes
+from lattice_gateway.metrics import Metrics
+from lattice_gateway.nodes import WorkService
+from lattice_gateway.variables import Secrets
+from tests.unit.gateway.test_works import Site, row
+
+
+def node(name: str, *, hollow: bool) -> Node:
+    return msgspec.convert({"metadata": {"name": name}, "status": {"hollow": hollow}}, Node)
+
+
+class Net:
+    """Certificates of one site, and gateways that serve it."""
+
+    def __init__(self, path: Path) -> None:
+        self.site = Site()
+        self.authority = Authority(path, "agents-ca", time.time())
+        self.stranger = Authority(path, "other-ca", time.time())
+        self.nodes = {"n1": node("n1", hollow=False), "n2": node("n2", hollow=True)}
+        self.metrics = Metrics()
+
+    def files(self, name: str, host: str = "", *, authority: Authority | None = None) -> Files:
+        by = authority or self.authority
+        identity = Identity(name, hosts=(host,) if host else (), server=bool(host))
+        pair, _ = by.issue(f"{name}-{host}".replace(":", "-"), identity)
+        return Files(pair.certificate, pair.key, self.authority.pair.certificate)
+
+    @asynccontextmanager
+    async def gateway(self, address: str, *, name: str = "lattice:gateway", host: str = "lattice-gateway") -> AsyncIterator[None]:
+        service = WorkService(self.site.works, Secrets(self.site.cluster, self.site.clock), self.nodes, SystemClock(), self.metrics)
+        task = asyncio.ensure_future(nodes.serve(address, self.files(name, host), service))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def asking(self, name: str, *addresses: str, authority: Authority | None = None) -> AsyncIterator[GrpcWorks]:
+        works = GrpcWorks(addresses, self.files(name, authority=authority))
+        try:
+            yield works
+        finally:
+            await works.close()
+
+    async def work(self) -> PlanRow:
+        """Work of n1 and n2."""
+        placed = row(await self.site.submit("job", attempt=1), "n1", "n2")
+        await self.site.plan(placed)
+        return placed
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def answered(works: GrpcWorks, node_name: str, placed: PlanRow) -> str:
+    """The script, once the gateway listens."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return str((await works.find(node_name, placed)).work.spec.script)
+        except Retry:
+            assert time.monotonic() < deadline
+
+
+async def test_a_node_is_answered_for_itself_alone(tmp_path: Path) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with net.gateway(address), net.asking("lattice:agent:n1", address) as works:
+        assert "# job" in await answered(works, "n1", placed)
+        with pytest.raises(Denied) as caught:
+            await works.find("n2", placed)
+        assert caught.value.reason == "NotYourNode"
+        assert net.metrics.requests.labels("GetWork", "PERMISSION_DENIED")._value.get() == 1
+
+
+async def test_a_process_of_hollow_nodes_speaks_for_hollow_nodes_only(tmp_path: Path) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with net.gateway(address), net.asking("lattice:hollow", address) as works:
+        assert "# job" in await answered(works, "n2", placed)
+        with pytest.raises(Denied):
+            await works.find("n1", placed)
+
+
+@pytest.mark.parametrize("name", ["lattice:gateway", "lattice:scheduler", "alice", "lattice:agent:n3"])
+async def test_nobody_else_is_answered(tmp_path: Path, name: str) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with net.gateway(address), net.asking("lattice:agent:n1", address) as works, net.asking(name, address) as other:
+        await answered(works, "n1", placed)
+        with pytest.raises(Denied):
+            await other.find("n1", placed)
+
+
+async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with (
+        net.gateway(address), net.asking("lattice:agent:n1", address) as works,
+        net.asking("lattice:agent:n2", address, authority=net.stranger) as forged,
+    ):  # fmt: skip
+        await answered(works, "n1", placed)
+        with pytest.raises(Retry):
+            await forged.find("n2", placed)
+
+
+async def test_another_server_is_not_taken_for_a_gateway(tmp_path: Path) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with net.gateway(address, name="lattice:agent:n9", host="n9"), net.asking("lattice:agent:n1", address) as works:
+        with pytest.raises(Retry) as caught:
+            await works.find("n1", placed)
+        assert caught.value.reason == "GatewayAway"
+
+
+async def test_another_gateway_answers_when_one_is_away(tmp_path: Path) -> None:
+    net, there, away = Net(tmp_path), free_address(), free_address()
+    placed = await net.work()
+    async with net.asking("lattice:agent:n1", away, there) as works:
+        with pytest.raises(Retry) as caught:
+            await works.find("n1", placed)
+        assert away in caught.value.message
+        assert there in caught.value.message
+        async with net.gateway(there):
+            assert "# job" in await answered(works, "n1", placed)

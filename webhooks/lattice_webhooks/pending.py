@@ -1,0 +1,78 @@
+"""How much work waits in each tenant, counted every few seconds while people submit there: no submission waits for the count."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Final
+
+from lattice.admission.facts import Pending
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import ALLOCATIONS
+from lattice.models.conditions import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING
+from lattice.views import Metadata, Tenant, View
+from lattice.views.cluster import SubmissionOptions
+
+log = logging.getLogger(__name__)
+
+COUNT_SECONDS: Final = 10.0
+WAITING: Final = "".join(f",status.phase!={phase}" for phase in (RUNNING, COMPLETED, FAILED, CANCELLED))
+
+
+class _Spec(View, frozen=True):
+    """Whose it is."""
+
+    user: str = ""
+
+
+class _Status(View, frozen=True):
+    """Whether it waits."""
+
+    phase: str = ""
+
+
+class Waiting(View, frozen=True):
+    """An Allocation, as far as it is counted."""
+
+    metadata: Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class PendingCounts:
+    """The last count of each tenant; a tenant that is asked about is counted again soon."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._asked: set[str] = set()
+        self._counts: dict[str, Counter[str]] = {}
+
+    def of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
+        """What waits of a user and of the tenant, beside the limits; None before the first count."""
+        name, quota = tenant.metadata.name, tenant.spec.quota
+        self._asked.add(name)
+        users = self._counts.get(name)
+        if users is None:
+            return None
+        return Pending(users[user], users.total(), options.pending_of_user(quota), options.pending_of_tenant(quota))
+
+    async def run(self) -> None:
+        """Count what was asked about, until cancelled."""
+        while True:
+            await self._clock.sleep(COUNT_SECONDS)
+            asked, self._asked = self._asked, set()
+            self._counts = {name: users for name, users in self._counts.items() if name in asked}
+            for name in sorted(asked):
+                await self._count(name)
+
+    async def _count(self, name: str) -> None:
+        try:
+            listing = await self._cluster.list(ALLOCATIONS, type=Waiting, fields=f"spec.tenant={name}{WAITING}")
+        except LatticeError as error:
+            event(log, "What waits could not be counted", logging.WARNING, tenant=name, error=error)
+            return
+        self._counts[name] = Counter(entry.spec.user for entry in listing.items if entry.status.phase in ("", PENDING))
