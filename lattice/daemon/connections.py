@@ -28,7 +28,8 @@ class Bounds:
     per_address: int = 512
     in_all: int = 8192
     handshake_seconds: float = 5.0
-    idle_seconds: float = 75.0
+    idle_seconds: float = 120.0
+    """Longer than clients keep theirs (the API server 90 s): who closes last never closes under a request that is on its way."""
 
 
 @dataclass(slots=True)
