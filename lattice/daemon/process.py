@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import importlib.util
 import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
 
+from lattice.daemon import loops
 from lattice.daemon.logs import event
 from lattice.daemon.tasks import is_cancelled
 from lattice.errors import Corrupt, LatticeError, Rejected, Retry
@@ -34,7 +34,7 @@ def run(main: Callable[[], Awaitable[None]], program: str) -> int:
         faulthandler.enable()
     received: list[signal.Signals] = []
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loops.factory()) as runner:
             runner.run(_watched(main, program, received))
     except asyncio.CancelledError as error:
         if received:
@@ -90,15 +90,6 @@ async def endless(work: Awaitable[object]) -> None:
             raise
         raise Retry(f"{name} was cancelled from inside", reason="TaskEnded") from error
     raise Retry(f"{name} has ended by itself", reason="TaskEnded")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed, else asyncio's own loop."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 def first_cause(error: BaseException) -> BaseException:
