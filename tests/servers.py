@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from lattice_dev import ports
 from tests.e2e.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -189,19 +189,19 @@ def running(directory: Path, *, controller_manager: bool = False, arguments: tup
     if found is None:
         raise FileNotFoundError("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
     directory.mkdir(parents=True, exist_ok=True)
-    port, etcd_port, peer_port = _free_ports(3)
-    server = ApiServer(directory, port, etcd_port, found)
-    try:
-        _credentials(directory)
-        _start(server, "etcd", _etcd_arguments(directory, etcd_port, peer_port))
-        _start(server, "kube-apiserver", (*_apiserver_arguments(server), *arguments))
-        until(lambda: server.request("GET", "/readyz").ok, f"kube-apiserver is ready ({directory}/kube-apiserver.log)", within=60)
-        if controller_manager:
-            _start(server, "kube-controller-manager", _controller_arguments(server))
-        yield server
-    finally:
-        _stop(server.children)
-        shutil.rmtree(directory, ignore_errors=True)
+    with ports.claimed(3) as (port, etcd_port, peer_port):
+        server = ApiServer(directory, port, etcd_port, found)
+        try:
+            _credentials(directory)
+            _start(server, "etcd", _etcd_arguments(directory, etcd_port, peer_port))
+            _start(server, "kube-apiserver", (*_apiserver_arguments(server), *arguments))
+            until(lambda: server.request("GET", "/readyz").ok, f"kube-apiserver is ready ({directory}/kube-apiserver.log)", within=60)
+            if controller_manager:
+                _start(server, "kube-controller-manager", _controller_arguments(server))
+            yield server
+        finally:
+            _stop(server.children)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def authority(directory: Path) -> None:
@@ -309,14 +309,6 @@ def _kubeconfig(server: ApiServer, user: str, certificate: Path, key: Path) -> d
         "users": [{"name": user, "user": {"client-certificate": str(certificate), "client-key": str(key)}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _die_with_parent() -> None:

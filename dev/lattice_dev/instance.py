@@ -77,12 +77,12 @@ class Instance:
 
         `choose` makes the options from those kept; without it they are those given to the class, else those kept.
         """
-        with state.locked(self.where.directory):
+        with state.locked(self.where.directory), contextlib.closing(ports.Claims()) as claims:
             recorded = state.load(self.where)
             self._find_again(recorded)
             kept = self._options or recorded.options
             recorded.options = _keep_inventory(self.where, _check(choose(kept) if choose else kept))
-            here = self._plan(recorded)
+            here = self._plan(recorded, claims)
             with self._progress.step("certificates and kubeconfigs"):
                 self._write_files(here, recorded)
             self._remove_surplus(here, recorded)
@@ -281,7 +281,7 @@ class Instance:
     def _programs(self, options: Options) -> Programs:
         return Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
 
-    def _plan(self, recorded: State) -> Site:
+    def _plan(self, recorded: State, claims: ports.Claims) -> Site:
         options = recorded.options
         programs = self._programs(options)
         plain = self._is_plain(options)
@@ -290,9 +290,9 @@ class Instance:
             roles = site.port_roles(options, plain=plain)
             ours = {role for name in self._supervisor.running(recorded) for role in roles if role == name or role.startswith(f"{name}-")}
             avoid = {port for other in others for port in other.ports.values()}
-            recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid)
+            recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid, free=claims.take_port)
             if not plain and not recorded.subnet:
-                recorded.subnet = network.free_subnet(other.subnet for other in others if other.subnet)
+                recorded.subnet = network.free_subnet((other.subnet for other in others if other.subnet), claims.take)
             state.save(self.where, recorded)
         for move in moved:
             self._progress.note(f"port {move.old} of {move.role} is taken by another program; it is now {move.new}")
@@ -415,14 +415,21 @@ class Instance:
             self._progress.note(f"{moved} nodes of the inventory were moved to its groups")
 
     def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
-        user = people.new_user(name, tenant, role, recorded.users, plain=here.network is None)
-        people.make_home(self.where, name, user)
-        with self.cluster() as cluster:
-            install.grant(cluster, tenant, name, admin=role == "admin")
-        recorded.users = {**recorded.users, name: user}  # last: what is recorded is complete, and `up` leaves it alone
-        people.write_logins(self.where, recorded.users, people.host_table(here))
-        state.save(self.where, recorded)
+        with contextlib.closing(ports.Claims()) as claims:
+            user = people.new_user(
+                name, tenant, role, recorded.users, plain=here.network is None,
+                free=lambda uid: claims.take(f"uid/{uid}") and uid not in self._uids_elsewhere(),
+            )  # fmt: skip
+            people.make_home(self.where, name, user)
+            with self.cluster() as cluster:
+                install.grant(cluster, tenant, name, admin=role == "admin")
+            recorded.users = {**recorded.users, name: user}  # last: what is recorded is complete, and `up` leaves it alone
+            people.write_logins(self.where, recorded.users, people.host_table(here))
+            state.save(self.where, recorded)
         return people.write_kubeconfig(here, name, user, self._clock.now())
+
+    def _uids_elsewhere(self) -> set[int]:
+        return {user.uid for other in state.others(self.where) for user in other.users.values()}
 
     def _wait_objects(self, here: Site, within: float) -> None:
         if not all(here.runs(name) for name in ("operator", "scheduler")):

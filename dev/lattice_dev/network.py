@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -61,14 +61,14 @@ def can_make() -> str:
     return ""
 
 
-def free_subnet(taken: Iterable[str]) -> str:
-    """A /24 of `SPACE` that no interface and no route of this machine uses, and that is not in `taken`."""
+def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
+    """A /24 of `SPACE` that no interface and no route of this machine uses, that is not in `taken`, and that `claim` gets."""
     used = [IPv4Network(subnet) for subnet in taken]
     addresses = [address for device in _ip_json("addr", "show") for address in device.get("addr_info", []) if address["family"] == "inet"]
     used += [IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False) for address in addresses]
     used += [IPv4Network(r["dst"], strict=False) for r in _ip_json("route", "show") if r["dst"] != "default"]
     for candidate in SPACE.subnets(new_prefix=24):
-        if not any(candidate.overlaps(other) for other in used):
+        if not any(candidate.overlaps(other) for other in used) and claim(f"subnet/{candidate}"):
             return str(candidate)
     raise errors.Rejected(f"all {2**8} subnets of {SPACE} are in use on this machine", reason="NoSubnet")
 

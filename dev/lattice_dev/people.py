@@ -6,7 +6,7 @@ import getpass
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lattice import errors
@@ -20,8 +20,12 @@ ROLES = ("user", "admin", "operator", "system-admin")
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 
 
-def new_user(name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool) -> User:
+def new_user(
+    name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool, free: Callable[[int], bool] = lambda _: True
+) -> User:
     """The entry of a user: its uid stays for ever; a new one is the first that neither the instance nor the machine has.
+
+    `free` says whether no other instance of the machine has it: processes are counted by uid, and files left behind belong to one.
 
     Where agents are plain processes the machine's own uid is taken, because work can run as no one else.
     Raises Rejected for a name that cannot be a login, or a role that does not exist.
@@ -36,7 +40,7 @@ def new_user(name: str, tenant: str, role: str, known: Mapping[str, User], *, pl
     if plain and name in machine:
         return User(machine[name], tenant, role)
     taken = {*machine.values(), *(user.uid for user in known.values())}
-    return User(next(uid for uid in range(FIRST_UID, 60000) if uid not in taken), tenant, role)
+    return User(next(uid for uid in range(FIRST_UID, 60000) if uid not in taken and free(uid)), tenant, role)
 
 
 def own_name() -> str:

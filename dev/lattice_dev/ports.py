@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lattice import errors
 
 FIRST, LAST = 21000, 29999
+PASSING = range(30000, 32768)
+"""For programs that are no part of an instance: neither an instance's, whose program may be away just now, nor the kernel's own."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,44 @@ class Moved:
     role: str
     old: int
     new: int
+
+
+class Claims:
+    """What this process has chosen and nobody uses yet: no other process of the network namespace can choose it meanwhile.
+
+    Each is an abstract socket, whose name the kernel gives to one holder in a network namespace, just as it does ports; so
+    instances of different homes and containers see each other, and nothing is left when a process is killed.
+    """
+
+    def __init__(self) -> None:
+        self._held = contextlib.ExitStack()
+
+    def take(self, what: str) -> bool:
+        """Whether it is claimed by this call: False when anybody holds it, this process too."""
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0lattice-dev/{what}")
+        except OSError:
+            claim.close()
+            return False
+        self._held.enter_context(claim)
+        return True
+
+    def take_port(self, port: int) -> bool:
+        """Whether it is claimed by this call, and free."""
+        return self.take(f"port/{port}") and is_free(port)
+
+    def close(self) -> None:
+        """Gives all of it up: by now what needed it uses it."""
+        self._held.close()
+
+
+@contextlib.contextmanager
+def claimed(count: int) -> Iterator[list[int]]:
+    """So many free ports that nobody else chooses until the end; raises Rejected when there are not as many."""
+    with contextlib.closing(Claims()) as claims:
+        candidates = filter(claims.take_port, PASSING)
+        yield [_next(candidates, PASSING) for _ in range(count)]
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -48,14 +89,14 @@ def assign(
     candidates = (port for port in range(FIRST, LAST + 1) if port not in used and free(port))
     for role in wanted:
         if role not in stay:
-            stay[role] = _next(candidates)
+            stay[role] = _next(candidates, range(FIRST, LAST + 1))
             if role in kept:
                 moved.append(Moved(role, kept[role], stay[role]))
         assigned[role] = stay[role]
     return assigned, moved
 
 
-def _next(candidates: Iterable[int]) -> int:
+def _next(candidates: Iterable[int], among: range) -> int:
     for port in candidates:
         return port
-    raise errors.Rejected(f"no port between {FIRST} and {LAST} is free on 127.0.0.1", reason="NoPort")
+    raise errors.Rejected(f"no port between {among[0]} and {among[-1]} is free on 127.0.0.1", reason="NoPort")

@@ -24,6 +24,7 @@ from lattice.errors import Denied, Rejected
 from lattice.kube.aiohttp import connect
 from lattice.kube.resources import ALLOCATIONS, NODES, TENANTS
 from lattice.rpc.v1.agent_pb2_grpc import add_AgentServicer_to_server
+from lattice_dev import ports
 from tests import servers
 from tests.contract.test_policies import FILES, collection
 from tests.servers import ROOT, ApiServer
@@ -91,9 +92,11 @@ def _answers(port: int, path: str, ca: Path) -> bool:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if servers.programs() is None:
         pytest.skip("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
-    with servers.running(tmp_path_factory.mktemp("front-doors")) as server:
+    with (
+        servers.running(tmp_path_factory.mktemp("front-doors")) as server,
+        ports.claimed(3) as (webhook_port, gateway_port, agents_port),
+    ):
         server.install_all()
-        webhook_port, gateway_port, agents_port = servers._free_ports(3)
         certificate, key = map(str, servers.issue(server.directory, "front-door"))
         agents = Authority(tmp_path_factory.mktemp("agents"), "agents-ca")
         shown = agents.pair("lattice:gateway")

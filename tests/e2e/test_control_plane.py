@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,21 @@ def test_two_instances_stand_side_by_side_and_down_of_one_leaves_the_other(bare:
     other.down()
     assert leftovers(other.where) == NOTHING
     assert not any(shown.missing for shown in bare.status())
+
+
+def test_instances_of_two_homes_that_start_at_the_same_moment_get_ports_and_networks_of_their_own(tmp_path: Path) -> None:
+    homes = [tmp_path / "one", tmp_path / "other"]
+    made = [Instance(f"home-{os.getpid()}", BARE, environ={**os.environ, "LATTICE_DEV_HOME": str(home)}) for home in homes]
+    try:
+        with ThreadPoolExecutor() as starting:
+            list(starting.map(Instance.up, made))
+        mine, theirs = (state.load(instance.where) for instance in made)
+        assert not set(mine.ports.values()) & set(theirs.ports.values())
+        assert not mine.subnet or mine.subnet != theirs.subnet
+        assert not any(shown.missing for instance in made for shown in instance.status())
+    finally:
+        for instance in made:
+            instance.down()
 
 
 def test_down_leaves_nothing_even_after_the_record_is_lost_and_work_still_runs() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEASES, LEDGERS
 from lattice.views import Lease, Ledger
-from lattice_dev import processes
+from lattice_dev import ports, processes
 from lattice_dev.instance import Instance
 from lattice_dev.processes import ProcessId
 from tests.faults.load import PASSING
@@ -35,20 +34,17 @@ def another(instance: Instance, name: str = "scheduler-2") -> Iterator[ProcessId
     """One more scheduler of the same cluster, with a log of this name."""
     first = next(component for component in instance.components() if component.name == "scheduler")
     argv = list(first.argv)
-    for flag in ("--metrics-address", "--answers-listen"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            argv[argv.index(flag) + 1] = f"127.0.0.1:{free.getsockname()[1]}"
     environment = processes.environment_for(os.environ, instance.where.mark, name)
-    with (
-        instance.where.log(name).open("ab") as log,
-        subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as started,
-    ):
-        found = processes.identify(started.pid)
-        assert found is not None
-        try:
-            yield found
-        finally:
-            started.kill()
+    with ports.claimed(2) as free, instance.where.log(name).open("ab") as log:
+        for flag, port in zip(("--metrics-address", "--answers-listen"), free, strict=True):
+            argv[argv.index(flag) + 1] = f"127.0.0.1:{port}"
+        with subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as started:
+            found = processes.identify(started.pid)
+            assert found is not None
+            try:
+                yield found
+            finally:
+                started.kill()
 
 
 def leader(cluster: BlockingCluster) -> int:

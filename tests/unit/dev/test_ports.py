@@ -1,4 +1,7 @@
+import contextlib
 import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -55,3 +58,34 @@ def test_a_listening_port_is_not_free() -> None:
         port = server.getsockname()[1]
         assert not ports.is_free(port)
     assert ports.is_free(port)
+
+
+def test_what_one_has_chosen_nobody_else_chooses_before_it_is_given_up_whatever_his_home() -> None:
+    roles = ["etcd", "gateway", "webhook"]
+    with contextlib.closing(ports.Claims()) as mine, contextlib.closing(ports.Claims()) as theirs:
+        ours, _ = ports.assign(roles, {}, ours=(), avoid=(), free=mine.take_port)
+        others, _ = ports.assign(roles, {}, ours=(), avoid=(), free=theirs.take_port)
+        assert not set(ours.values()) & set(others.values())
+        assert mine.take("subnet/10.213.0.0/24")
+        assert not theirs.take("subnet/10.213.0.0/24")
+        assert not theirs.take_port(ours["etcd"])
+        mine.close()
+        assert theirs.take_port(ours["etcd"])
+
+
+def test_the_claim_of_a_process_that_was_killed_is_gone_with_it() -> None:
+    code = "from lattice_dev import ports; claims = ports.Claims(); print(claims.take('port/20999'), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        with contextlib.closing(ports.Claims()) as claims:
+            assert other.stdout.readline() == "True\n"
+            assert not claims.take("port/20999")
+            other.kill()
+            other.wait()
+            assert claims.take("port/20999")
+
+
+def test_programs_of_tests_side_by_side_get_ports_of_their_own_that_no_instance_chooses() -> None:
+    with ports.claimed(3) as one, ports.claimed(3) as other:
+        assert len({*one, *other}) == 6
+        assert all(not ports.FIRST <= port <= ports.LAST for port in (*one, *other))

@@ -99,6 +99,10 @@ def test_a_uid_once_given_stays_and_no_two_people_share_one() -> None:
     assert people.new_user("bob", "other", "admin", users, plain=False) == User(users["bob"].uid, "other", "admin")
 
 
+def test_a_uid_of_another_instance_is_given_to_nobody() -> None:
+    assert people.new_user("alice", "t", "user", {}, plain=False, free=lambda uid: uid != 20000).uid > 20000
+
+
 @pytest.mark.parametrize(
     ("name", "role", "reason"), [("Alice", "user", "BadName"), ("a:b", "user", "BadName"), ("alice", "king", "BadRole")]
 )
