@@ -5,20 +5,27 @@ an IPC namespace of its own, which goes with its last process.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH208
+# ruff: noqa: PTH102, PTH104, PTH118, PTH208
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
-import shutil
 import stat
 import struct
-from contextlib import suppress
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 
 DIRECTORIES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - where others leave files
+LOCK = "/run/lattice-leftovers.lock"
+"""Root's own: who starts work shares it, who removes what is left has it alone."""
+LOCK_SECONDS = 10.0
+ASIDE = ".lattice-removed-"
+"""Begins the names of root's directories in which things are removed, out of everybody's way."""
 NOBODY = 65534
 """Who owns what no user here owns, such as files of a file server: nothing of his is removed."""
-AT_SYMLINK_NOFOLLOW, STATX_BTIME = 0x100, 0x800
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 CLONE_NEWIPC = 0x08000000
 CLOCK_GRAIN = 0.05
 """Times of files are so much coarser than clocks."""
@@ -31,50 +38,101 @@ def separate_ipc() -> None:
     _libc.unshare(CLONE_NEWIPC)
 
 
-def remove(user: int | None, since: float) -> int:
-    """Removes what the user has made in the directories for everybody since then, unless a process of his runs; how many entries."""
+@contextmanager
+def locked(how: int) -> Iterator[bool]:
+    """Holds the machine's lock, shared (LOCK_SH) from a start's first file until its processes run as the user, else alone (LOCK_EX).
+
+    False: it was not to be had, because of a start that hangs, or without the right.
+    """
+    try:
+        fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(fd, how)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, how: int) -> bool:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        with suppress(OSError):
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def remove(user: int | None, since: float, keep: Collection[str] = ()) -> int:
+    """Removes what the user has made in the directories for everybody since then; how many entries.
+
+    Nothing goes while a process of his runs or is being started on this machine, for it may be another attempt's; what stands
+    at a path of `keep` stays.
+    """
     if user is None or user in (0, NOBODY):
         return 0
-    removed, checked = 0, False
-    for directory in DIRECTORIES:
-        with suppress(OSError):
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                names = _made(fd, user, since)
-                if names and not checked and _runs_something(user):
-                    return 0
-                checked = checked or bool(names)
-                removed += sum(_remove_entry(fd, name) for name in names)
-            finally:
-                os.close(fd)
-    return removed
+    with locked(fcntl.LOCK_EX) as alone:
+        left = {directory: _made(directory, user, since, keep) for directory in DIRECTORIES} if alone else {}
+        if not any(left.values()) or _runs_something(user):
+            return 0
+        moved = sum(_put_aside(directory, names) for directory, names in left.items() if names)
+    for directory in left:
+        _empty(directory)
+    return moved
 
 
-def _made(fd: int, user: int, since: float) -> list[str]:
+def _made(directory: str, user: int, since: float, keep: Collection[str]) -> list[str]:
     """What the user has made in a directory since then."""
-    found = []
-    for name in os.listdir(fd):
-        with suppress(OSError):
-            owner = os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid
-            if owner == user and _born(fd, name) >= since - CLOCK_GRAIN:
-                found.append(name)
+    found = list[str]()
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            path = os.path.join(directory, name)
+            with suppress(OSError):
+                if path not in keep and os.lstat(path).st_uid == user and _born(path) >= since - CLOCK_GRAIN:
+                    found.append(name)
     return found
 
 
-def _remove_entry(fd: int, name: str) -> bool:
+def _put_aside(directory: str, names: list[str]) -> int:
+    """Moves entries into a directory of root's in the same place, which takes no time, however much is in them; how many.
+
+    Where there is no room for such a directory they are removed at once.
+    """
+    aside, moved = os.path.join(directory, f"{ASIDE}{os.urandom(8).hex()}"), 0
+    try:
+        os.mkdir(aside, 0o700)
+    except OSError:
+        for name in names:
+            _remove(os.path.join(directory, name))
+        return len(names)
+    for number, name in enumerate(names):
+        with suppress(OSError):
+            os.rename(os.path.join(directory, name), os.path.join(aside, str(number)))
+            moved += 1
+    return moved
+
+
+def _empty(directory: str) -> None:
+    """Removes what was put aside there, by this process or by one that was killed over it."""
     with suppress(OSError):
-        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=fd)
-        else:
-            os.unlink(name, dir_fd=fd)
-        return True
-    return False
+        for name in os.listdir(directory):
+            path = os.path.join(directory, name)
+            if name.startswith(ASIDE) and (found := os.lstat(path)).st_uid == 0 and stat.S_ISDIR(found.st_mode):
+                _remove(path)
 
 
-def _born(fd: int, name: str) -> float:
+def _remove(path: str) -> None:
+    """Removes a tree of any depth, and nothing that another file system has in it."""
+    os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", "--one-file-system", "--", path])  # noqa: S606
+
+
+def _born(path: str) -> float:
     """When it was made, by statx(2); 0 where the file system does not know: then it stays."""
     found = ctypes.create_string_buffer(256)
-    if _libc.statx(fd, name.encode(errors="surrogateescape"), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
+    if _libc.statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
         return 0.0
     if not struct.unpack_from("<I", found, 0)[0] & STATX_BTIME:
         return 0.0

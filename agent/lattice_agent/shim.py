@@ -394,7 +394,7 @@ def run(launch: Launch, report: int) -> None:
         durable.write_in_memory(launch.run_directory, durable.EXIT, record)
     shim.drain()
     if launch.remove_leftovers:
-        leftovers.remove(launch.user, running[2])
+        leftovers.remove(launch.user, running[2], keep=(launch.stdout, launch.stderr))
     durable.keep_exit(launch.run_directory, launch.directory, record)
     if failure:
         tell(report, {"failure": failure, "unfit": unfit})
@@ -403,7 +403,8 @@ def run(launch: Launch, report: int) -> None:
 def _start(shim: Shim) -> tuple[str, bool]:
     """Starts the tasks; why that failed, and whether the node is at fault; empty: they run."""
     try:
-        shim.start()
+        with leftovers.locked(fcntl.LOCK_SH):
+            shim.start()
     except (Failure, OSError) as error:
         return str(error), not isinstance(error, Failure)
     return "", False

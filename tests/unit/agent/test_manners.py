@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -180,6 +183,70 @@ def test_what_a_user_made_for_all_to_see_goes_with_his_last_process_and_what_he_
         for path in (before, after):
             with suppress(FileNotFoundError):
                 path.unlink()
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One directory for everybody, of this test."""
+    made = tmp_path / "shared"
+    made.mkdir(mode=0o1777)
+    monkeypatch.setattr(leftovers, "DIRECTORIES", (str(made),))
+    monkeypatch.setattr(leftovers, "LOCK", str(tmp_path / "lock"))
+    return made
+
+
+def left_by_somebody(path: Path) -> Path:
+    path.write_text("left")
+    os.chown(path, SOMEBODY, SOMEBODY)
+    return path
+
+
+def test_what_an_attempt_that_is_being_started_has_laid_down_is_left_to_it(shared: Path) -> None:
+    since = time.time()
+    with ThreadPoolExecutor() as beside:
+        with leftovers.locked(fcntl.LOCK_SH) as begun:
+            assert begun
+            output = left_by_somebody(shared / "output-of-another")
+            removing = beside.submit(leftovers.remove, SOMEBODY, since)
+            time.sleep(0.3)
+            runs = subprocess.Popen(["sleep", "60"], user=SOMEBODY)
+        assert removing.result() == 0
+        assert output.exists()
+        runs.kill()
+        runs.wait()
+    assert leftovers.remove(SOMEBODY, since) == 1
+
+
+def test_a_start_that_hangs_hinders_no_end(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "LOCK_SECONDS", 0.2)
+    since = time.time()
+    output = left_by_somebody(shared / "output")
+    with leftovers.locked(fcntl.LOCK_SH):
+        assert leftovers.remove(SOMEBODY, since) == 0
+    assert output.exists()
+
+
+def test_a_tree_of_any_depth_goes_and_an_output_file_stays(shared: Path) -> None:
+    since = time.time()
+    kept = left_by_somebody(shared / "out.txt")
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    subprocess.run([sys.executable, "-I", "-S", "-c", deep], cwd=shared, check=True)
+    os.chown(shared / "d", SOMEBODY, SOMEBODY)
+    assert leftovers.remove(SOMEBODY, since, keep=[str(kept)]) == 1
+    assert [path.name for path in shared.iterdir()] == ["out.txt"]
+
+
+def test_what_a_killed_shim_was_about_to_remove_goes_with_the_next_end(shared: Path) -> None:
+    aside = shared / f"{leftovers.ASIDE}1"
+    aside.mkdir()
+    left_by_somebody(aside / "0")
+    feigned = shared / f"{leftovers.ASIDE}2"
+    feigned.mkdir()
+    os.chown(feigned, SOMEBODY + 1, SOMEBODY + 1)
+    since = time.time()
+    left_by_somebody(shared / "new")
+    assert leftovers.remove(SOMEBODY, since) == 1
+    assert [path.name for path in shared.iterdir()] == [feigned.name]
 
 
 def test_nothing_of_nobodys_and_roots_is_ever_removed() -> None:
