@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from lattice.kube.clock import Clock
@@ -82,8 +83,13 @@ class Once(Generic[K, V]):
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(_awaited(ask))
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(partial(self._done, key))
         return await asyncio.shield(task)
+
+    def _done(self, key: K, task: asyncio.Task[V]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # whoever still waits is told; that nobody does any more is no fault
 
 
 async def _awaited(ask: Callable[[], Awaitable[V]]) -> V:

@@ -17,6 +17,8 @@ from lattice.kube.requests import Request
 T = TypeVar("T")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+_NOT_READY = ("not yet synced to use for admission", "failed to find resource referenced by paramKind")
+"""What a server says that has just started, and knows its policies before the kinds of their parameters."""
 
 
 class _Cause(msgspec.Struct, gc=False):
@@ -162,7 +164,7 @@ def error_of(request: Request, failure: Failure) -> LatticeError:
     """The error for an answer that is no success, by what the caller does about it."""
     code, reason = failure.code, failure.reason or f"Http{failure.code}"
     text = f"{request.what}: {failure.message}"
-    if "not yet synced to use for admission" in failure.message:
+    if any(said in failure.message for said in _NOT_READY):
         return Retry(text, reason="PolicyNotReady")  # a server that has just started refuses what it cannot judge yet
     if code == 404:
         return NotFound(text, reason=reason)

@@ -73,6 +73,6 @@ class PendingCounts:
         try:
             listing = await self._cluster.list(ALLOCATIONS, type=Waiting, fields=f"spec.tenant={name}{WAITING}")
         except LatticeError as error:
-            event(log, "What waits could not be counted", logging.WARNING, tenant=name, error=error)
+            event(log, "PendingNotCounted", logging.WARNING, tenant=name, reason=error.reason, message=error.message)
             return
         self._counts[name] = Counter(entry.spec.user for entry in listing.items if entry.status.phase in ("", PENDING))

@@ -163,6 +163,12 @@ async def test_a_write_that_is_told_to_wait_is_sent_again(transport: str) -> Non
         ("504 Gateway Timeout", "no JSON", "patch", UnknownOutcome),
         ("500 Internal Server Error", '{"message":"etcdserver: mvcc: database space exceeded"}', "patch", Retry),
         ("422 Unprocessable Entity", '{"message":"paramKind kind `x` not yet synced to use for admission"}', "create", Retry),
+        (
+            "422 Unprocessable Entity",
+            '{"message":"failed to configure policy: failed to find resource referenced by paramKind"}',
+            "create",
+            Retry,
+        ),
         ("503 Service Unavailable", "", "patch", UnknownOutcome),
         ("500 Internal Server Error", "", "get", Retry),
         ("429 Too Many Requests", "", "patch", Retry),
