@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import HEALTHY, READY
 from lattice.views import Allocation, Node
 from tests.e2e.waiting import Seen, until
+from tests.faults.failing import loop_disk
 from tests.faults.scene import Scene
 from tests.faults.site import TENANT
 
@@ -78,8 +80,8 @@ def test_a_full_disk_takes_no_exit_code_and_its_node_no_work_until_there_is_room
         scene.becomes(node, "Ready")
         busy = scene.submit(seconds=6, code=0, on=other)
         scene.running(busy)
+        scene.instance.kill("operator", signal.SIGSTOP)  # nobody learns yet that the node is unfit
         with full(disk):
-            scene.instance.kill("operator", signal.SIGSTOP)  # nobody learns yet that the node is unfit
             try:
                 moved = scene.submit(seconds=1, code=3, on=f"{node},{other}")
                 until(Seen(lambda: scene.get(moved), lambda found: bool(found.status.attempts)), within=20, what="the refusal")
@@ -124,6 +126,35 @@ def read_only(scene: Scene, node: str) -> Iterator[None]:
     finally:
         subprocess.run(["nsenter", "-t", pid, "-m", "mount", "-o", "remount,bind,rw", state], check=True)
         subprocess.run(["nsenter", "-t", pid, "-m", "umount", "--lazy", state], check=True)
+
+
+@pytest.mark.netns
+def test_a_disk_whose_requests_fail_hinders_no_walltime_no_kill_and_no_end(scene: Scene) -> None:
+    nodes = scene.instance.site().nodes[:3]
+    with contextlib.ExitStack() as stack:
+        disks = [stack.enter_context(loop_disk(scene, node)) for node in nodes]
+        outruns = scene.submit(seconds=300, on=nodes[0], walltime=10)
+        resists = scene.submit(seconds=300, on=nodes[1], stubborn=True)
+        finishes = scene.submit(seconds=8, code=3, on=nodes[2])
+        found = [scene.running(name) for name in (outruns, resists, finishes)]
+        for disk in disks:
+            disk.fail()
+        for node in nodes:
+            until(Seen(partial(judged, scene, node), lambda seen: seen[:2] == ("Degraded", "Unhealthy")), within=20, what="Degraded")
+        with scene.here.alice() as cluster:
+            cluster.patch(ALLOCATIONS, resists, {"spec": {"cancel": {"reason": "enough"}}}, TENANT)
+        assert scene.ends([outruns, finishes], within=60) == [("WalltimeExceeded", 143, 1), ("TaskFailed", 3, 1)]
+        assert [(why, attempt) for why, _, attempt in scene.ends([resists], within=60)] == [("Cancelled", 1)]
+        for one in found:
+            until(partial(is_gone, scene, one), within=20, what=f"the last process on {one.status.head}")
+    for one in found:
+        scene.becomes(one.status.head, "Ready")
+        until((attempt_of(scene, one) / "exit").exists, within=20, what="the end on the disk")
+
+
+def is_gone(scene: Scene, found: Allocation) -> bool:
+    """Whether nothing of it lives on its head."""
+    return scene.alive(found, found.status.head) == []
 
 
 def attempt_of(scene: Scene, found: Allocation) -> Path:
