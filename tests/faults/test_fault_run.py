@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pytest
 
 from lattice.errors import LatticeError
+from tests.e2e.waiting import PATIENCE
 from tests.faults import kills, verdict, witness
 from tests.faults.kills import Kill, Killer
 from tests.faults.load import Load, wishes
@@ -33,7 +34,7 @@ NODES = int(os.environ.get("LATTICE_FAULTS_NODES", "40" if LONG else "12"))
 POPULATION = NODES + 12
 LONGEST_SECONDS = 40.0 if LONG else 4.0  # long enough to outlast a change of leader, which takes a Lease's 15 s
 WANTED_IN_FLIGHT = 20
-DRAIN_SECONDS = 180.0
+DRAIN_SECONDS = 60.0 * PATIENCE
 LOGS_CHECKED = 60
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(0 if LONG else 600)]
