@@ -9,6 +9,7 @@ LatticeError
 │   └── Expired         the watch or list position is gone; list again
 ├── UnknownOutcome      look before repeating
 ├── Retry               nothing happened; the same call may go through later
+│   └── TooMany         ask less at a time
 └── Corrupt             stop, touch nothing
 """
 
@@ -65,6 +66,10 @@ class Retry(LatticeError):
     def __init__(self, message: str, *, reason: str = "", after_seconds: float | None = None) -> None:
         super().__init__(message, reason=reason)
         self.after_seconds = after_seconds
+
+
+class TooMany(Retry):
+    """This caller asks more than it may at a time (HTTP 429); the same call goes through after `after_seconds`."""
 
 
 class Corrupt(LatticeError):

@@ -17,7 +17,7 @@ from lattice.daemon.https import error_response
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
 from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
-from lattice.errors import LatticeError, Retry
+from lattice.errors import LatticeError, Retry, TooMany
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation
@@ -40,6 +40,9 @@ MOST_STREAMS: Final = 64
 MOST_QUESTIONS: Final = {"POST plan": 1}
 """Questions of one kind that one person has answered at a time, where it is another number than the usual one."""
 USUAL_QUESTIONS: Final = 8
+AGAIN_SECONDS: Final = {"POST plan": 2.0}
+"""After how long who asks too much may ask again, where it is another time than the usual one."""
+USUAL_AGAIN_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 300.0
 """How often the rights of a long stream are checked again."""
 LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
@@ -112,11 +115,11 @@ class Server:
 
     @contextlib.contextmanager
     def _turn(self, identity: Identity, method: str, most: int) -> Iterator[None]:
-        """One of so many of this person at a time; Retry where all are taken."""
+        """One of so many of this person at a time; TooMany where all are taken."""
         key = (identity.user, method)
         if self._turns[key] >= most:
             said = f'"{identity.user}" has {self._turns[key]} requests {method} under way (limit: {most}): wait for their answers'
-            raise Retry(said, reason="TooManyQuestions")
+            raise TooMany(said, reason="TooManyQuestions", after_seconds=AGAIN_SECONDS.get(method, USUAL_AGAIN_SECONDS))
         self._turns[key] += 1
         try:
             yield

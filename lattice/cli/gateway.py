@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
-from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, TooMany
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 3600.0
 """A followed stream may be silent for long; a dead connection is found by TCP keepalive before that."""
+LONGEST_PAUSE = 8.0
+"""Between two questions of one who asked too many at a time."""
 ANSWER_SECONDS = 40.0
 """How long an answer may take: the gateway gives the scheduler 30 s."""
 
@@ -76,14 +78,29 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
 
 
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
-    """The gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds."""
+    """The gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds.
+
+    Who has too many questions under way waits as long as the gateway says, each time longer, for as many seconds at most.
+    """
     url, ca = find_gateway(console)
     given = json.dumps(body).encode() if body is not None else None
-    stream = console.outside.stream(console.cluster_config, url, ca, path, given, seconds)
-    try:
-        return b"".join(stream.lines())
-    finally:
-        stream.close()
+    outside, pause = console.outside, 0.0
+    until = outside.now() + seconds
+    while True:
+        try:
+            stream = outside.stream(console.cluster_config, url, ca, path, given, seconds)
+        except TooMany as error:
+            noted, pause = pause > 0, min(LONGEST_PAUSE, max(error.after_seconds or 1.0, 2 * pause))
+            if outside.now() + pause > until:
+                raise
+            if not noted:
+                console.note(f"Note: {error.message}; asking again for {until - outside.now():.0f} s")
+            outside.sleep(pause)
+            continue
+        try:
+            return b"".join(stream.lines())
+        finally:
+            stream.close()
 
 
 def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS) -> Stream:
@@ -122,12 +139,12 @@ def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes
     if response.status >= 300:
         body = response.read(65536)
         connection.close()
-        raise error_of(response.status, body, url)
+        raise error_of(response.status, body, url, response.getheader("Retry-After", ""))
     return _HttpStream(connection, response, url)
 
 
-def error_of(status: int, body: bytes, url: str) -> LatticeError:
-    """The error of an answer that is no success; the gateway says why in `message` and `reason`."""
+def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:
+    """The error of an answer that is no success; the gateway says why in `message` and `reason`, and in `Retry-After` when to ask again."""
     try:
         said = json.loads(body)
     except ValueError:
@@ -139,7 +156,10 @@ def error_of(status: int, body: bytes, url: str) -> LatticeError:
         return Denied(message, reason=reason or "Forbidden")
     if status == 404:
         return NotFound(message, reason=reason)
-    if status in (429, 502, 503, 504):
+    if status == 429:
+        seconds = float(after) if after.isascii() and after.isdigit() else None
+        return TooMany(message, reason=reason or "GatewayBusy", after_seconds=seconds)
+    if status in (502, 503, 504):
         return Retry(message, reason=reason or "GatewayBusy")
     return Rejected(message, reason=reason or f"Http{status}")
 

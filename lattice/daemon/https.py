@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import ceil
 from ssl import SSLContext
 from typing import Final
 
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from lattice.daemon.connections import Bounds, Connections, listen
 from lattice.daemon.metrics import split_address
-from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, TooMany, UnknownOutcome
 
 USUAL: Final = Bounds()
 SHUTDOWN_SECONDS = 3.0
@@ -20,7 +21,7 @@ SHUTDOWN_SECONDS = 3.0
 ABORT_SECONDS = 0.05
 """The event loop's time to close what was aborted."""
 _STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
-    (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
+    (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (TooMany, 429), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
 )  # fmt: skip
 
 
@@ -63,9 +64,11 @@ async def _end(runner: web.AppRunner) -> None:
 
 
 def error_response(error: LatticeError) -> web.Response:
-    """The error as JSON (`reason`, `message`) with its status code."""
+    """The error as JSON (`reason`, `message`) with its status code, and `Retry-After` where it is known when to ask again."""
     unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
     status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}
+    if isinstance(error, Retry) and error.after_seconds is not None:
+        headers["Retry-After"] = str(max(1, ceil(error.after_seconds)))
     body = msgspec.json.encode({"reason": error.reason, "message": error.message})
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)

@@ -10,7 +10,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from lattice.errors import Denied, NotFound, Retry
+from lattice.cli.gateway import error_of
+from lattice.errors import Denied, NotFound, Retry, TooMany
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES
 from lattice.scheduling.answers import (
     PLAN_SCHEMA,
@@ -249,6 +250,31 @@ def test_plan_and_queue_without_a_scheduler_say_since_when(bench: Bench) -> None
     for argv in (("plan", "--walltime=1h", "--", "true"), ("queue",)):
         result = bench.run(*argv)
         assert (result.code, f"silent since {ago(120)}" in result.err) == (6, True)
+
+
+def test_who_asks_too_much_at_a_time_waits_and_asks_again(desk: Bench) -> None:
+    answers(desk, QUEUES)
+    desk.gateway_fails = TooMany("8 requests are under way", reason="TooManyQuestions", after_seconds=2)
+
+    def free() -> None:
+        desk.gateway_fails = None
+
+    desk.at(5, free)
+    begun = desk.time
+    result = desk.run("queue", "--no-timeline")
+    assert (result.code, len(desk.paths), result.err.count("Note: 8 requests are under way; asking again for 40 s")) == (0, 3, 1)
+    assert desk.time == begun + 6, "2 s, then 4 s"
+    desk.gateway_fails = TooMany("8 requests are under way", reason="TooManyQuestions")
+    begun = desk.time
+    result = desk.run("queue")
+    assert (result.code, "8 requests are under way" in result.err) == (6, True)
+    assert 20 < desk.time - begun <= 40
+
+
+def test_429_says_when_to_ask_again() -> None:
+    error = error_of(429, b'{"reason": "TooManyQuestions", "message": "wait"}', "https://gateway", "3")
+    assert isinstance(error, TooMany)
+    assert (error.message, error.reason, error.after_seconds) == ("wait", "TooManyQuestions", 3.0)
 
 
 # queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ import pytest
 from grpc import aio
 
 from lattice.daemon.clock import Clock, ManualClock, SystemClock
-from lattice.errors import Retry
+from lattice.errors import TooMany
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
@@ -372,13 +373,23 @@ async def test_a_person_has_one_plan_answered_at_a_time(world: World) -> None:
     assert world.gateway is not None
     turns = world.gateway._server._turn
     with turns(Identity("alice"), "POST plan", 1):
-        with pytest.raises(Retry, match="limit: 1") as refused, turns(Identity("alice"), "POST plan", 1):
+        with pytest.raises(TooMany, match="limit: 1") as refused, turns(Identity("alice"), "POST plan", 1):
             pass
         assert refused.value.reason == "TooManyQuestions"
         with turns(Identity("bob"), "POST plan", 1), turns(Identity("alice"), "GET why", 8):
             pass
     with turns(Identity("alice"), "POST plan", 1):
         pass
+
+
+async def test_who_asks_too_much_at_a_time_is_answered_429_with_when_to_ask_again(world: World) -> None:
+    assert world.gateway is not None
+    with contextlib.ExitStack() as asked:
+        for _ in range(8):
+            asked.enter_context(world.gateway._server._turn(Identity("alice"), "GET queue", 8))
+        async with world.get("/v1/queue") as response:
+            assert (response.status, response.headers.get("Retry-After")) == (429, "1")
+            assert (await response.json())["reason"] == "TooManyQuestions"
 
 
 async def test_other_peoples_work_is_read_by_its_admins_only(world: World) -> None:
