@@ -182,7 +182,8 @@ class Agent:
     def _said(self) -> reports.Said:
         """What the next heartbeat says."""
         away = {seat.target[0] for seat in self._seats.values() if seat.away}
-        return reports.Said(self.machine.report(), tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
+        rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
+        return reports.Said(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
         """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""

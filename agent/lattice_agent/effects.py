@@ -57,6 +57,8 @@ class Effects:
         self._private: dict[Key, Mapping[str, str]] = {}
         """Values of Secrets, from the reading to the start; a restart of the agent asks for them again."""
         self._tries: dict[Key, int] = {}
+        self.unserved: set[Key] = set()
+        """What no gateway has given this node, though it was asked."""
 
     def put(self, instruction: Instruction) -> Key:
         """Lines it up; the key names the line."""
@@ -109,10 +111,14 @@ class Effects:
             found = await self._works.find(self.node, row, variables=row.order == RUN and self._awaits(key))
             terms = assignment.terms_of(found.work, self.node, row.head)
         except (NotFound, Rejected) as error:
+            self.unserved.discard(key)
             self._post(machine.Refused(key, "StartFailed", error.message))
             return None
         except LatticeError as error:
+            if isinstance(error, Retry):
+                self.unserved.add(key)
             return self._again(key, "WorkUnread", error)
+        self.unserved.discard(key)
         self._objects[key], self._rows[key] = found.work, row
         self._on_read(key, found)
         if found.refusal:
@@ -178,6 +184,7 @@ class Effects:
 
     def drop(self, key: Key) -> None:
         """Nothing more is asked about it."""
+        self.unserved.discard(key)
         self._objects.pop(key, None)
         self._rows.pop(key, None)
         self._private.pop(key, None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+
+import msgspec
 
 from lattice.ledger import reports
 from lattice.ledger.reports import NodeReport, ReportRow, format_report
-from lattice_agent.host.interface import Seen
+from lattice_agent.host.interface import Key, Seen
 
 URGENT = frozenset({reports.UNNAMED, reports.GONE, reports.LOST, reports.UNKNOWN_EXIT, reports.START_FAILED})
 """States that the scheduler waits for; the others travel with the next beat."""
@@ -32,6 +35,18 @@ def annotation(identity: Identity, beat: int, seen: Seen, said: Said) -> str:
     """The text of `lattice.dev/report`."""
     report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
     return format_report(report)
+
+
+def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tuple[ReportRow, ...]:
+    """The rows, those of attempts that wait for a gateway to give the node its work saying so."""
+    if not unserved:
+        return rows
+    return tuple(
+        msgspec.structs.replace(row, detail=reports.UNSERVED)
+        if row.state == reports.PREPARING and not row.detail and Key(row.uid, row.attempt) in unserved
+        else row
+        for row in rows
+    )
 
 
 def is_urgent(before: Said, after: Said) -> bool:

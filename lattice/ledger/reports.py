@@ -26,6 +26,8 @@ GONE = "g"
 STATES = frozenset("prtexflug")
 READY = "r"
 """The detail of `p`: everything is prepared here, and the node waits for the others."""
+UNSERVED = "g"
+"""The detail of `p`: no gateway gives the node its work."""
 IDLE = "i"
 """The detail of `r`: the node has no task of the attempt, and ends with the others."""
 AWAY_LIMIT = 200
@@ -37,7 +39,10 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 
 
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
-    """One attempt as its node sees it; `detail` is the exit code of `e`, the reason of `f`, `READY` of a `p`, `IDLE` of an `r`."""
+    """One attempt as its node sees it.
+
+    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`.
+    """
 
     uid: str
     attempt: int

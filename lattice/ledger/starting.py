@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.ledger.reports import IDLE, NO_PROCESS_LEFT, PREPARING, READY
-from lattice.units import fold_nodes, format_duration
+from lattice.units import fold_nodes, format_duration, format_time
 
 START_TIMEOUT: Final = "StartTimeout"
 PARTLY_STARTED: Final = "PartlyStarted"
 WAITS: Final = "WaitsForNodes"
 UNREACHABLE: Final = "PeersUnreachable"
+NO_GATEWAY: Final = "NoGateway"
 TIMED_OUT: Final = frozenset({START_TIMEOUT, PARTLY_STARTED})
 START_SECONDS: Final = 120.0
 START_TRIES: Final = 3
@@ -33,8 +34,8 @@ class Standing:
     """One node of a row, as its Lease and the operator show it; `state` and `detail` are its report of this attempt.
 
     `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has said that
-    no process of the attempt is left; `prepared_seconds`: that it is prepared. `age`: of its newest report. `away`: nodes that it
-    cannot talk to.
+    no process of the attempt is left; `prepared_seconds`: that it is prepared. `unserved_since`: since when, in seconds since the epoch,
+    no gateway gives it its work (None: it does not say so). `age`: of its newest report. `away`: nodes that it cannot talk to.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Standing:
     detail: str = ""
     vouched_seconds: float = 0.0
     prepared_seconds: float = 0.0
+    unserved_since: float | None = None
     age: float = 0.0
     away: frozenset[str] = field(default_factory=frozenset)
 
@@ -93,7 +95,8 @@ def judge(standings: Sequence[Standing], placed_seconds: float, timeout: float) 
     if begun and waited >= timeout and all(one.age <= waited - timeout for one in waiting):
         reason = START_TIMEOUT if len(waiting) == len(standings) else PARTLY_STARTED
         return Wait(reason, f"had not started {format_duration(timeout)} after the last node was prepared: {message}", True, 0.0)
-    return Wait(UNREACHABLE if pairs else WAITS, message, False, min(LOOK_SECONDS, max(1.0, timeout - waited)))
+    reason = UNREACHABLE if pairs else NO_GATEWAY if any(one.unserved_since is not None for one in waiting) else WAITS
+    return Wait(reason, message, False, min(LOOK_SECONDS, max(1.0, timeout - waited)))
 
 
 def cut_pairs(standings: Sequence[Standing]) -> list[tuple[str, list[str]]]:
@@ -107,7 +110,7 @@ def cut_pairs(standings: Sequence[Standing]) -> list[tuple[str, list[str]]]:
 
 
 def _sentence(standings: Sequence[Standing], waiting: Sequence[Standing]) -> str:
-    """Which nodes are not prepared, which have started, and who cannot reach whom."""
+    """Which nodes are not prepared, which of them no gateway serves, which have started, and who cannot reach whom."""
     prepared = [one.name for one in waiting if one.prepared]
     missing = [one.name for one in waiting if not one.prepared]
     started = len(standings) - len(waiting)
@@ -116,6 +119,9 @@ def _sentence(standings: Sequence[Standing], waiting: Sequence[Standing]) -> str
         said.append(f"{started} have started")
     if missing:
         said.append(f"{_fold(missing)} {'is' if len(missing) == 1 else 'are'} not prepared")
+    unserved = {one.name: one.unserved_since for one in waiting if one.unserved_since is not None}
+    if unserved:
+        said.append(f"no gateway gives {_fold(unserved)} the work, since {format_time(min(unserved.values()))}")
     pairs = cut_pairs(standings)
     said += [f"{name} cannot reach {_fold(others)}" for name, others in pairs[:MOST_PAIRS]]
     if len(pairs) > MOST_PAIRS:

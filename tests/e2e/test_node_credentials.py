@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import http.client
 import json
+import re
 import signal
 import ssl
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -175,6 +177,17 @@ def test_with_the_gateway_away_work_runs_on_its_end_arrives_and_new_work_waits(
         ended = alice.ended("runs")
         assert (ended["phase"], ended["exit"]["code"]) == ("Completed", 0)
         assert alice.get("waits")["status"]["phase"] == "Staging"
+        why = Seen(lambda: alice.lattice("why", "waits").stdout, lambda said: "NoGateway: " in said)
+        said = until(why, within=30, every=0.5, what="the reason of a start that waits for a gateway")
+        node = alice.get("waits")["status"]["nodes"]
+        assert re.search(rf"no gateway gives {node} the work, since 2\d\d\d-\S+Z", said), said
+        assert "Next: ask the operators to look at the gateways" in said
+        again = re.search(r"since (2\d\d\d-\S+Z)\n", said)
+        assert again is not None
+        time.sleep(5)
+        assert again[0] in alice.lattice("why", "waits").stdout, "since when stays as it was first heard"
     finally:
         control_plane.start("gateway")
-    assert alice.ended("waits")["phase"] == "Completed"
+    ended = alice.ended("waits")
+    assert (ended["phase"], ended["attempt"]) == ("Completed", 1)
+    assert "NoGateway" not in alice.lattice("why", "waits").stdout

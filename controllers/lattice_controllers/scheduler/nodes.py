@@ -22,7 +22,7 @@ from lattice.ledger import plans
 from lattice.ledger.format import Key, Row
 from lattice.ledger.plans import NODES_PER_PLAN, plan_name
 from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
-from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, PREPARING, READY, UNNAMED, NodeReport, parse_report
+from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, PREPARING, READY, UNNAMED, UNSERVED, NodeReport, parse_report
 from lattice.ledger.restoration import orders_of, rebuilt_index
 from lattice.ledger.starting import Standing
 from lattice.ledger.steps import DEGRADED, DOWN
@@ -72,6 +72,7 @@ class Nodes:
         self._heard = heard
         self._vouched: dict[str, dict[Key, float]] = {}
         self._prepared: dict[str, dict[Key, float]] = {}
+        self._unserved: dict[str, dict[Key, float]] = {}
         self._heard_at: dict[str, float] = {}
         self._index_version = ""
         self._leases_synced = False
@@ -123,6 +124,8 @@ class Nodes:
         self._note_since(name, self._vouched, {(row.uid, row.attempt) for row in report.rows if row.state in NO_PROCESS_LEFT})
         ready = {(row.uid, row.attempt) for row in report.rows if (row.state, row.detail) == (PREPARING, READY)}
         self._note_since(name, self._prepared, ready)
+        unserved = {(row.uid, row.attempt) for row in report.rows if (row.state, row.detail) == (PREPARING, UNSERVED)}
+        self._note_since(name, self._unserved, unserved, self._clock.now())
         self._refresh(name)
         if before is None or (before.rows, before.away, before.boot) != (report.rows, report.away, report.boot):
             self._touched([row.uid for row in report.rows])
@@ -142,9 +145,9 @@ class Nodes:
         node = self.nodes.get(name)
         return node is None or node.status.state in ("", UNKNOWN)
 
-    def _note_since(self, name: str, since: dict[str, dict[Key, float]], keys: set[Key]) -> None:
-        """Keep since when the node has said this of these attempts, and of no others."""
-        now, before = self._clock.monotonic(), since.pop(name, {})
+    def _note_since(self, name: str, since: dict[str, dict[Key, float]], keys: set[Key], now: float | None = None) -> None:
+        """Keep since when (monotonic, or by the clock of `now`) the node has said this of these attempts, and of no others."""
+        now, before = self._clock.monotonic() if now is None else now, since.pop(name, {})
         if keys:
             since[name] = {key: before.get(key, now) for key in keys}
 
@@ -186,6 +189,7 @@ class Nodes:
             detail=entry.detail if entry else "",
             vouched_seconds=now - self._vouched.get(name, {}).get(row.key, now),
             prepared_seconds=now - self._prepared.get(name, {}).get(row.key, now),
+            unserved_since=self._unserved.get(name, {}).get(row.key),
             age=now - self._heard_at.get(name, float("-inf")),
             away=frozenset(report.away) if report and report.away else NOBODY,
         )

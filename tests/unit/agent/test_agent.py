@@ -104,7 +104,7 @@ async def test_without_a_gateway_new_work_waits_and_what_runs_is_ended_and_repor
         await site.clock.run_for(60)
         assert (site.status().phase, site.reason()) == ("Completed", "Completed")
         assert site.status(2).phase == "Staging"
-        assert site.reported("n2") == ["p"]
+        assert site.reported("n2") == ["pg"]
         site.gateway.away = False
         await site.clock.run_for(10)
         assert site.status(2).phase == "Completed"

@@ -41,6 +41,15 @@ def test_who_can_be_reached_hurries_both_ways() -> None:
     assert reports.is_urgent(cut, reports.Said())
 
 
+def test_a_node_that_no_gateway_serves_says_so_of_what_it_has_not_prepared() -> None:
+    rows = (ReportRow(uid(1), 1, "p"), ReportRow(uid(2), 1, "p", "r"), ReportRow(uid(3), 1, "r"), ReportRow(uid(4), 1, "p"))
+    found = reports.with_unserved(rows, {key(number) for number in (1, 2, 3)})
+    assert found == (ReportRow(uid(1), 1, "p", "g"), *rows[1:])
+    said = parse_report(reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.Said(found)))
+    assert ReportRow(uid(1), 1, "p", "g") in said.rows
+    assert not reports.is_urgent(reports.Said(rows), reports.Said(found)), "a gateway that is away brings no storm of heartbeats"
+
+
 def test_names_of_peers_never_take_the_room_of_the_rows() -> None:
     rows = tuple(ReportRow(uid(number), 1, "r") for number in range(12))
     away = tuple(f"node-{number * 7}-with-a-long-name" for number in range(300))

@@ -205,6 +205,14 @@ STARTS: list[tuple[str, Facts, Step]] = [
         facts(staging(), HELD, a=Standing("a", state="p"), b=Standing("b", state="p")),
         Stage("WaitsForNodes", "0 of 2 nodes are prepared; a,b are not prepared"),
     ),
+    (
+        "a gateway that is away is named with since when",
+        facts(staging(), HELD, a=Standing("a", state="p", detail="g", unserved_since=1800000000.0), b=Standing("b", state="p")),
+        Stage(
+            "NoGateway",
+            "0 of 2 nodes are prepared; a,b are not prepared; no gateway gives a the work, since 2027-01-15T08:00:00Z",
+        ),
+    ),
     ("then it is ended", facts(staging(staged("StartTimeout")), HELD, a=prepared("a"), b=prepared("b", 200, "a")), Propose(Stop(KEY, "w"))),
     (
         "a node that has not spoken since may have started",

@@ -74,9 +74,15 @@ def test_what_a_node_reports_of_an_attempt_stands_with_since_when_and_how_fresh_
     watched.clock.advance(3)
     standing = watched.nodes.standing(ROW, 0)
     assert (standing.prepared, standing.prepared_seconds, standing.age, standing.away) == (True, 3.0, 3.0, frozenset({"n1"}))
+    watched.beat(0, ReportRow(uid(1), 1, "p", "g"))
+    since = watched.clock.now()
+    watched.clock.advance(4)
+    watched.beat(0, ReportRow(uid(1), 1, "p", "g"))
+    assert watched.nodes.standing(ROW, 0).unserved_since == since
     watched.beat(0, ReportRow(uid(1), 1, "e", "7"))
     watched.clock.advance(2)
     standing = watched.nodes.standing(ROW, 0)
+    assert standing.unserved_since is None
     assert (standing.prepared_seconds, standing.vouched_seconds, standing.away) == (0.0, 2.0, frozenset())
 
 
