@@ -11,16 +11,18 @@ from typing import Final
 
 import msgspec
 
-from lattice.lifecycle.conditions import condition
+from lattice.lifecycle.conditions import TRUE, condition, with_condition
 from lattice.lifecycle.settle import is_final
-from lattice.models.conditions import FINISHED
-from lattice.units import parse_time
+from lattice.models.conditions import FINISHED, STALLED
+from lattice.units import format_time, parse_time
 from lattice.views.allocation import Allocation, Attempt, Exit
 
 COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancelled", "Requeued", "Running"
 STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
 """How an attempt stands: the first four have ended; after Requeued another attempt followed."""
 
+REMOVED: Final = "Removed"
+"""Why an attempt ended whose object somebody has taken away before it had."""
 HEARD_LATE: Final = 2.0
 """A heartbeat that was under way at the end says still that the work runs."""
 
@@ -88,6 +90,19 @@ def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
         return charge
     held = ended - charge.committed
     return msgspec.structs.replace(charge, ended=ended, node_seconds=charge.nodes * held, gpu_seconds=charge.gpus * held)
+
+
+def removed(allocation: Allocation, at: float) -> Allocation:
+    """The last that was seen of an object that is gone, as if all of it had ended by then (seconds since the epoch)."""
+    status = allocation.status
+    if is_final(status):
+        return allocation
+    now, message = format_time(at), "the object was removed by force"
+    conditions = status.conditions
+    for kind in (FINISHED, STALLED):
+        conditions = with_condition(conditions, kind, TRUE, REMOVED, message, generation=allocation.metadata.generation, now=now)
+    ended = msgspec.structs.replace(status, phase=CANCELLED, conditions=conditions, end_time=status.end_time or now)
+    return msgspec.structs.replace(allocation, status=ended)
 
 
 def charges_of(allocation: Allocation) -> list[Charge]:

@@ -63,6 +63,11 @@ class Window:
         until_begin = self.before_rates * start - self.before_products
         return max(0, until_now - until_begin) / _HOUR
 
+    def is_over(self, begin: float) -> bool:
+        """Whether it holds nothing from this time on, in seconds, which becomes its beginning."""
+        self._fold(max(round(begin * 1000), self.begin))
+        return not self.moments and not self.before_rates
+
     def rate(self) -> int:
         """The rate after the last change: what goes on."""
         return self.rates
@@ -141,6 +146,17 @@ class Meter:
                     window.add(at, amount)
                     if until is not None:
                         window.add(until, -amount)
+
+    def trim(self, now: float) -> None:
+        """Let go of what lies before the present periods, and of scopes that used nothing since."""
+        for scope, windows in list(self._windows.items()):
+            begin = self._budgets.get(scope.tenant, NO_BUDGETS).period.begin(now)
+            over = [window.is_over(begin) for window in windows]
+            if all(over):
+                del self._windows[scope]
+                if scope.kind == OF_USER:
+                    self._users[scope.tenant].remove(scope)
+        self._users = {tenant: scopes for tenant, scopes in self._users.items() if scopes}
 
     def charge(self, charge: Charge, sign: int = 1) -> None:
         """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""

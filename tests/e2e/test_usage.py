@@ -13,8 +13,8 @@ from lattice.accounting.charges import Charge, charges_of
 from lattice.accounting.records import read_rows, record_name, rows_text
 from lattice.errors import Denied, Rejected
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, EVENTS, TENANTS, USAGE_RECORDS
-from lattice.units import format_time, parse_time
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, EVENTS, LEDGERS, TENANTS, USAGE_RECORDS
+from lattice.units import encode_uid, format_time, parse_time
 from lattice.views import Allocation
 from lattice_dev import install
 from lattice_dev.instance import Instance
@@ -192,3 +192,29 @@ def test_usage_records_are_appended_to_by_the_operator_alone_and_deleted_by_nobo
         admin.delete(USAGE_RECORDS, name)
     with pytest.raises(Denied, match="by the operator alone"):
         admin.patch(USAGE_RECORDS, name, {"metadata": {"labels": {"a": "b"}}})
+
+
+def test_hours_of_work_whose_object_is_removed_by_force_are_charged_also_after_the_operator_is_killed(
+    control_plane: Instance, admin: BlockingCluster, tenant: Room, me: Person
+) -> None:
+    me.apply("forced", nodes=2, walltime="10m", entrypoint="sleep 300", tasks={"on": "EveryNode"})
+    me.phase("forced", "Running")
+    time.sleep(4)
+    uid = me.get("forced")["metadata"]["uid"]
+    unhold = {"metadata": {"finalizers": None}}
+    with pytest.raises(Denied, match="is removed by Lattice once the nodes are free"):
+        admin.patch(ALLOCATIONS, "forced", unhold, tenant.namespace)
+    with control_plane.cluster("scheduler") as scheduler:  # who has its certificate, or edits the policy, may
+        scheduler.patch(ALLOCATIONS, "forced", unhold, tenant.namespace)
+    admin.delete(ALLOCATIONS, "forced", tenant.namespace)
+    until(lambda: [row for row in recorded(admin, tenant.name) if row.uid == uid], within=20, what="the row of what was removed")
+    control_plane.kill("operator")
+    control_plane.start("operator")
+    (row,) = [row for row in recorded(admin, tenant.name) if row.uid == uid]
+    assert (row.nodes, row.user, row.reason) == (2, "alice", "Removed")
+    assert row.node_seconds >= 2 * 4
+    used = Seen(lambda: asked(me, "usage", "--tenant", tenant.name), lambda found: found["nodeHours"] >= 2 * 4 / 3600)
+    until(used, within=30, every=0.5, what="the hours in usage")
+    assert [one["name"] for one in asked(me, "history", "--tenant", tenant.name)["rows"]] == ["forced"]
+    held = encode_uid(uid)
+    until(lambda: held not in str(admin.list(LEDGERS).items), within=60, what="the end of its ledger row")

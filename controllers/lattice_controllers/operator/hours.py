@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 MIRROR_SECONDS = 30.0
 """How often hours are mirrored, where they have changed (book, "Consistency window")."""
+TRIM_SECONDS = 300.0
+"""How often the meter lets go of what lies before the present periods."""
 LOOK_SECONDS = 2.0
 """How often the budgets of a tenant are looked at: crossing a mark is told then."""
 
@@ -53,6 +55,7 @@ class Hours:
         self._announcer = announcer
         self._measured = measured
         self._started = False
+        self._trimmed = clock.monotonic()
         self._written: dict[str, float] = {}
 
     async def start(self, allocations: Mapping[str, Allocation]) -> None:
@@ -86,6 +89,9 @@ class Hours:
         """Mirror what is due, and tell what was crossed."""
         if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
             await self._count_again()
+        if self._clock.monotonic() - self._trimmed > TRIM_SECONDS:
+            self._trimmed = self._clock.monotonic()
+            self.meter.trim(self._clock.now())
         for name, tenant in list(self._known().items()):
             try:
                 await self._mirror(name, tenant)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from lattice.accounting.charges import Charge, bounded
+from lattice.accounting.charges import Charge, bounded, charges_of, removed
 from lattice.accounting.records import Fresh, Records
 from lattice.accounting.settlement import Append, Open, is_settled, next_write, unsettled
 from lattice.daemon.clock import Clock
@@ -55,14 +55,31 @@ class Settlement:
         self._heard = heard
         self._waiting: dict[str, dict[str, float]] = {}
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
+        self._removed: dict[str, Allocation] = {}
+        """By key and uid: what was last seen of objects that were taken away before they were settled."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """An allocation changed: what ended is to be settled."""
         allocation = change.new
+        if change.old is not None and (allocation is None or allocation.metadata.uid != change.old.metadata.uid):
+            self._keep(change.old)
         if allocation is None or not (allocation.status.attempts or allocation.status.end_time):
             return
         if not self.informer.synced.is_set() or unsettled(allocation, self.records):
             self._want(change.key, allocation)
+
+    def _keep(self, allocation: Allocation) -> None:
+        """An object is gone: what no record holds of it is written at once, since nothing else may know it after this process."""
+        gone = removed(allocation, self._clock.now())
+        if not charges_of(allocation) or (self.informer.synced.is_set() and not unsettled(gone, self.records)):
+            return
+        key = f"{allocation.metadata.key} {allocation.metadata.uid}"
+        event(log, "AllocationRemoved", logging.WARNING, allocation=allocation.metadata.key, uid=allocation.metadata.uid)
+        self._removed[key] = gone
+        self._waiting.setdefault(gone.spec.tenant, {})[key] = self._clock.monotonic()
+
+    def _known(self, key: str) -> Allocation | None:
+        return self._allocations.get(key) or self._removed.get(key)
 
     def is_settled(self, allocation: Allocation) -> bool:
         """Whether every attempt of a final allocation stands in the records."""
@@ -110,9 +127,10 @@ class Settlement:
                     return
                 charges = [charge for charge in charges if not self.records.holds(charge.uid, charge.attempt)]
             for key in keys:
-                allocation = self._allocations.get(key)
+                allocation = self._known(key)
                 if allocation is None or allocation.spec.tenant != tenant or not unsettled(allocation, self.records):
                     waiting.pop(key, None)
+                    self._removed.pop(key, None)
         if not waiting:
             self._waiting.pop(tenant, None)
 
@@ -135,7 +153,7 @@ class Settlement:
         """What is unsettled now of these allocations of the tenant."""
         found: list[Charge] = []
         for key in keys:
-            allocation = self._allocations.get(key)
+            allocation = self._known(key)
             if allocation is not None and allocation.spec.tenant == tenant:
                 found += unsettled(allocation, self.records)
         now = self._clock.now()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.accounting.budgets import OF_TENANT, Allowance, Budgets, Period, Scope
+from lattice.accounting.budgets import OF_TENANT, OF_USER, Allowance, Budgets, Period, Scope
 from lattice.accounting.charges import Charge
 from lattice.accounting.meter import Meter, Window
 from lattice.accounting.records import Records, month_of
@@ -116,6 +116,30 @@ def test_a_window_is_the_integral_and_lets_go_when_it_says(spans: list[tuple[int
         assert at is not None
         assert used(at) < limit
         assert used(at - 2.0) >= limit - 1e-9
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32))
+def test_a_meter_that_lets_go_of_the_past_tells_the_same_hours_and_keeps_no_scope_for_nothing(seed: int) -> None:
+    roll, now = Random(seed), START + 200 * 86400.0
+    budgets = {f"t{number}": Budgets(Allowance(node_hours=10.0), per_user=Allowance(node_hours=1.0)) for number in range(3)}
+    whole, trimmed = Meter(every_tenant=True), Meter(every_tenant=True)
+    for meter in (whole, trimmed):
+        meter.agree(budgets)
+    people = [(f"t{roll.randrange(5)}", f"u{roll.randrange(4)}") for _ in range(30)]
+    for step in range(120):
+        tenant, user = roll.choice(people)
+        begin = START + step * 86400.0 + roll.randrange(80000)
+        for meter in (whole, trimmed):
+            meter.count(tenant, user, "", begin, roll.randint(1, 1), 0, begin + 5000)
+        if roll.random() < 0.2:
+            trimmed.trim(begin)
+    scopes = [Scope(OF_TENANT, f"t{number}") for number in range(5)] + [Scope(OF_USER, tenant, user) for tenant, user in set(people)]
+    for at in (START + 120 * 86400.0, now):
+        trimmed.trim(at)
+        assert [trimmed.used(scope, at) for scope in scopes] == [whole.used(scope, at) for scope in scopes]
+    trimmed.trim(now + 400 * 86400.0)
+    assert (trimmed._windows, trimmed._users) == ({}, {})
 
 
 def test_a_calendar_period_counts_from_its_first_day_and_lets_go_at_its_end() -> None:

@@ -130,6 +130,32 @@ async def test_a_final_allocation_is_settled_only_once_its_rows_are_acknowledged
     assert (await site.lead(8.0)).is_settled(life.view)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_hours_of_an_object_that_is_removed_by_force_are_written_before_anything_else_can_be_lost(replaced: bool) -> None:
+    site = Site(7)
+    life = Life(1, "physics", "alice", "", site.roll)
+    begin = int(site.clock.now()) - 100
+    life.attempt(begin, begin + 3600, again=False)
+    status = {**life.obj["status"], "endTime": None, "phase": "Running"}
+    status["conditions"] = [one for one in status["conditions"] if one["type"] in ("Scheduled", "Started")]
+    life.obj["status"], life.obj["metadata"]["finalizers"] = status, []
+    await site.show(life)
+
+    async def remove() -> None:
+        await site.clock.sleep(10)
+        await site.cluster.delete(ALLOCATIONS, "job-1", life.tenant)
+        if replaced:
+            await site.cluster.create(ALLOCATIONS, {"metadata": {"name": "job-1"}, "spec": life.obj["spec"]}, life.tenant)
+
+    removing = asyncio.ensure_future(remove())
+    await site.lead(13)
+    await removing
+    await site.lead(20)
+    (row,) = site.records().all_rows()
+    assert (row.uid, row.state, row.reason, row.ended - row.committed) == (life.view.metadata.uid, "Cancelled", "Removed", 110)
+    assert row.node_seconds == 110 * row.nodes > 0
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 async def test_what_is_being_deleted_is_settled_within_two_seconds_other_work_waits_for_company(deleted: bool) -> None:
     site = Site(5)
@@ -172,7 +198,8 @@ async def test_a_name_that_is_used_again_by_another_tenant_holds_nothing_up() ->
             await site.cluster.delete(ALLOCATIONS, "job", "shared")
     await site.clock.run_for(8.0)
     assert settlement.backlog == 0
-    assert [page.tenant for page in site.records().pages.values()] == ["ml-team"]
+    assert sorted(page.tenant for page in site.records().pages.values()) == ["ml-team", "physics"]
+    assert recorded(site.records()) == sums([first, second]), "also of the one that was gone before it was settled"
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
