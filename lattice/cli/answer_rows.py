@@ -176,7 +176,8 @@ def placement_sentence(placement: Placement) -> str:
         notes.append(f"{placement.borrowed} borrowed")
     if placement.backfilled:
         notes.append("ahead of work that waits with a reservation")
-    return f"{placement.nodes}: {plural(placement.count, 'node')} in {', '.join(notes)}"
+    asked = f" (asks for {placement.least}-{placement.most})" if placement.most else ""
+    return f"{placement.nodes}: {plural(placement.count, 'node')}{asked} in {', '.join(notes)}"
 
 
 def preemption_lines(preemption: Preemption | None) -> list[str]:

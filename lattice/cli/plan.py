@@ -118,6 +118,8 @@ def _optimal(plan: Plan) -> str:
     if bound is None:
         return ""
     if bound.bound <= 0:
-        return f"nothing pending has a value ({bound.status})"
+        return f"nothing that could start has a value ({bound.status})"
     best = f", best found {bound.optimal:.1f}" if bound.optimal is not None else ""
-    return f"this cycle is worth {bound.value:.1f} of at most {bound.bound:.1f} ({bound.value / bound.bound:.1%}){best}; {bound.status}"
+    told = f"this cycle is worth {bound.value:.1f} of at most {bound.bound:.1f} ({bound.value / bound.bound:.1%}){best}; {bound.status}"
+    rules = "; ".join(bound.unknown)
+    return f"{told}\nthe solver does not know, and the scheduler keeps: {rules}" if rules else told

@@ -27,6 +27,11 @@ _COLUMNS: Final = (
     Column("MESSAGE", shrink_to=20),
 )
 _WINDOWS: Final = (Column("RESERVATION", shrink_to=12), Column("KIND"), Column("NODES", right=True), Column("START"), Column("END"))
+_APART: Final = {
+    "Held": "held", "NotBefore": "not before their time", "RetryBackOff": "delayed after a failure", "NeverFits": "that never fit",
+    "NotAdmitted": "not admitted",
+}  # fmt: skip
+"""How work is counted that no nodes would start now; other reasons by their word."""
 PLOT_ROWS: Final = 8
 RUNNING, PLANNED, RESERVED, IDLE = "█", "▒", "·", " "
 _COLORS: Final = {RUNNING: "32", PLANNED: "33", RESERVED: "36"}
@@ -46,10 +51,14 @@ def queue_lines(found: Queues, *, now: float, width: int, plot_width: int, wide:
 
 
 def _queue(queue: Queue, now: float, width: int, wide: bool, color: bool) -> list[str]:
-    head = f"{queue.vcluster}: {queue.policy}, {queue.pending} pending" + (
-        f", the first {queue.depth} that are blocked hold reservations" if queue.depth and queue.pending else ""
-    )
-    lines = [head]
+    able = queue.pending - sum(queue.apart.values())
+    parts = [
+        f"{queue.vcluster}: {queue.policy}",
+        f"{able} pending",
+        *(f"{count} {_APART.get(reason, reason)}" for reason, count in queue.apart.items()),
+        *([f"the first {queue.depth} that are blocked hold reservations"] if queue.depth and able else []),
+    ]
+    lines = [", ".join(parts)]
     if queue.entries:
         lines += table(_COLUMNS, [_entry(one, now, wide) for one in queue.entries], width=0 if wide else width, color=color)
     if queue.left_out:
@@ -58,12 +67,14 @@ def _queue(queue: Queue, now: float, width: int, wide: bool, color: bool) -> lis
 
 
 def _entry(one: Entry, now: float, wide: bool) -> list[str]:
+    place = str(one.position) if one.position else ""
     if one.work is None:
-        place = str(one.position) if one.count == 1 else f"{one.position}-{one.position + one.count - 1}"
+        if one.position and one.count > 1:
+            place = f"{one.position}-{one.position + one.count - 1}"
         return [place, "", f"{one.whose}: {plural(one.count, 'allocation')}", "", str(one.nodes), *([""] * 8)]
     nodes = f"{one.nodes}-{one.maximum}" if one.maximum is not None else str(one.nodes)
     return [
-        str(one.position),
+        place,
         str(one.work.number or ""),
         one.work.name,
         one.work.user,

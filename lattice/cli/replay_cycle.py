@@ -18,6 +18,7 @@ from lattice.cli.scheduler import with_silence
 from lattice.daemon.cycle_files import CycleFolder
 from lattice.errors import Corrupt, NotFound, Rejected, Retry
 from lattice.scheduling.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
+from lattice.scheduling.chronicle import RULES
 from lattice.scheduling.cycle_log import cycle_of
 from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.reproduction import Difference, Reproduced, again, turns
@@ -67,7 +68,7 @@ def run(console: Console) -> int:
         console.document(msgspec.to_builtins(shown))
     else:
         console.say(*_lines(shown, console))
-    return exits.DONE if shown.reproduced else exits.FAILED
+    return exits.DONE if shown.reproduced or shown.rules != shown.rules_now else exits.FAILED
 
 
 # -- what is recorded -----------------------------------------------------------------------------------------------------
@@ -126,10 +127,11 @@ def _answer(found: Sequence[Reproduced]) -> Cycle | None:
     """The document; None where nothing is left to show."""
     if not found:
         return None
-    moment = found[0].turn.moment
+    turn, moment = found[0].turn, found[0].turn.moment
     parts = [_turn(one) for one in found]
     return Cycle(
-        schema=CYCLE_SCHEMA, cycle=moment.cycle, at=format_time(moment.now, micro=True), program=found[0].turn.program,
+        schema=CYCLE_SCHEMA, cycle=moment.cycle, at=format_time(moment.now, micro=True), program=turn.program,
+        rules=turn.rules, rules_now=RULES,
         reproduced=all(part.reproduced for part in parts), vclusters=parts,
     )  # fmt: skip
 
@@ -190,6 +192,11 @@ def _lines(shown: Cycle, console: Console) -> list[str]:
 
 def _differences(shown: Cycle, width: int) -> list[str]:
     found = [one for part in shown.vclusters for one in part.differences]
+    if shown.rules != shown.rules_now:
+        age = "an older rule" if shown.rules < shown.rules_now else "a newer rule"
+        numbers = f"(rules {shown.rules}, and these are {shown.rules_now})"
+        shows = f"-o json shows {plural(len(found), 'difference')}"
+        return ["", f"Not compared: recorded by {age} {numbers}: it decides otherwise on purpose, which is no defect; {shows}."]
     lines = ["", f"Not reproduced: {plural(len(found), 'difference')}."]
     if found:
         lines += table(

@@ -113,6 +113,7 @@ PREEMPTION_REASONS: Final[tuple[Reason, ...]] = (
 STAGING_REASONS: Final[tuple[Reason, ...]] = (
     Reason("WaitsForNodes", "some of its nodes are not prepared, or have not started", "wait; `lattice nodes` shows the nodes"),
     Reason("PeersUnreachable", "nodes of it cannot talk to each other", "ask the operators to look at the network between the named nodes"),
+    Reason("NoGateway", "no gateway gives its nodes their work", "ask the operators to look at the gateways; it starts once one answers"),
     Reason("StartTimeout", "it did not start within work.startTimeout, and goes back to the queue", "wait"),
     Reason(
         "PartlyStarted",
@@ -144,6 +145,11 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
     Reason("QuotaReclaimed", "the quota tree took back what was lent to the attempt: the next one waits", ""),
+    Reason(
+        "Removed",
+        "its object was taken away by force before it had ended: charged until then, or until a node last said that it ran",
+        "cancel work instead; nodes end what the ledger still names",
+    ),
     Reason("Lost", "the node rebooted, or its record of the work is gone", "raise lifecycle.requeue.max"),
     Reason("ExitUnknown", "the process that keeps the exit code was itself killed", "`lattice logs`"),
     Reason("Ending", "it was told to end: TERM was sent, and KILL follows after its grace period", "wait until `status.killTime`"),

@@ -79,7 +79,7 @@ class Ranking(Part, frozen=True):
 
 
 class Position(Part, frozen=True):
-    """Its place in the order of its vcluster; 1 is the head."""
+    """Its place among those of its vcluster that could start if nodes were there; 1 is the head."""
 
     vcluster: str
     position: int
@@ -187,6 +187,10 @@ class Placement(Part, frozen=True):
     nodes: str
     """A node set."""
     count: int
+    """Of a range: with what it would get now beyond its least number."""
+    least: int | None = None
+    """Of a range: the least and the most nodes that it asks for."""
+    most: int | None = None
     groups: list[Group] = []
     fingerprints: int = 0
     """How many different ones; 0: not known of any."""
@@ -220,8 +224,10 @@ class Bound(Part, frozen=True):
     bound: float
     """Proven upper bound."""
     optimal: float | None = None
-    """Value of the best plan found; absent: none was found in time."""
+    """Value of the best plan found, which may break the rules of `unknown`; absent: none was found in time."""
     status: str = ""
+    unknown: list[str] = []
+    """Rules in force that the solver does not know, and the scheduler keeps: what it may place can be worth less than the bound."""
 
 
 class Planned(Part, frozen=True):
@@ -255,6 +261,7 @@ class Entry(Part, frozen=True):
     """A place in a queue: one allocation that the reader may name, or a run of others in counts."""
 
     position: int
+    """Among those that could start if nodes were there; 0: no nodes would start it now, and it stands behind them."""
     whose: Whose
     nodes: int
     """The least that it asks for; summed up over `count`."""
@@ -279,6 +286,8 @@ class Queue(Part, frozen=True):
     policy: str
     pending: int
     depth: int
+    apart: dict[str, int] = {}
+    """By reason: how many of the pending no nodes would start now (Held, NotBefore, …)."""
     entries: list[Entry] = []
     left_out: int = 0
     """Entries beyond the limit of the question."""
@@ -402,6 +411,10 @@ class Cycle(Part, frozen=True):
     at: str
     program: str
     """The version that recorded it."""
+    rules: int
+    """The rules that it was decided by."""
+    rules_now: int
+    """Those by which it is decided again: where they are others, a difference is no defect."""
     reproduced: bool
     """Byte for byte, in every vcluster shown."""
     vclusters: list[DecidedCycle]

@@ -44,6 +44,8 @@ from lattice.scheduling.shares import Standing
 from lattice.scheduling.work import Candidate, Holder
 from lattice.views.ledger import TenantAccount
 
+RULES: Final = 2
+"""The rules by which cycles decide: raised by whatever has equal moments decided otherwise on purpose (docs/explanation/formats.md)."""
 _DIGEST_BYTES: Final = 16
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _ABSENT: Final = object()
@@ -88,11 +90,12 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One vcluster's part of a cycle, as it was recorded; `program`: the version that wrote it."""
+    """One vcluster's part of a cycle, as it was recorded; `program`: the version that wrote it, `rules`: those that it decided by."""
 
     moment: Moment
     outcomes: tuple[Outcome, ...]
     program: str
+    rules: int = RULES
 
 
 def encoded(outcomes: Sequence[Outcome]) -> bytes:
@@ -113,7 +116,7 @@ class Chronicler:
         """A turn as a payload: in full, or as changes since the last one."""
         if whole:
             self._state, self._held = _State(), {}
-        said: dict[str, Any] = {"program": self._program} if whole else {}
+        said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
         self._input(said, moment)
         self._decision(said, moment, outcomes)
         return _ENCODE(said)
@@ -194,7 +197,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._state: _State | None = None
-        self._program = ""
+        self._program, self._rules = "", RULES
 
     def turn(self, payload: bytes, *, whole: bool) -> Turn:
         """The turn of a payload; Corrupt where it does not give the decision that it was made of."""
@@ -202,6 +205,7 @@ class Reader:
             said = msgspec.msgpack.decode(payload)
             if whole:
                 self._state, self._program = _State(), said["program"]
+                self._rules = int(said.get("rules", 1))  # what was written before there was a number
             if self._state is None:
                 raise Corrupt("a cycle log is read from a whole moment on", reason="CycleLogDamaged")
             moment = self._moment(self._state, said)
@@ -211,7 +215,7 @@ class Reader:
         if _digest(encoded(outcomes)) != said["digest"]:
             sentence = f"cycle {moment.cycle} of vCluster {moment.vcluster!r} does not match its digest: the log is damaged"
             raise Corrupt(sentence, reason="CycleLogDamaged")
-        return Turn(moment, outcomes, self._program)
+        return Turn(moment, outcomes, self._program, self._rules)
 
     def _moment(self, state: _State, said: Mapping[str, Any]) -> Moment:
         _apply(said, "nodes", state.nodes, NODE.value)

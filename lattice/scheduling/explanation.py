@@ -56,7 +56,7 @@ def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Cha
         reason=reason,
         message=message,
         at=time_text(situation.now),
-        queue=position_of(startable(situation, queue, candidate), candidate),
+        queue=position_of(startable(situation, queue), candidate),
         score=ranking(situation, score, candidate.vcluster),
         nodes=census(situation, candidate),
         blockers=blockers(situation, candidate, reason, queue, reader),

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from lattice.scheduling.machine import Machine, Need
 from lattice.scheduling.outcomes import Placed
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.policy import Limits, Policy
+from lattice.scheduling.scene import Scene
 from lattice.scheduling.solver import Bucket, Job
+from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.work import REQUIRED, Candidate
+from lattice.views.ledger import TenantAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,23 @@ def formulate(
             nodes, alike = max(nodes, min(candidate.maximum, could)), False
         jobs.append(Job(score * nodes, nodes, eligible[need], alike=alike))
     return Formulation(tuple(jobs), buckets)
+
+
+def unknown_rules(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
+    """Which rules in force here the formulation does not know: a plan that it calls better may break them, its bound holds all the same."""
+    candidates = list(candidates)
+    policy, accounts = scene.policy(vcluster), scene.accounts
+    limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
+    known = {
+        "nodes that reservations and maintenance keep": any(window.end > now for window in scene.windows),
+        "nodes that are promised to work that waits": any(scene.promises.values()),
+        "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
+        "strict order of submission": strategy_of(policy).strict,
+        "the power budget": scene.power.limit is not None,
+        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(scene.exhausted) or scene.elastic is not None,
+        "terms of lending": bool(lenders_to(scene.policies, vcluster)),
+    }
+    return [rule for rule, in_force in known.items() if in_force]
 
 
 def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:

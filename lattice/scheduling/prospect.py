@@ -26,6 +26,7 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.explanation import blockers
 from lattice.scheduling.machine import Need
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.ranges import asks_for_more, extended
 from lattice.scheduling.readers import Reader
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import (
@@ -85,7 +86,10 @@ def prospects(
 
 
 def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]:
-    """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains."""
+    """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains.
+
+    Ranges have the nodes that they would get, as after the turns of a cycle.
+    """
     mine = {candidate.uid for candidate in asked}
     found: list[Outcome] = []
     with undone(situation.scene) as scene:
@@ -93,7 +97,22 @@ def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]
             queue = [one for one in influential(situation, vcluster) if one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
             found += decide(scene, vcluster, [*queue, *new], situation.now)
+        _extend(situation, scene, found)
     return found
+
+
+def _extend(situation: Situation, scene: Scene, outcomes: Sequence[Outcome]) -> None:
+    """Give ranges among what was placed what they get beyond their least number."""
+    ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
+    if not ranges:
+        return
+    said: dict[str, Waiting] = {**situation.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
+    pending = {**situation.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
+    left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in scene.holders)
+    scene.waiting = frozenset(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
+    more = {one.candidate.uid: one.nodes for one in extended(scene, [one.candidate for one in ranges], situation.now)}
+    for one in ranges:
+        one.nodes = more.get(one.candidate.uid, one.nodes)
 
 
 def influential(situation: Situation, vcluster: str) -> list[Candidate]:
@@ -119,6 +138,7 @@ def undone(scene: Scene) -> Iterator[Scene]:
     """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
     holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
     heirs, moves = {name: dict(some) for name, some in scene.heirs.items()}, dict(scene.moves)
+    waiting = scene.waiting
     asking = scene.elastic.asking() if scene.elastic is not None else {}
     try:
         yield scene
@@ -131,7 +151,7 @@ def undone(scene: Scene) -> Iterator[Scene]:
             scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
         scene.promises.clear()
         scene.promises.update(promises)
-        scene.heirs, scene.moves = heirs, moves
+        scene.heirs, scene.moves, scene.waiting = heirs, moves, waiting
         if scene.elastic is not None:
             scene.elastic.restore(asking)
 
@@ -166,7 +186,7 @@ def _waits(
         verdict=verdict,
         reason=outcome.reason,
         message=outcome.message,
-        queue=position_of(startable(situation, queue, candidate), candidate) if verdict == LATER else None,
+        queue=position_of(startable(situation, queue), candidate) if verdict == LATER else None,
         score=ranking(situation, outcome.score, candidate.vcluster),
         nodes=census(situation, candidate),
         expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,
@@ -193,6 +213,8 @@ def placement(situation: Situation, outcome: Placed) -> Placement:
     return Placement(
         nodes=fold_nodes([node.name for node in facts]),
         count=len(facts),
+        least=outcome.candidate.minimum if outcome.candidate.maximum > outcome.candidate.minimum else None,
+        most=outcome.candidate.maximum if outcome.candidate.maximum > outcome.candidate.minimum else None,
         groups=[Group(name=name, nodes=count) for name, count in sorted(groups.items(), key=lambda pair: (-pair[1], pair[0]))],
         fingerprints=len({node.fingerprint for node in facts if node.fingerprint}),
         borrowed=sum(node.home not in ("", home) for node in facts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -9,7 +10,7 @@ from lattice.errors import NotFound
 from lattice.scheduling.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Window
 from lattice.scheduling.explanation import is_known
 from lattice.scheduling.readers import Reader
-from lattice.scheduling.situation import Situation, expected_start, in_order, named, ranking, whose
+from lattice.scheduling.situation import Situation, expected_start, in_order, named, ranking, startable, unable, whose
 from lattice.scheduling.strategies import strategy_of
 from lattice.scheduling.timeline import timeline
 from lattice.scheduling.work import Candidate
@@ -29,23 +30,30 @@ def queues(situation: Situation, vclusters: Sequence[str], reader: Reader, limit
 
 def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], reader: Reader, limit: int) -> Queue:
     policy = situation.policy(vcluster)
+    apart = [(reason, one) for one in order if (reason := unable(situation, one))]
+    places = [*enumerate(startable(situation, order), 1), *((0, one) for _, one in apart)]
     entries: list[Entry] = []
-    counted = 0
-    places = enumerate(order, 1)
-    for known, run in groupby(places, key=lambda place: reader.may_name(place[1].user, place[1].key)):
-        for position, candidate in run if known else ():
-            if len(entries) < limit:
-                entries.append(_entry(situation, position, candidate, reader))
-                counted = position
-        if not known and len(entries) < limit:
-            others = list(run)
-            nodes = sum(candidate.minimum for _, candidate in others)
-            entries.append(Entry(position=others[0][0], whose="other tenants", nodes=nodes, count=len(others)))
-            counted = others[-1][0]
+    shown = 0
+    for (known, _), group in groupby(places, key=lambda place: (reader.may_name(place[1].user, place[1].key), place[0] > 0)):
+        run = list(group)
+        if known:
+            run = run[: limit - len(entries)]
+            entries += [_entry(situation, position, candidate, reader) for position, candidate in run]
+        else:
+            nodes = sum(candidate.minimum for _, candidate in run)
+            entries.append(Entry(position=run[0][0], whose="other tenants", nodes=nodes, count=len(run)))
+        shown += len(run)
         if len(entries) == limit:
             break
-    depth = strategy_of(policy).depth(policy)
-    return Queue(vcluster=vcluster, policy=policy.kind, pending=len(order), depth=depth, entries=entries, left_out=len(order) - counted)
+    return Queue(
+        vcluster=vcluster,
+        policy=policy.kind,
+        pending=len(order),
+        depth=strategy_of(policy).depth(policy),
+        apart=dict(sorted(Counter(reason for reason, _ in apart).items())),
+        entries=entries,
+        left_out=len(order) - shown,
+    )
 
 
 def _entry(situation: Situation, position: int, candidate: Candidate, reader: Reader) -> Entry:

@@ -21,7 +21,7 @@ ABOUT_NODES: Final = frozenset(
     {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
 )
 """Reasons of work that would start if nodes were there."""
-IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed"})
+IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed", "NotAdmitted", "RecoveryUncertain"})
 """Reasons of work that could not start on any nodes now."""
 _TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
 _WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER_TENANTS: "other tenants"}
@@ -102,14 +102,19 @@ def planned(scene: Scene, vcluster: str, queue: list[Candidate]) -> list[Candida
     return [queue[place] for place in order]
 
 
-def startable(situation: Situation, queue: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:
-    """Those of a queue that nodes or quota keep waiting, and the candidate: who is held, too early or never fits stands before nobody."""
+def unable(situation: Situation, one: Candidate) -> str:
+    """The reason for which it could not start now on any nodes, or nothing: who is held, too early or never fits stands before nobody."""
+    if one.held:
+        return "Held"
+    if one.not_before > situation.now:
+        return "NotBefore"
+    said = situation.waiting.get(one.uid)
+    return said.reason if said is not None and said.reason in IN_NOBODYS_WAY else ""
 
-    def could(one: Candidate) -> bool:
-        said = situation.waiting.get(one.uid)
-        return one.uid == candidate.uid or said is None or said.reason not in IN_NOBODYS_WAY
 
-    return [one for one in queue if could(one)]
+def startable(situation: Situation, queue: Sequence[Candidate]) -> list[Candidate]:
+    """Those of a queue that nodes or quota keep waiting."""
+    return [one for one in queue if not unable(situation, one)]
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:

@@ -33,11 +33,12 @@ def timeline(situation: Situation, vcluster: str = "") -> Timeline:
         for holder in situation.holders.values()
         if (count := len(nodes.intersection(holder.nodes)))
     ]
-    planned = list(_planned(situation, vcluster if home else ""))
+    planned, too_early = _planned(situation, vcluster if home else "")
     kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.scene.windows]
-    step = _step(situation.now, (*running, *planned), kept)
+    work = (*running, *planned)
+    step = _step(situation.now, work or too_early, kept)  # what begins hours later does not hide the next minutes
     at = [situation.now + number * step for number in range(STEPS)]
-    columns = [_in_use(spans, at, step) for spans in (running, planned, kept)]
+    columns = [_in_use(spans, at, step) for spans in (running, [*planned, *too_early], kept)]
     points = [_point(moment, usable, *counts) for moment, *counts in zip(at, *columns, strict=True)]
     return Timeline(nodes=usable, step_seconds=step, points=points)
 
@@ -48,13 +49,18 @@ def _point(moment: float, usable: int, running: int, planned: int, reserved: int
     return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
 
 
-def _planned(situation: Situation, vcluster: str) -> Iterable[Span]:
+def _planned(situation: Situation, vcluster: str) -> tuple[list[Span], list[Span]]:
+    """What is expected to start: what may now, and what begins before its time in no case (`notBefore`, a delay after a failure)."""
+    planned, too_early = list[Span](), list[Span]()
     for uid, candidate in situation.candidates.items():
         expected = situation.expected.get(uid)
         if expected is None or expected.p50 is None or (vcluster and candidate.vcluster != vcluster):
             continue
         length = candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
-        yield expected.p50, expected.p50 + length, candidate.minimum
+        opens = max(candidate.not_before, candidate.back_off_until)
+        begin = max(expected.p50, opens)
+        (too_early if opens > situation.now else planned).append((begin, begin + length, candidate.minimum))
+    return planned, too_early
 
 
 def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:

@@ -19,7 +19,7 @@ from lattice.quota.declared import Bindings, bindings_of
 from lattice.quota.forest import Forest
 from lattice.scheduling import explanation
 from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
-from lattice.scheduling.formulation import formulate, lenders_to, value_of
+from lattice.scheduling.formulation import formulate, lenders_to, unknown_rules, value_of
 from lattice.scheduling.gate_rows import explain_gates
 from lattice.scheduling.inquiry import Glimpse, Inquiry, queues
 from lattice.scheduling.outcomes import Outcome, Placed, Waiting
@@ -204,9 +204,11 @@ def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
     home = vcluster if scene.policy(vcluster).home else ""
     question = formulate(scene.machine, candidates, scores, home=home, lenders=lenders_to(scene.policies, vcluster))
     value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
+    unknown = unknown_rules(scene, vcluster, candidates, situation.now)
     if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
-        return Bound(value=round(value, 4), bound=round(max(value, bound), 4), status="bound by linear relaxation")
+        bound = max(value, bound)
+        return Bound(value=round(value, 4), bound=round(bound, 4), status="bound by linear relaxation", unknown=unknown)
     best = best_plan(question.jobs, question.buckets, Effort(seconds=EXACT_SECONDS))
     status = "proven" if best.proven else f"not proven in {EXACT_SECONDS:g} s of the solver"
-    bound = max(value, min(bound, best.bound))
-    return Bound(value=round(value, 4), bound=round(bound, 4), optimal=round(max(value, best.value), 4), status=status)
+    bound, optimal = max(value, min(bound, best.bound)), max(value, best.value)
+    return Bound(value=round(value, 4), bound=round(bound, 4), optimal=round(optimal, 4), status=status, unknown=unknown)

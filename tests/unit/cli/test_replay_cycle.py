@@ -106,6 +106,19 @@ def test_a_record_of_another_version_says_so_where_it_differs(bench: Bench, log:
     assert "another version" not in bench.run("replay", "--cycle", "2", "--log", str(log)).out
 
 
+def test_a_log_of_older_rules_says_so_in_one_line_and_is_no_defect(bench: Bench) -> None:
+    old = str(Path(__file__).parents[1] / "formats" / "cycle-log-1-rules-1")
+    result = bench.run("replay", "--cycle", "3", "--log", old)
+    assert result.code == exits.DONE
+    assert "Not compared: recorded by an older rule (rules 1, and these are 2)" in result.out.splitlines()[-1]
+    assert "FIELD" not in result.out
+    document = json.loads(bench.run("replay", "--cycle", "3", "--log", old, "-o", "json").out)
+    assert (document["rules"], document["rulesNow"], document["reproduced"]) == (1, 2, False)
+    assert document["vclusters"][0]["differences"]
+    same = bench.run("replay", "--cycle", "1", "--log", old)
+    assert same.out.splitlines()[-1].startswith("Reproduced byte for byte")
+
+
 def test_a_torn_log_gives_the_cycles_that_are_whole_and_says_what_is_left_out(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "cycles-000000000001.log"
     data = log_of(cycles=3)

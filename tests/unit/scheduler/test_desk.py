@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from lattice.cli.plan import sentences
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Binding, Bindings, Declared, Source, bindings_of
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
+from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Plan
 from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.forecast import Expected, Forecaster
@@ -220,6 +222,28 @@ async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
     assert plan.optimal is not None
     assert 0 < plan.optimal.value <= (plan.optimal.optimal or 0) <= plan.optimal.bound
     assert plan.optimal.status == "proven"
+
+
+async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() -> None:
+    made, loop = desk(8, running=3, waiting=7)
+    promised = "nodes that are promised to work that waits"
+    ranged = {**document(2), "spec": {**document(2)["spec"], "resources": {"nodes": "1-4"}}}
+
+    async def asked(given: dict[str, Any]) -> Bound:
+        found = (await made.plan([given], ALICE, optimal=True)).optimal
+        assert found is not None
+        assert found.value <= (found.optimal or found.bound) <= found.bound
+        return found
+
+    assert (await asked(document(2))).unknown == [promised]
+    of_range = await asked(ranged)
+    assert of_range.optimal is None, "no plan is called better that the rule of ranges forbids"
+    assert [rule.split()[:3] for rule in of_range.unknown] == [promised.split()[:3], ["that", "a", "range"]]
+    loop.scene.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
+    kept = await asked(document(2))
+    assert kept.unknown == ["nodes that reservations and maintenance keep", promised]
+    shown = sentences(Plan(schema=PLAN_SCHEMA, at=format_time(NOW), allocations=[], optimal=kept), NOW)
+    assert any("the solver does not know, and the scheduler keeps: nodes that reservations" in line for line in shown)
 
 
 async def test_a_tenant_of_others_cannot_be_planned_for() -> None:

@@ -170,6 +170,12 @@ def test_a_position_counts_those_only_that_could_start() -> None:
     assert (found.position, found.of) == (2, 2)
 
 
+def test_what_no_nodes_would_start_now_has_no_position() -> None:
+    queue = (pending(1, held=True), pending(2, not_before=NOW + 60), pending(3))
+    situation = moment(2, (holding(90, (0, 1)),), queue)
+    assert [why(situation, uid(number), ALICE).queue is None for number in (1, 2, 3)] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     "message",
     ['needs 1 node, and vCluster "desks" starts in strict order of submission', '1 is free; vCluster "x" goes by order of submission'],
@@ -306,6 +312,22 @@ def test_runs_of_others_are_one_line_with_counts() -> None:
     assert [line.split()[0] for line in lines[2:]] == ["1-2", "3", "4"]
 
 
+def test_held_and_too_early_work_is_counted_apart_and_stands_behind_what_could_start() -> None:
+    queue = (
+        pending(1, held=True, preemption_class=9), pending(2, not_before=NOW + 60, preemption_class=9), pending(3, 2),
+        pending(4, 2, held=True, nodes=2), pending(5),
+    )  # fmt: skip
+    found = queues(moment(1, (), queue), ["hpc"], ALICE, 200)
+    shown = found.vclusters[0]
+    assert (shown.pending, shown.apart) == (5, {"Held": 2, "NotBefore": 1})
+    assert [(one.position, one.whose, one.count) for one in shown.entries] == [
+        (1, "other tenants", 1), (2, "you", 1), (0, "you", 1), (0, "you", 1), (0, "other tenants", 1),
+    ]  # fmt: skip
+    lines = queue_lines(found, now=NOW, width=0, plot_width=0, wide=False, color=False)
+    assert lines[0] == "hpc: Backfill, 2 pending, 2 held, 1 not before their time, the first 10 that are blocked hold reservations"
+    assert [line.split()[0] for line in lines[2:4]] == ["1", "2"]
+
+
 @no_deadline
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_what_the_limit_leaves_out_is_counted(pending_count: int, limit: int) -> None:
@@ -353,6 +375,19 @@ def test_the_timeline_ends_work_at_its_end_and_starts_what_is_pending_when_expec
 
 
 @no_deadline
+@given(st.integers(0, 20000), st.integers(-20000, 20000), st.booleans())
+def test_the_timeline_starts_nothing_before_its_time_whatever_was_forecast(opens: int, forecast: int, running: bool) -> None:
+    queue = (pending(5, nodes=2, not_before=NOW + opens),)
+    held = (holding(1, (0, 1), end=NOW + 300),) if running else ()
+    found = queues(moment(4, held, queue, expected={uid(5): Expected(NOW + forecast, NOW + forecast)}), ["hpc"], ALICE, 10).timeline
+    assert found is not None
+    early = [index for index, point in enumerate(found.points) if point.planned and index * found.step_seconds < opens]
+    assert early == []
+    if running and opens > 0:
+        assert found.step_seconds * len(found.points) < 1500, "the next minutes are hidden by what begins hours later"
+
+
+@no_deadline
 @given(moments(), st.integers(20, 200))
 def test_the_plot_fits_the_terminal(situation: Situation, width: int) -> None:
     shown = queues(situation, VCLUSTERS, ALICE, 5)
@@ -381,6 +416,19 @@ def test_work_that_fits_starts_now_and_says_where() -> None:
     assert one.quota is not None
     assert (one.quota.nodes.used, one.quota.nodes.after) == (0, 4)
     assert plan_verb.sentences(plan, NOW)[0] == "physics/job-9 starts now"
+
+
+def test_a_range_is_planned_with_its_least_number_and_what_it_would_get_now() -> None:
+    situation = moment(12, (holding(1, (0,)),))
+    for _ in range(2):
+        placed = planned(situation, pending(9, nodes=2, maximum=8)).allocations[0].placement
+        assert placed is not None
+        assert (placed.count, placed.least, placed.most) == (5, 2, 8), "a third of the 9 that are left beside its 2"
+    assert "5 nodes (asks for 2-8) in" in "\n".join(plan_verb.sentences(planned(situation, pending(9, nodes=2, maximum=8)), NOW))
+    waits = moment(12, (holding(1, (0,)),), (pending(3, nodes=12),))
+    contested = planned(waits, pending(9, nodes=2, maximum=8, walltime=60.0)).allocations[0].placement
+    assert contested is not None
+    assert contested.count == 2, "somebody waits for the same nodes"
 
 
 def test_each_of_several_is_planned_after_those_before_it() -> None:
