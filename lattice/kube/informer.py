@@ -30,6 +30,8 @@ INACTIVITY_SECONDS = 100.0
 """The server sends a bookmark about every minute: this long without anything means that the watch is dead."""
 FIRST_BACK_OFF = 0.2
 LONGEST_BACK_OFF = 30.0
+STOOD_SECONDS = 5.0
+"""A watch that stood for so long after a complete list was no failure, though nothing happened there."""
 _YIELD_EVERY = 500
 
 
@@ -92,6 +94,7 @@ class Informer(Generic[T]):
         self._failures = 0
         self._heard_at = 0.0
         self._heard = False
+        self._listed_at = float("inf")
         self._lost = True
         self._reading: asyncio.Task[LatticeError | None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -131,7 +134,7 @@ class Informer(Generic[T]):
 
     async def _session(self) -> LatticeError | None:
         """One list or watch, under the watchdog; how it ended."""
-        self._heard, self._heard_at = False, self._clock.monotonic()
+        self._heard, self._heard_at, self._listed_at = False, self._clock.monotonic(), float("inf")
         async with asyncio.TaskGroup() as group:
             reading = self._reading = group.create_task(self._read())
             watchdog = group.create_task(self._watch_idleness(reading))
@@ -188,6 +191,7 @@ class Informer(Generic[T]):
                     self.resource, self._namespace, type=self._type, labels=self._labels, fields=self._fields
                 )
                 await self._adopt({key_of(obj): obj for obj in listing.items}, listing.resource_version, begun)
+            self._listed_at = self._clock.monotonic()
         except BaseException:
             self._must_list = True
             self._waiters = waiters + self._waiters
@@ -287,8 +291,9 @@ class Informer(Generic[T]):
             self._on_change(change)
 
     def _pause(self, error: LatticeError | None) -> float:
-        """Seconds before the next session: none after a watch that said something, or when a LIST was asked for."""
-        if self._heard or self._waiters or isinstance(error, Expired):
+        """Seconds before the next session: none after a watch that said something or stood, or when a LIST was asked for."""
+        stood = self._clock.monotonic() - self._listed_at >= STOOD_SECONDS
+        if self._heard or stood or self._waiters or isinstance(error, Expired):
             self._failures = 0
             return 0.0 if error is None or self._waiters else FIRST_BACK_OFF * self._jitter()
         self._failures += 1

@@ -13,7 +13,7 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt, Expired, Rejected, Retry
 from lattice.kube.fake import FakeCluster
-from lattice.kube.informer import INACTIVITY_SECONDS, Change, Informer, collector_paused
+from lattice.kube.informer import INACTIVITY_SECONDS, STOOD_SECONDS, Change, Informer, collector_paused
 from lattice.kube.resources import ALLOCATIONS
 
 NS = "ns"
@@ -173,6 +173,25 @@ async def test_a_server_that_is_away_is_asked_ever_more_rarely_and_found_again()
         fault.times = 0
         await scene.clock.run_for(60)
         assert scene.informer.synced.is_set()
+
+
+async def test_a_quiet_watch_that_stood_is_no_failure_and_one_that_ends_at_once_is() -> None:
+    scene = Scene()
+    scene.cluster.serves_initial_events = False
+    async with scene.running():
+        for lost in range(1, 10):
+            await scene.clock.run_for(STOOD_SECONDS)
+            scene.cluster.end_watches()
+            await scene.clock.run_for(0.1)
+            assert scene.count("list") == lost + 1
+        for _ in range(5):
+            scene.cluster.end_watches()
+            await scene.clock.run_for(0.5)
+        asked = scene.count("list")
+        await scene.clock.run_for(0.1)
+        scene.cluster.end_watches()
+        await scene.clock.run_for(0.5)
+        assert scene.count("list") == asked
 
 
 async def test_retry_after_is_honoured() -> None:
