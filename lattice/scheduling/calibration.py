@@ -1,41 +1,59 @@
-"""Predictions of starts held against what came: how well they were kept, and how wide the next ones must be.
+"""Predictions of starts held against what came: how well they were kept, and what that teaches for the next ones.
 
-A prediction is a rehearsal with median run times (`p50`) and one with long run times (`late`). What is late in truth is seldom
-what the second rehearsal says, because all runs are never long at once, and nobody can rehearse work not yet submitted. So the
-distance from p50 to p90 is `scale` times a factor, and the factor is learnt: the 0.9 quantile of
-(start − p50) ÷ scale over the latest `WINDOW` starts, each by the first prediction that was made for it. With scale = late − p50 +
-`OF_THE_WAIT`·(p50 − now) + `LEAST`, nine of ten starts come by their p90 whatever the error of the rehearsals is, as long
-as the next thousand starts resemble the last.
+A prediction begins with two rehearsals, one with median run times and one with long ones (`late`). What comes is seldom what they
+say, since all runs are never long at once, and nobody can rehearse work not yet submitted. So a start is measured on a `scale`,
+late − median + `OF_THE_WAIT`·(median − now) + `LEAST`: its score is (start − median) ÷ scale. A quantile of the scores of
+earlier starts says where p50 and p90 stand, in scales behind the rehearsed start.
+
+Work that is foreseen soon and work that is foreseen late, narrow work and wide work err differently. So scores are kept by band of the
+rehearsed wait and by the part of the nodes that was asked for, each with a short memory. What a cell of both knows too little of it takes
+from its band, that from its width, and that from all starts: each is a mean of its own quantile and of the wider one's.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, exp, log
 from typing import Final, NamedTuple
 
-WINDOW: Final = 1000
-"""Starts that the factor, the coverage and the median error are taken over."""
-FEWEST: Final = 20
-"""Starts below which the factor is 1: the second rehearsal is taken as it is."""
-COVERED: Final = 0.9
+BANDS: Final = (600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+"""Rehearsed waits, in seconds, at which the next band begins."""
+WIDTHS: Final = (0.1, 0.25)
+"""Parts of the nodes that it may use above which work is wider, and widest."""
+CELL, LINE, WINDOW = 200, 500, 1000
+"""Starts that a cell, a band or width, and all together remember; coverage and median error are taken over WINDOW."""
+TRUST: Final = 50
+"""Starts at which the scores of a cell count as much in that mean as the wider one's."""
+COVERED: Final = (0.9, 0.9, 0.93, 0.93, 0.93)
+"""By band, the part of the starts that is to come by p90. Waits that turn out long are in the main those that were foreseen too short, so
+that from an hour on a little more is asked for; else of the waits of 6 to 24 h fewer than 85 % would be covered."""
+MIDDLE: Final = (0.4, 0.6)
+"""p50 is left where the rehearsal puts it while a part between these two came before it."""
+FLOOR: Final = 0.1
+"""The least factor that a cell is taken to ask for."""
 OF_THE_WAIT: Final = 0.1
 LEAST: Final = 60.0
 """Seconds: a prediction is never held to be more exact than that."""
 SPARE: Final = 1000
 """Promises of work no longer pending that are kept until they are looked through."""
 
+Cell = tuple[int, int]
+"""Numbers of a band and of a width."""
+
 
 class Promise(NamedTuple):
-    """What was predicted at one moment; seconds since the epoch."""
+    """What was predicted at one moment, seconds since the epoch, and what it is measured by when the start comes."""
 
     made: float
     p50: float
     p90: float
+    rehearsed: float
+    """The start with median run times."""
     scale: float
+    cell: Cell
 
     def by(self, latest: float) -> Promise:
         """The same, not later than something certain."""
@@ -56,35 +74,38 @@ class Kept:
 class _Sorted:
     """The latest values, in order of arrival and ascending."""
 
+    most: int
     arrived: deque[float] = field(default_factory=deque)
     ascending: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
         self.arrived.append(value)
         insort(self.ascending, value)
-        if len(self.arrived) > WINDOW:
+        if len(self.arrived) > self.most:
             del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
 
     def quantile(self, share: float) -> float:
-        return self.ascending[max(0, ceil(len(self.ascending) * share) - 1)]
+        """A value that the next one is below with this probability, if it is like these: of few, one higher than theirs."""
+        count = len(self.ascending)
+        return self.ascending[min(count, max(1, ceil((count + 1) * share))) - 1]
 
 
 class Calibration:
-    """Keeps the predictions of what is pending, scores them when it starts, and widens the next ones by what it saw."""
+    """Keeps the predictions of what is pending, scores them when it starts, and moves and widens the next ones by what it saw."""
 
     def __init__(self) -> None:
         self.starts = 0
         """Starts that were predicted before they came."""
         self._first: dict[str, Promise] = {}
         self._last: dict[str, Promise] = {}
-        self._scores = _Sorted()
-        self._errors = _Sorted()
+        self._all = _Sorted(WINDOW)
+        self._bands = [_Sorted(LINE) for _ in COVERED]
+        self._widths = [_Sorted(LINE) for _ in range(len(WIDTHS) + 1)]
+        self._cells = [[_Sorted(CELL) for _ in self._widths] for _ in self._bands]
+        self._learnt: dict[Cell, tuple[float, float]] = {}
+        """What the scores say by cell, until the next start."""
+        self._errors = _Sorted(WINDOW)
         self._covered: deque[bool] = deque(maxlen=WINDOW)
-
-    @property
-    def factor(self) -> float:
-        """By how much the scale is multiplied."""
-        return max(0.0, self._scores.quantile(COVERED)) if len(self._scores.ascending) >= FEWEST else 1.0
 
     @property
     def coverage(self) -> float | None:
@@ -96,10 +117,22 @@ class Calibration:
         """The median of |start − p50| by the first prediction, over the latest starts, in seconds; None before the first."""
         return self._errors.quantile(0.5) if self._errors.ascending else None
 
-    def promise(self, now: float, p50: float, late: float) -> Promise:
-        """The prediction for rehearsed starts, seconds since the epoch, at or after `now`; changes nothing."""
-        scale = max(0.0, late - p50) + OF_THE_WAIT * (p50 - now) + LEAST
-        return Promise(now, p50, p50 + self.factor * scale, scale)
+    def promise(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> Promise:
+        """The prediction for rehearsed starts, seconds since the epoch, at or after `now`; changes nothing.
+
+        `width` is the part of the nodes that it may use that it asks for; `earliest` is when it may start.
+        """
+        scale = max(0.0, late - rehearsed) + OF_THE_WAIT * (rehearsed - now) + LEAST
+        cell = bisect_right(BANDS, rehearsed - now), bisect_left(WIDTHS, width)
+        shift, factor = self.learnt(cell)
+        p50 = max(now, earliest, rehearsed + shift * scale)
+        return Promise(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
+
+    def learnt(self, cell: Cell) -> tuple[float, float]:
+        """How many scales p50 and p90 stand behind the rehearsed start: 0 and 1 before the first start."""
+        if cell not in self._learnt:
+            self._learnt[cell] = self._shift(cell), self._factor(cell)
+        return self._learnt[cell]
 
     def predicted(self, uid: str, promise: Promise) -> None:
         """Work that is pending was given this prediction."""
@@ -112,7 +145,9 @@ class Calibration:
         if first is None or last is None:
             return None
         self.starts += 1
-        self._scores.add((at - first.p50) / first.scale)
+        for scores in self._like(first.cell):
+            scores.add((at - first.rehearsed) / first.scale)
+        self._learnt.clear()
         self._errors.add(abs(at - first.p50))
         self._covered.append(at <= first.p90)
         return Kept(at - first.p50, at <= first.p90, at - last.p50, at <= last.p90)
@@ -127,3 +162,24 @@ class Calibration:
         if len(self._first) > len(pending) + SPARE:
             for uid in [uid for uid in self._first if uid not in pending]:
                 self.forget(uid)
+
+    def _like(self, cell: Cell) -> tuple[_Sorted, ...]:
+        """The scores of all starts, and of those more and more like this one."""
+        band, width = cell
+        return self._all, self._widths[width], self._bands[band], self._cells[band][width]
+
+    def _factor(self, cell: Cell) -> float:
+        """Means of logarithms: one wait that was many times its scale does not widen those of a cell that knows few."""
+        known = 0.0
+        for scores in self._like(cell):
+            if count := len(scores.ascending):
+                known = (count * log(max(FLOOR, scores.quantile(COVERED[cell[0]]))) + TRUST * known) / (count + TRUST)
+        return exp(known)
+
+    def _shift(self, cell: Cell) -> float:
+        low = high = 0.0
+        for scores in self._like(cell):
+            if count := len(scores.ascending):
+                low = (count * scores.quantile(MIDDLE[0]) + TRUST * low) / (count + TRUST)
+                high = (count * scores.quantile(MIDDLE[1]) + TRUST * high) / (count + TRUST)
+        return max(0.0, low) + min(0.0, high)

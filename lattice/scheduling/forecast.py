@@ -1,8 +1,8 @@
 """When pending work is expected to start: p50 and p90 for all of it, in every vcluster at once.
 
 Two rehearsals (`lattice.scheduling.rehearsal`) of all queues over counts of nodes: in one all work, running and pending, lasts
-its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50; the distance between the two, scaled by
-what earlier predictions turned out to be worth (`calibration`), gives p90. The walltime enters only as what the real
+its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50, the distance between the two p90, both
+as earlier predictions of the kind turned out (`calibration`). The walltime enters only as what the real
 cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
 gives back; `Expected.reason` says which. Work that arrives later is not foreseen: the calibration carries its effect.
 
@@ -13,11 +13,11 @@ what was read, in another thread if wished, `Forecaster.conclude` makes the answ
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.quota.gates import WAITING as QUOTA_SHARE
-from lattice.scheduling.calibration import Calibration, Kept
+from lattice.scheduling.calibration import Calibration, Kept, Promise
 from lattice.scheduling.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.exhaustion import BUDGET_EXHAUSTED
 from lattice.scheduling.machine import Need
@@ -56,6 +56,10 @@ class Foreseen:
 
     starts: Mapping[str, tuple[float, float]]
     silent: Mapping[str, str]
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """By uid: the part of the usable nodes that it may use that it asks for; 0 for who is not there."""
+    after: Mapping[str, float] = field(default_factory=dict)
+    """By uid: seconds from the look before which it surely does not start, where there are any."""
 
 
 class Forecaster:
@@ -92,13 +96,13 @@ class Forecaster:
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
         """The answers, remembered to be scored when the work starts."""
-        now, found = view.now, {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
+        found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
             self.calibration.forget(uid)
-        for uid, (median, late) in foreseen.starts.items():
+        for uid in foreseen.starts:
             if uid in self._gone:
                 continue
-            promise = self.calibration.promise(now, now + median, now + late).by(max(now, view.latest.get(uid, NEVER)))
+            promise = self._promise(view, foreseen, uid)
             self.calibration.predicted(uid, promise)
             found[uid] = Expected(promise.p50, promise.p90)
         self.calibration.prune(found)
@@ -106,15 +110,21 @@ class Forecaster:
 
     def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
         """The answers for work that is not submitted: nothing of it is remembered."""
-        now, found = view.now, {}
+        found: dict[str, Expected] = {}
         for uid in uids:
             if uid in foreseen.starts:
-                median, late = foreseen.starts[uid]
-                promise = self.calibration.promise(now, now + median, now + late).by(max(now, view.latest.get(uid, NEVER)))
+                promise = self._promise(view, foreseen, uid)
                 found[uid] = Expected(promise.p50, promise.p90)
             elif uid in foreseen.silent:
                 found[uid] = Expected(reason=foreseen.silent[uid])
         return found
+
+    def _promise(self, view: View, foreseen: Foreseen, uid: str) -> Promise:
+        """What is said of work whose start is foreseen."""
+        now, (median, late) = view.now, foreseen.starts[uid]
+        earliest = now + foreseen.after.get(uid, 0.0)
+        made = self.calibration.promise(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
+        return made.by(max(now, view.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
         """Work was given its nodes: how its predictions were kept; None if there were none."""
@@ -218,6 +228,9 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     median, late, uids, silent = stages(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
+    widths: dict[str, float] = {}
+    after: dict[str, float] = {}
+    sizes = _sizes(median)
     capacity, earliest = _room_at_last(median), (_first_end(median), _first_end(late))
     played = zip(uids, median.queues, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
     for queue, jobs, medians, lates in played:
@@ -230,7 +243,10 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
                 silent[uid] = POWER_BUDGET if view.tried.get(uid) == POWER_BUDGET else "WaitingForQuotaHeadroom" if over else endless
             else:
                 starts[uid] = (expected, expected if long == NEVER else max(expected, long))
-    return Foreseen(starts, silent)
+                widths[uid] = job.nodes / max(1, sizes[job.columns])
+                if job.after > 0.0:
+                    after[uid] = job.after
+    return Foreseen(starts, silent, widths, after)
 
 
 def work_of(work: Candidate | Holder, nodes: int, walltime: float) -> Work:
@@ -254,6 +270,15 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
     if candidate.minimum > columns.usable[number]:
         return "NodesUnavailable"
     return "InsufficientConformance" if columns.lacks_equal(candidate) else ""
+
+
+def _sizes(stage: Stage) -> list[int]:
+    """By set: how many nodes are in it, free or held."""
+    columns = list(stage.free)
+    for held in stage.held:
+        for column, count in held.columns:
+            columns[column] += count
+    return [sum(columns[column] for column in members) for members in stage.sets]
 
 
 def _room_at_last(stage: Stage) -> list[int]:

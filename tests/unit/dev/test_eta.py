@@ -66,15 +66,30 @@ def test_every_job_that_waits_is_judged_once_and_by_its_true_wait() -> None:
 
 
 def test_the_learnt_predictions_err_less_than_the_users_estimates() -> None:
-    figures = {figure.name: figure for figure in eta.accuracy(log(700), lambda _share: None)}
+    figures = {figure.name: figure for figure in eta.accuracy(eta.judge(log(700), lambda _share: None))}
     assert figures["median error of p50"].met
     assert figures["median width, p90 - now"].met
     assert figures["starts by p90, jobs that waited"].value > 80
 
 
+def test_coverage_is_said_by_band_and_judged_where_there_are_enough() -> None:
+    some = [Judged(waited=100.0 * (number % 10), p50=300.0, p90=850.0, by_users=0.0, constant=0.0) for number in range(400)]
+    rare = [Judged(waited=9000.0, p50=8000.0, p90=8500.0, by_users=0.0, constant=0.0)] * (eta.ENOUGH - 1)
+    foreseen, came, sharp = eta.by_bands("log", [*some, *rare])
+    assert foreseen.value == 90.0
+    assert "1-6 h 0.0 of 199" in foreseen.detail
+    assert came.value == 100.0
+    assert "< 10 min 100.0 of 240" in came.detail
+    assert "10-60 min 75.0 of 160" in came.detail
+    assert sharp.value == pytest.approx(850 / 600, abs=0.3)
+    assert eta.by_bands("log", [*some, *rare, rare[0]])[0].value == 0.0
+    with pytest.raises(Rejected, match="no band has 200 starts"):
+        eta.by_bands("log", rare)
+
+
 def test_too_short_a_log_is_no_figure() -> None:
     with pytest.raises(Rejected, match="fewer than 201 jobs waited"):
-        eta.accuracy(log(20), lambda _share: None)
+        eta.judge(log(20), lambda _share: None)
 
 
 def test_a_missing_log_says_where_it_is_looked_for(tmp_path: Path) -> None:

@@ -76,6 +76,31 @@ def test_work_that_was_placed_and_has_not_started_runs_from_its_first_process() 
     assert ask(made, job(1, 4))["j1"].p50 == NOW + START_ALLOWANCE + 600
 
 
+def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> None:
+    made, forecaster = scene(), Forecaster()
+    running(made, 0, (0, 1), 500.0)
+    for number in range(300):
+        forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 6000))
+        forecaster.calibration.started(str(number), NOW + 1000)
+    found = ask(made, job(1, not_before=NOW + 5000), job(2, 4, walltime=4000.0), forecaster=forecaster)
+    assert found["j1"].p50 == NOW + 5000
+    assert found["j1"].p90 is not None
+    assert found["j1"].p90 > NOW + 5000
+
+
+def test_wide_and_narrow_work_learn_apart() -> None:
+    made, forecaster = scene(12), Forecaster()
+    running(made, 0, tuple(range(12)), 5000.0)
+    for number in range(300):
+        late = 3000 * (number % 2)
+        forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 5100, width=number % 2))
+        forecaster.calibration.started(str(number), NOW + 5000 + late)
+    found = ask(made, job(1, 12), forecaster=forecaster)["j1"], ask(made, job(1, 1), forecaster=forecaster)["j1"]
+    wide, narrow = (one.p90 - NOW for one in found if one.p90 is not None)
+    assert wide > 7000
+    assert narrow < 6500
+
+
 def test_overdue_work_is_given_a_little_longer() -> None:
     made = scene()
     running(made, 0, (0, 1, 2, 3), -50.0, walltime=10.0, releasing=True)
