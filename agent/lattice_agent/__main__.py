@@ -50,7 +50,7 @@ HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 HOLLOW_GROUP = 64
 """Hollow nodes of one topology group, where none is given."""
 REGISTERED_AT_ONCE = 48
-RETRY_SECONDS = 1.0
+FIRST_RETRY_SECONDS, RETRY_SECONDS = 0.25, 1.0
 
 log = logging.getLogger("lattice_agent")
 
@@ -164,8 +164,7 @@ async def build(settings: AgentSettings, world: World) -> None:
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
             registration.flaw = Flaw("StateUnwritable", await place.outside.host.flaw())
-            async with gate:
-                await _registered(registration, clock, node)
+            await _registered(registration, clock, node, gate)
             agent = Agent(
                 node,
                 place.outside,
@@ -218,14 +217,22 @@ def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
     return True, f"{wanted} nodes report" if wanted != 1 else "the node reports"
 
 
-async def _registered(registration: Registration, clock: Clock, node: str) -> None:
-    """Registers, and again while the API server does not answer or has not read its roles; a name that is taken ends the process."""
+async def _registered(registration: Registration, clock: Clock, node: str, gate: asyncio.Semaphore) -> None:
+    """Registers, and again while the API server does not answer or the node has no rights yet; a name that is taken ends the process.
+
+    A new node makes its LatticeNode first, and the operator gives it its rights for that, within a moment.
+    """
+    delay, said = FIRST_RETRY_SECONDS, ""
     while True:
         try:
-            await registration.register()
+            async with gate:
+                await registration.register()
         except (Retry, UnknownOutcome, Denied) as error:
-            logs.event(log, "RegistrationWaits", logging.WARNING, node=node, reason=error.reason, message=error.message)
-            await clock.sleep(RETRY_SECONDS)
+            if error.message != said:
+                said = error.message
+                logs.event(log, "RegistrationWaits", logging.WARNING, node=node, reason=error.reason, message=error.message)
+            await clock.sleep(delay)
+            delay = min(RETRY_SECONDS, 2 * delay)
         else:
             return
 

@@ -210,12 +210,12 @@ class Instance:
             for process in processes.in_network_namespace(number):
                 processes.send(process, signals.SIGKILL)
 
-    def power_on(self, node: str, *, wipe: bool = False) -> None:
+    def power_on(self, node: str, *, wipe: bool = False, wait: bool = True) -> None:
         """Starts the node with a new boot id; with `wipe` its state directory is gone, as after a replaced disk."""
         for part in ("run", "state") if wipe else ("run",):
             shutil.rmtree(self.where.node(node) / part, ignore_errors=True)
         _write_boot_id(self.where, node)
-        self.start(f"agent-{node}")
+        self.start(f"agent-{node}", wait=wait)
 
     # -- people and access ------------------------------------------------------------------------------------------------
 

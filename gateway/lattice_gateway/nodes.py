@@ -83,11 +83,13 @@ class WorkService(rpc.GatewayServicer):
         return pb.Work(allocation=found.body, variables=values)
 
     def _check(self, caller: str, request: pb.GetWorkRequest) -> None:
-        """Who asks is the node, or the process of a hollow one, and does not ask too much at once."""
+        """Who asks is the node, or the process of a hollow one, is registered, and does not ask too much at once."""
         node = self._nodes.get(request.node)
         hollow = caller == HOLLOW and node is not None and node.status.hollow
         if caller != AGENT + request.node and not hollow:
             raise Denied(f"{caller or 'nobody'} does not ask for node {request.node}", reason="NotYourNode")
+        if node is None:
+            raise Retry(f"node {request.node} is not registered, or was forgotten", reason="NodeUnknown")
         if not hollow and self._asking[request.node] > AT_ONCE:
             raise Retry(f"node {request.node} asks more than {AT_ONCE} questions at a time", reason="TooManyRequests")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.render import plural
-from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected
 from lattice.kube.resources import NODE_INDEXES, NODES
 from lattice.lifecycle.hardware import reported
 from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
@@ -25,12 +25,13 @@ FORGET = "lattice.dev/forget"
 INDEX_NAME = "lattice"
 _PAUSE = 0.5
 _VERBS = {
+    "add": "let a node in again that was forgotten, or make known one that is to come",
     "drain": "nothing new is placed there; what runs goes on",
     "undrain": "take a drained node back, or cancel a drain",
     "disable": "take it out at once; what runs there is requeued or fails",
     "enable": "take a disabled node back",
     "accept": "take the hardware that it reports now for what it has",
-    "forget": "remove it for good, and free its index",
+    "forget": "remove it for good: its index is free, its certificate worth nothing",
 }
 
 
@@ -40,6 +41,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in _VERBS.items():
         one = verbs.add_parser(name, help=text, description=f"{name}: {text}")
         one.add_argument("nodes", nargs="*", metavar="NODES", help="names or node sets such as nid[001-064]")
+        if name == "add":
+            one.add_argument("--group", metavar="GROUP", help="the topology group that they stand in")
+            continue
         one.add_argument("--group", metavar="GROUP", help="every node of this group")
         one.add_argument("--yes", action="store_true", help="do not ask")
         if name in ("drain", "disable"):
@@ -53,6 +57,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Say to each node what is wished; confirmed first where that is much."""
     action = console.args.action
+    if action == "add":
+        return _add(console)
     nodes = console.cluster.list(NODES, type=Node).items
     gone = _gone(console, nodes) if action in ("disable", "forget") and console.args.nodes else []
     chosen = choose([*nodes, *gone], console.args.nodes, console.args.group)
@@ -78,6 +84,35 @@ def run(console: Console) -> int:
     elif done:
         word = {"drain": "Draining", "undrain": "Undrained", "disable": "Disabled", "enable": "Enabled", "accept": "Accepted"}[action]
         console.say(f"{word} {fold_nodes(list(done))} ({plural(len(done), 'node')})")
+    return exits.of_several(codes)
+
+
+def _add(console: Console) -> int:
+    """Make LatticeNodes by hand, which lets their agents in; one that stands there stays as it is."""
+    names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
+    if not names:
+        raise Rejected("name the nodes to add, such as nid[001-064]", reason="BadInput")
+    spec = {"group": console.args.group} if console.args.group else {}
+    made: list[dict[str, Any]] = []
+    known: list[str] = []
+    codes: list[int] = []
+    for name in names:
+        body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": {"name": name}, "spec": spec}
+        try:
+            made.append(console.cluster.create(NODES, body, type=dict[str, Any]))
+            codes.append(exits.DONE)
+        except AlreadyExists:
+            known.append(name)
+            codes.append(exits.DONE)
+        except LatticeError as error:
+            console.complain(f"{name}:", *explain(error))
+            codes.append(exits.of_error(error))
+    if known:
+        console.note(f"{fold_nodes(known)} {'is' if len(known) == 1 else 'are'} known already")
+    if made and console.is_document:
+        console.objects("LatticeNode", made, one=len(names) == 1)
+    elif made:
+        console.say(f"Added {fold_nodes([one['metadata']['name'] for one in made])} ({plural(len(made), 'node')})")
     return exits.of_several(codes)
 
 

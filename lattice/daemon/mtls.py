@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from lattice.daemon.node_certificates import AGENT as AGENT
 from lattice.errors import Rejected
 
 if TYPE_CHECKING:
     import grpc.aio as aio
 
-AGENT = "lattice:agent:"
 GATEWAY = "lattice:gateway"
 HOLLOW = "lattice:hollow"
 """A process of hollow nodes: it speaks for any of them, and for no other."""

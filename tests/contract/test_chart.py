@@ -129,7 +129,7 @@ def test_all_values_are_honoured_and_the_api_server_takes_all_of_it(render: str,
 def test_without_a_gateway_and_flow_schemas_nothing_of_them_is_rendered(render: str, namespaces: ApiServer) -> None:
     documents = rendered(render, {**LEAST, "gateway": {"enabled": False}, "priorityAndFairness": False})
     assert "lattice-gateway" not in of_kind(documents, "Deployment")
-    assert not of_kind(documents, "ConfigMap")
+    assert set(of_kind(documents, "ConfigMap")) == {"lattice-forgotten-nodes"}
     assert not of_kind(documents, "FlowSchema")
     args = of_kind(documents, "Deployment")["lattice-scheduler"]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert not [word for word in args if word.startswith("--answers")]

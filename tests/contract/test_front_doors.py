@@ -26,7 +26,7 @@ from lattice.kube.resources import ALLOCATIONS, NODES, TENANTS
 from lattice.rpc.v1.agent_pb2_grpc import add_AgentServicer_to_server
 from lattice_dev import ports
 from tests import servers
-from tests.contract.test_policies import FILES, collection
+from tests.contract.test_policies import FILES, bind_agents, collection
 from tests.servers import ROOT, ApiServer
 from tests.unit.gateway.authority import Authority
 from tests.unit.gateway.test_gateway import FakeAgent, says
@@ -180,6 +180,7 @@ async def _printed(site: Site, port: int) -> None:
     """An allocation of alice that ended on n1, whose agent listens on this port."""
     async with connect(str(site.server.kubeconfig_for("alice")), user_agent="test") as alice:
         await alice.create(ALLOCATIONS, submission("printed"), "physics")
+    bind_agents(site.server, "n1")
     async with connect(str(site.server.kubeconfig_for("lattice:agent:n1", ("lattice:agents",))), user_agent="test") as agent:
         await agent.create(NODES, {"apiVersion": API, "kind": "LatticeNode", "metadata": {"name": "n1"}})
         await agent.patch(NODES, "n1", {"status": {"address": f"127.0.0.1:{port}"}}, subresource="status")

@@ -28,6 +28,7 @@ PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
@@ -99,6 +100,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         _tenant(running, "physics", users=("alice", "bob"), admins=("carol",))
         _tenant(running, "chemistry", users=("mallory",))
         _until_enforced(running)
+        bind_agents(running, "n1", "n2", "own-agent", "other-agent", "told", "fields", "declared", "drained", "forgotten")
         yield running
 
 
@@ -173,6 +175,24 @@ def allocation(
 
 def node(name: str) -> dict[str, Any]:
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name}, "spec": {"group": "g0"}}
+
+
+def agents_binding(kind: str, *nodes: str, name: str = "lattice-agents-00") -> dict[str, Any]:
+    group = "rbac.authorization.k8s.io"
+    return {
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "lattice-operator"}},
+        "roleRef": {"apiGroup": group, "kind": kind.removesuffix("Binding"), "name": "lattice-agent"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": f"lattice:agent:{node}"} for node in nodes],
+    }
+
+
+def bind_agents(server: ApiServer, *nodes: str) -> None:
+    """What the operator does for nodes, by its own rights."""
+    operator = Person(server, "lattice:operator")
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        passed(operator("POST", PATHS[kind].format("lattice-node-lease"), agents_binding(kind, *nodes)))
+    lease = f"{LEASES}/nobody"
+    servers.until(lambda: agent(server, nodes[-1])("GET", lease).status == 404, "the agents are bound", within=30)
 
 
 def agent(server: ApiServer, name: str) -> Person:
@@ -479,6 +499,38 @@ def test_an_agent_writes_its_own_node_and_lease_only(server: ApiServer, proof: A
     refused(writer("PATCH", f"{LEASES}/{other}", {"spec": {"holderIdentity": own}}), "own node")
     refused(writer("PATCH", f"{GROUP}/latticenodes/{own}", {"spec": {"group": "g1"}}))
     refused(writer("DELETE", f"{GROUP}/latticenodes/{own}"))
+
+
+def test_an_agent_that_nobody_has_bound_makes_its_node_and_nothing_else(server: ApiServer) -> None:
+    new = agent(server, "unbound")
+    passed(new("POST", f"{GROUP}/latticenodes", node("unbound")))
+    refused(new("POST", f"{GROUP}/latticenodes", node("another")), "own node")
+    refused(new("PATCH", f"{GROUP}/latticenodes/unbound/status", {"status": {"health": "Healthy"}}))
+    refused(new("POST", LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "unbound"}, "spec": {}}))
+    refused(new("GET", f"{GROUP}/nodegroupplans"))
+
+
+def test_the_agent_of_a_forgotten_node_does_not_make_it_again_and_an_operator_does(server: ApiServer) -> None:
+    names = f"{PATHS['ConfigMap'].format('lattice-system')}/lattice-forgotten-nodes"
+    scheduler, olga = Person(server, "lattice:scheduler"), Person(server, "olga", ("lattice:operator", "system:authenticated"))
+    passed(scheduler("PATCH", names, {"data": {"forgotten": "2026-01-01T00:00:00Z"}}))
+    dry = f"{GROUP}/latticenodes?dryRun=All"
+    servers.until(lambda: agent(server, "forgotten")("POST", dry, node("forgotten")).status == 403, "the name is known", within=10)
+    for proof in (agent, bound_agent):
+        refused(proof(server, "forgotten")("POST", dry, node("forgotten")), "lattice node add forgotten")
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "forgotten"}, "spec": {}}
+    refused(bound_agent(server, "forgotten")("POST", LEASES, lease), "was forgotten")
+    passed(olga("POST", f"{GROUP}/latticenodes", node("forgotten")))
+    for person in (olga, agent(server, "n1"), bound_agent(server, "n1")):
+        refused(person("PATCH", names, {"data": {"forgotten": None}}))
+    passed(Person(server, "lattice:operator")("PATCH", names, {"data": {"forgotten": None}}))
+
+
+@pytest.mark.parametrize("name", ["lattice-gateway", "lattice-scheduler", "lattice-webhook.lattice-system.svc", "localhost"])
+def test_no_node_is_called_as_a_daemon_is(server: ApiServer, name: str) -> None:
+    for person in (agent(server, name), Person(server, "root", ("system:masters",))):
+        refused(person("POST", f"{GROUP}/latticenodes", node(name)), "a daemon is known")
+    passed(agent(server, "lattice-0001")("POST", f"{GROUP}/latticenodes?dryRun=All", node("lattice-0001")))
 
 
 @pytest.mark.parametrize("proof", [agent, bound_agent], ids=["certificate", "bound-token"])
@@ -790,6 +842,22 @@ def test_the_operators_rights_end_at_what_it_makes_for_tenants(server: ApiServer
     passed(operator("POST", own, binding("RoleBinding", "lattice-tenant-own", "lattice-tenant-user", MINE)))
     refused(operator("PATCH", f"{own}/lattice-tenant-own", {"metadata": {"labels": {"lattice.dev/tenant": None}}}), "lattice-tenant-")
     passed(operator("DELETE", f"{own}/lattice-tenant-own"))
+
+
+def test_the_operator_binds_users_of_agents_to_their_role_and_nobody_else(server: ApiServer) -> None:
+    operator = Person(server, "lattice:operator")
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        path = PATHS[kind].format("lattice-node-lease")
+        for change in (
+            {"subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}]},
+            {"subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "lattice:agent:all"}]},
+            {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lattice-scheduler"}},
+            {"metadata": {"name": "lattice-agents-77"}}, {"metadata": {"name": "mine", "labels": MINE}},
+        ):  # fmt: skip
+            refused(operator("POST", path, {**agents_binding(kind, "n1", name="lattice-agents-77"), **change}))
+    everywhere = agents_binding("ClusterRoleBinding", "n1")
+    refused(operator("POST", PATHS["RoleBinding"].format("kube-system"), everywhere), "prefix lattice-tenant-")
+    refused(operator("DELETE", f"{PATHS['ClusterRoleBinding']}/lattice-agents-00"), "prefix lattice-tenant-")
 
 
 def test_the_operator_labels_no_namespace_and_makes_none_but_for_tenants(server: ApiServer) -> None:

@@ -168,7 +168,8 @@ def test_a_dead_node_that_somebody_vouches_for_is_released_and_can_be_forgotten(
     assert node not in states(olga)
     names = admin.get(NODE_INDEXES, "lattice", type=NodeIndex).spec.names
     assert names[str(index)] == ""
-    control_plane.power_on(node, wipe=True)
+    control_plane.power_on(node, wipe=True, wait=False)
+    assert olga.lattice("node", "add", node).stdout == f"Added {node} (1 node)\n"
     reaches(olga, node, "Ready", within=60)
     assert admin.get(NODES, node)["status"]["index"] == index
     assert_sound(admin)

@@ -25,6 +25,7 @@ from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.ledger.reports import UNHEARD
 from lattice.views import Allocation, Reservation
+from lattice_controllers.operator.agents import Agents
 from lattice_controllers.operator.configs import NAME as CONFIG
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.fail_open import FailOpen
@@ -94,8 +95,10 @@ class Operator:
             cluster, clock, self.ledger, self.usage, announcer, measured, reservations=lambda: self.reservations.objects.values()
         )
         self.nodes = Nodes(
-            cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed(), unheard=unheard
-        )
+            cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed(), unheard=unheard,
+            came_or_went=lambda name: self.agents.came_or_went(name),
+        )  # fmt: skip
+        self.agents = Agents(cluster, clock, self.nodes.informer.objects)
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.fail_open: FailOpen | None = None
@@ -115,6 +118,7 @@ class Operator:
             group.create_task(process.endless(self.allocations.run()))
             group.create_task(process.endless(self.settlement.informer.run()))
             group.create_task(process.endless(self.nodes.run()))
+            group.create_task(self._bind_agents())
             group.create_task(self._read_ledger())
             group.create_task(self.reservations.run())
             await self.allocations.synced.wait()
@@ -130,6 +134,13 @@ class Operator:
             group.create_task(self._count_hours())
             group.create_task(self.retention.run())
             group.create_task(self._kinds.run(self.named))
+
+    async def _bind_agents(self) -> None:
+        """Users of agents enter and leave their bindings, from when all nodes are known."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(process.endless(self.agents.forgotten.run()))
+            await self.nodes.informer.synced.wait()
+            group.create_task(process.endless(self.agents.run()))
 
     async def _count_hours(self) -> None:
         await self.hours.start(self.allocations.objects)

@@ -57,6 +57,7 @@ class Nodes:
         measured: OperatorMetrics,
         on_nodes: Callable[[], None],
         unheard: Callable[[int], None] = lambda _count: None,
+        came_or_went: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self.timing = Timing()
         self.beats = Heartbeats()
@@ -73,6 +74,7 @@ class Nodes:
         self._measured = measured
         self._on_nodes = on_nodes
         self._unheard = unheard
+        self._came_or_went = came_or_went
         self._states: Counter[str] = Counter()
         self._begun: dict[str, tuple[str, float]] = {}
         self._swept = clock.monotonic()
@@ -228,6 +230,8 @@ class Nodes:
 
     def _on_node(self, change: Change[Node]) -> None:
         now, old, new = self._clock.monotonic(), change.old, change.new
+        if old is None or new is None:
+            self._came_or_went(change.key)
         if old is not None:
             self._count(old.status.state, -1)
         if new is None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import Corrupt, NotFound, Stale
+from lattice.errors import Corrupt, NotFound, Retry, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
-from lattice.kube.resources import LEASES, NODE_INDEXES, NODES, PLANS
+from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES, PLANS
 from lattice.ledger import plans
 from lattice.ledger.format import Key, Row
 from lattice.ledger.plans import NODES_PER_PLAN, plan_name
@@ -29,6 +29,7 @@ from lattice.ledger.steps import DEGRADED, DOWN
 from lattice.lifecycle.node import UNKNOWN, Timing
 from lattice.scheduling.facts import facts_of, home_groups
 from lattice.scheduling.machine import UNHEARD, Machine, NodeFacts
+from lattice.units import format_time
 from lattice.views.cluster import Lease, Node, VCluster
 from lattice.views.ledger import NodeIndex, Plan
 from lattice_controllers.scheduler.silence import Silence
@@ -38,6 +39,10 @@ log = logging.getLogger(__name__)
 LEASE_NAMESPACE = "lattice-node-lease"
 FORGET = "lattice.dev/forget"
 REALLY_DELETE = "lattice.dev/really-delete"
+FORGOTTEN, SYSTEM_NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
+"""The ConfigMap of the names that do not come back by themselves (charts/lattice/files/policies-agents.yaml)."""
+REMEMBERED_SECONDS = 2.0
+"""So long after a name was remembered every API server refuses its agent, and its LatticeNode can be deleted."""
 INDEX_NAME = "lattice"
 NOBODY: frozenset[str] = frozenset()
 TOLD_AT_ONCE = 32
@@ -310,16 +315,12 @@ class Nodes:
             raise
 
     async def _forget_leaving(self, propose: Callable[[Proposal], Any]) -> None:
-        leaving = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
+        asked = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
+        leaving = [name for name in asked if await self._released(name, propose)]
+        if not leaving:
+            return
+        await self._remember(leaving)
         for name in leaving:
-            index = self.indices.get(name)
-            if index is not None:
-                self.machine.drop(index)
-                verdict = await propose(Pool(len(self.names) - 1, (index,)))
-                if not isinstance(verdict, Accepted):
-                    event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
-                    continue
-                await self._write_index({str(index): ""})
             with contextlib.suppress(NotFound):
                 await self._cluster.patch(NODES, name, {"metadata": {"annotations": {REALLY_DELETE: "forgotten"}}})
             for resource, namespace in ((LEASES, LEASE_NAMESPACE), (NODES, "")):
@@ -327,7 +328,30 @@ class Nodes:
                     await self._cluster.delete(resource, name, namespace)
             self.nodes.pop(name, None)
             self.silence.forget(name)
-            event(log, "Forgot a node", node=name, index=index)
+            event(log, "Forgot a node", node=name)
+
+    async def _released(self, name: str, propose: Callable[[Proposal], Any]) -> bool:
+        """Free the index of a node that is to be forgotten; False while the ledger names the node."""
+        index = self.indices.get(name)
+        if index is None:
+            return True
+        self.machine.drop(index)
+        verdict = await propose(Pool(len(self.names) - 1, (index,)))
+        if not isinstance(verdict, Accepted):
+            event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
+            return False
+        await self._write_index({str(index): ""})
+        return True
+
+    async def _remember(self, names: Sequence[str]) -> None:
+        """Write the names where policies and the operator find them, and let that reach every API server."""
+        at = format_time(self._clock.now())
+        try:
+            await self._cluster.patch(CONFIG_MAPS, FORGOTTEN, {"data": dict.fromkeys(names, at)}, SYSTEM_NAMESPACE)
+        except NotFound as error:
+            message = f"ConfigMap {SYSTEM_NAMESPACE}/{FORGOTTEN} is gone, so that forgotten nodes would come back: apply the chart's files"
+            raise Retry(message, reason="ForgottenNodesGone") from error
+        await self._clock.sleep(REMEMBERED_SECONDS)
 
     # -- the machine --------------------------------------------------------------------------------
 

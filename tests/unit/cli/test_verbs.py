@@ -509,6 +509,17 @@ def test_forget_waits_for_the_scheduler_and_reports(bench: Bench) -> None:
     assert bench.cluster.get(NODES, "n2", type=dict[str, Any])["metadata"]["annotations"] == {"lattice.dev/forget": "true"}
 
 
+def test_add_makes_nodes_by_hand_and_leaves_those_that_stand(bench: Bench) -> None:
+    three_nodes(bench)
+    before = bench.cluster.get(NODES, "n1", type=dict[str, Any])
+    added = bench.run("node", "add", "n[1,7-8]", "--group=g7")
+    assert (added.code, added.out) == (0, "Added n[7-8] (2 nodes)\n")
+    assert "n1 is known already" in added.err
+    assert bench.cluster.get(NODES, "n7", type=dict[str, Any])["spec"] == {"group": "g7"}
+    assert bench.cluster.get(NODES, "n1", type=dict[str, Any]) == before
+    assert bench.run("node", "add").code == 2
+
+
 def test_a_node_that_was_deleted_under_its_work_can_be_fenced_and_forgotten_by_name(bench: Bench) -> None:
     three_nodes(bench)
     bench.cluster.create(NODE_INDEXES, {"metadata": {"name": "lattice"}, "spec": {"names": {"1": "n1", "7": "n7", "8": "n8", "9": ""}}})

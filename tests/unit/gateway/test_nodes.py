@@ -117,6 +117,16 @@ async def test_nobody_else_is_answered(tmp_path: Path, name: str) -> None:
             await other.find("n1", placed)
 
 
+async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Path) -> None:
+    net, address = Net(tmp_path), free_address()
+    placed = await net.work()
+    async with net.gateway(address), net.asking("lattice:agent:n1", address) as works:
+        await answered(works, "n1", placed)
+        net.nodes.pop("n1")
+        with pytest.raises(Retry, match="NodeUnknown: node n1 is not registered, or was forgotten"):
+            await works.find("n1", placed)
+
+
 async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -> None:
     net, address = Net(tmp_path), free_address()
     placed = await net.work()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
 from lattice.daemon.clock import ManualClock
+from lattice.errors import Retry
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
+from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES
+from lattice.ledger.proposals import Accepted
 from lattice.ledger.reports import ANNOTATION, RUNNING, NodeReport, ReportRow, format_report
 from lattice.ledger.starting import Standing
 from lattice.lifecycle.node import Timing
 from lattice.views import Lease, Node
 from lattice.views.cluster import Disable, NodeSpec, NodeStatus
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.nodes import FORGET, FORGOTTEN, SYSTEM_NAMESPACE, Nodes
 from tests.build import row, uid
 
 TIMING = Timing(timeout=30, grace=60, mass_silence_delay=600)
@@ -27,8 +33,9 @@ class Watched:
 
     def __init__(self, count: int = 1) -> None:
         self.clock, self.touched, self.beats = ManualClock(), list[str](), 0
+        self.cluster = FakeCluster(self.clock)
         self.nodes = Nodes(
-            FakeCluster(self.clock), self.clock, touched=self.touched.extend, woken=lambda: None, replan=lambda _groups: None,
+            self.cluster, self.clock, touched=self.touched.extend, woken=lambda: None, replan=lambda _groups: None,
             heard=lambda _node, _seq: None,
         )  # fmt: skip
         self.nodes.names = {index: f"n{index}" for index in range(count)}
@@ -148,3 +155,27 @@ def test_a_wish_on_a_node_made_anew_fences_it() -> None:
     standing = watched.nodes.standing(ROW, 0)
     assert standing.down
     assert standing.empty
+
+
+async def test_a_forgotten_name_is_remembered_two_seconds_before_its_object_is_deleted() -> None:
+    watched = Watched()
+    cluster, clock = watched.cluster, watched.clock
+    await cluster.create(NODE_INDEXES, {"metadata": {"name": "lattice"}, "spec": {"names": {"0": "n0"}}})
+    await cluster.create(NODES, {"metadata": {"name": "n0", "annotations": {FORGET: "true"}}})
+    watched.nodes.nodes["n0"] = await cluster.get(NODES, "n0", type=Node)
+
+    async def accept(_proposal: object) -> Accepted:
+        return Accepted()
+
+    with pytest.raises(Retry, match="lattice-forgotten-nodes is gone"):
+        await watched.nodes.settle_indices(accept)
+    assert "n0" in cluster.snapshot(NODES)
+    await cluster.create(CONFIG_MAPS, {"metadata": {"name": FORGOTTEN}}, SYSTEM_NAMESPACE)
+    await cluster.create(LEASES, {"metadata": {"name": "n0"}}, "lattice-node-lease")
+    settling = asyncio.ensure_future(watched.nodes.settle_indices(accept))
+    await clock.run_for(1.9)
+    assert list(cluster.snapshot(CONFIG_MAPS)[f"{SYSTEM_NAMESPACE}/{FORGOTTEN}"]["data"]) == ["n0"]
+    assert "n0" in cluster.snapshot(NODES)
+    await clock.run_for(0.2)
+    await settling
+    assert (cluster.snapshot(NODES), cluster.snapshot(LEASES)) == ({}, {})

@@ -1,0 +1,125 @@
+"""Which agents may work: their users stand in bindings, and leave them when their node is forgotten.
+
+A user enters when its LatticeNode exists, whoever made that, and leaves when the node's name is remembered as forgotten. A LatticeNode
+that is only gone takes no right away: its living agent makes it again. Policies see to it that an agent never makes the LatticeNode of a
+forgotten name, so one that exists again was made by an administrator.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.node_certificates import AGENT
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CONFIG_MAPS, NODES, ROLE_BINDINGS, Resource
+from lattice.units import fold_nodes
+from lattice.views import Node
+from lattice_controllers.operator.access import OPERATOR_LABEL, RBAC
+from lattice_controllers.operator.nodes import LEASE_NAMESPACE
+
+log = logging.getLogger(__name__)
+
+SHARDS: Final = 16
+"""Bindings that the users are spread over: a change writes about a thousand of 16,384 users, far below the size of an object."""
+PREFIX: Final = "lattice-agents-"
+ROLE: Final = "lattice-agent"
+FORGOTTEN, NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
+FORGET: Final = "lattice.dev/forget"
+BINDINGS: Final = ((CLUSTER_ROLE_BINDINGS, "", "ClusterRole"), (ROLE_BINDINGS, LEASE_NAMESPACE, "Role"))
+"""Resource, namespace and kind of role of the two bindings of a shard: Lattice's objects, and heartbeats."""
+SETTLE_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 60.0
+"""A binding that somebody has changed is put right within this."""
+
+
+class Agents:
+    """Keeps the bindings; `nodes` is a live view of the LatticeNodes by name."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node]) -> None:
+        self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="agents")
+        self.forgotten: Informer[dict[str, Any]] = Informer(
+            cluster, CONFIG_MAPS, clock=clock, namespace=NAMESPACE, fields=f"metadata.name={FORGOTTEN}", on_change=self._on_forgotten
+        )
+        self._cluster = cluster
+        self._nodes = nodes
+
+    async def run(self) -> None:
+        """Keep them right until cancelled; the LatticeNodes are known."""
+        await self.forgotten.synced.wait()
+        for shard in range(SHARDS):
+            self.queue.add(str(shard))
+        await self.queue.run()
+
+    def came_or_went(self, node: str) -> None:
+        """A LatticeNode was made or deleted."""
+        self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
+
+    def _on_forgotten(self, change: Change[dict[str, Any]]) -> None:
+        before, after = _names(change.old), _names(change.new)
+        for name in before ^ after:
+            self.queue.add(str(shard_of(name)))
+
+    async def reconcile(self, shard: str) -> float | None:
+        """Put the users of one shard right, in both bindings."""
+        remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
+        ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
+        back = {name for name in sorted(ours & remembered) if await self._is_back(name)}
+        for resource, namespace, role in BINDINGS:
+            await self._bind(resource, f"{PREFIX}{int(shard):02d}", namespace, role, ours, remembered - back)
+        for name in sorted(back):
+            await self._cluster.patch(CONFIG_MAPS, FORGOTTEN, {"data": {name: None}}, NAMESPACE)
+            event(log, "NodeTakenBack", node=name)
+        return LOOK_SECONDS
+
+    async def _is_back(self, name: str) -> bool:
+        """Whether a forgotten node's object was made again; the cache may still show the one that is being forgotten."""
+        try:
+            node = await self._cluster.get(NODES, name, type=Node)
+        except NotFound:
+            return False
+        return FORGET not in node.metadata.annotations and not node.metadata.deletion_timestamp
+
+    async def _bind(self, resource: Resource, name: str, namespace: str, role: str, nodes: set[str], out: frozenset[str]) -> None:
+        try:
+            standing = await self._cluster.get(resource, name, namespace)
+        except NotFound:
+            standing = None
+        bound = frozenset(_bound(standing))
+        wanted = (bound | nodes) - out
+        if wanted == bound and (standing is not None or not wanted):
+            return
+        subjects = [{"apiGroup": RBAC, "kind": "User", "name": AGENT + node} for node in sorted(wanted)]
+        if standing is None:
+            reference = {"apiGroup": RBAC, "kind": role, "name": ROLE}
+            metadata = {"name": name, "labels": OPERATOR_LABEL | {"app.kubernetes.io/part-of": "lattice"}}
+            body = {"apiVersion": f"{RBAC}/v1", "kind": resource.kind, "metadata": metadata, "roleRef": reference, "subjects": subjects}
+            await self._cluster.create(resource, body, namespace)
+        else:
+            patch = {"metadata": {"resourceVersion": standing["metadata"]["resourceVersion"]}, "subjects": subjects}
+            await self._cluster.patch(resource, name, patch, namespace)
+        added, removed = fold_nodes(sorted(wanted - bound)), fold_nodes(sorted(bound - wanted))
+        event(log, "AgentsBound", binding=name, kind=resource.kind, added=added or None, removed=removed or None, users=len(wanted))
+
+
+def shard_of(node: str) -> int:
+    """The number of the binding that a node's user stands in."""
+    return zlib.crc32(node.encode()) % SHARDS
+
+
+def _bound(standing: Mapping[str, Any] | None) -> list[str]:
+    """The nodes whose users stand in a binding."""
+    subjects = (standing or {}).get("subjects") or ()
+    return [one["name"].removeprefix(AGENT) for one in subjects if one["kind"] == "User" and one["name"].startswith(AGENT)]
+
+
+def _names(found: Mapping[str, Any] | None) -> frozenset[str]:
+    """The names in the ConfigMap of forgotten nodes."""
+    return frozenset((found or {}).get("data") or ())
