@@ -17,7 +17,7 @@ from lattice.kube.resources import LEASES, NODES
 from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
 from lattice.models.conditions import HEALTHY, NAME_CONFLICT
-from lattice.units import format_time
+from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
 from lattice_agent.declared import Declared, fingerprint
@@ -35,6 +35,10 @@ class Flaw(NamedTuple):
 
     reason: str
     message: str
+
+
+_MEBIBYTE = 1 << 20
+"""Memory is told in whole MiB, with the unit: `kubectl get latticenodes` prints it as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Self:
         return {
             "capabilities": {
                 "cpus": self.facts.cpus,
-                "memory": self.facts.memory_bytes,
+                "memory": format_bytes(self.facts.memory_bytes // _MEBIBYTE * _MEBIBYTE),
                 "architecture": self.facts.architecture,
                 "features": list(features),
                 **self.declared.capabilities(),

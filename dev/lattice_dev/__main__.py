@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lattice import errors
 from lattice.kube.resources import TENANTS
-from lattice_dev import demo, logs
+from lattice_dev import demo, logs, state
 from lattice_dev.build import find_or_build_helm
 from lattice_dev.instance import Instance
 from lattice_dev.people import ROLES
@@ -23,6 +23,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_READY = 3
 EXIT_INTERRUPTED = 130
+_NAMED_ALONE = frozenset({"up", "down", "build", "bench", "trace"})
+"""Verbs that make or remove an instance: KUBECONFIG chooses none for them."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,7 +84,8 @@ Act = Callable[[Instance, argparse.Namespace, Lines], int]
 
 def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, act: Act) -> argparse.ArgumentParser:
     verb = verbs.add_parser(name, help=text, description=text)
-    verb.add_argument("--name", default="default", dest="instance", help="which instance (default)")
+    default, said = ("default", "default") if name in _NAMED_ALONE else (None, "the one of KUBECONFIG, else default")
+    verb.add_argument("--name", default=default, dest="instance", help=f"which instance ({said})")
     verb.set_defaults(act=act)
     return verb
 
@@ -208,7 +211,8 @@ def run(argv: Sequence[str]) -> int:
     lines = terminal(HostClock())
     try:
         act: Act = chosen.act
-        return act(Instance(chosen.instance, progress=lines), chosen, lines)
+        name = chosen.instance if chosen.instance is not None else state.instance_of_kubeconfig(os.environ) or "default"
+        return act(Instance(name, progress=lines), chosen, lines)
     except errors.LatticeError as error:
         print(f"lattice dev {chosen.verb}: {error} ({error.reason})", file=sys.stderr)
         return EXIT_FAILED

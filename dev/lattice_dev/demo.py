@@ -63,11 +63,20 @@ def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], N
         command = [kubectl, "--kubeconfig", str(instance.kubeconfig(USER)), "apply", "-f", str(_path(example.file))]
         applied = subprocess.run(command, capture_output=True, text=True, check=False)
         if applied.returncode:
-            raise Rejected(f"kubectl apply -f examples/{example.file}: {applied.stderr.strip()}", reason="ExampleRefused")
+            told = failing_open(instance.where.log("kube-apiserver")) if "did not answer" in applied.stderr else ""
+            raise Rejected(f"kubectl apply -f examples/{example.file}: {applied.stderr.strip()}{told}", reason="ExampleRefused")
         say(f"$ kubectl apply -f examples/{example.file:<28} # {example.what}")
         open_[example] = (namespace, name)
     say(f"\n{'EXAMPLE':<24} {'PHASE':<10} {'REASON':<18} {'EXIT':>4}  {'SECONDS':>7}  NODES")
     return _ends(cluster, open_, say)
+
+
+def failing_open(log: Path) -> str:
+    """What the API server logged of the last request that it let pass without the webhook; empty where it logged none."""
+    if not log.is_file():
+        return ""  # another cluster's API server
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "failing open" in line]
+    return f"\n  kube-apiserver logged last: {lines[-1].strip()}" if lines else ""
 
 
 def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: Callable[[str], None]) -> bool:

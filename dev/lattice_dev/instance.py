@@ -229,7 +229,8 @@ class Instance:
         """The kubeconfig of a person or component; raises NotFound with the names there are."""
         path = self.where.kubeconfig(user)
         if not path.exists():
-            known = sorted(p.name.removesuffix(".kubeconfig") for p in path.parent.glob("*.kubeconfig")) if path.parent.exists() else []
+            self._recorded()
+            known = sorted(p.name.removesuffix(".kubeconfig") for p in path.parent.glob("*.kubeconfig"))
             raise errors.NotFound(
                 f"no kubeconfig for {user!r} in instance {self.where.name}; there are: {', '.join(known)}", reason="NoUser"
             )
@@ -317,12 +318,19 @@ class Instance:
         return Site(self.where, programs, recorded.options, recorded.ports, own)
 
     def _existing(self) -> tuple[Site, State]:
-        recorded = state.load(self.where)
-        if not recorded.ports:
-            raise errors.NotFound(
-                f"there is no instance {self.where.name}; `lattice dev up --name {self.where.name}` makes it", reason="NoInstance"
-            )
+        recorded = self._recorded()
         return self._site(recorded, self._programs(recorded.options)), recorded
+
+    def _recorded(self) -> State:
+        """What `up` has written down; NotFound names the way to an instance."""
+        recorded = state.load(self.where)
+        if recorded.ports:
+            return recorded
+        there = state.instances(self.where.home)
+        known = f"; there {'is' if len(there) == 1 else 'are'}: {', '.join(there)} (--name)" if there else ""
+        raise errors.NotFound(
+            f"there is no instance {self.where.name}; `lattice dev up --name {self.where.name}` makes it{known}", reason="NoInstance"
+        )
 
     def _write_files(self, here: Site, recorded: State) -> None:
         for directory in (self.where.logs, self.where.directory / "agents", self.where.directory / "home"):

@@ -158,6 +158,18 @@ def home_directory(environ: Mapping[str, str]) -> Path:
     return Path("/var/lib/lattice-dev") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "lattice-dev"
 
 
+def instance_of_kubeconfig(environ: Mapping[str, str]) -> str:
+    """The instance whose kubeconfig `KUBECONFIG` names; empty where it names none, or several files."""
+    path = Path(environ.get("KUBECONFIG", "")).absolute()
+    inside = path.parent.name == "kubeconfigs" and path.parent.parent.parent == home_directory(environ)
+    return path.parent.parent.name if inside else ""
+
+
+def instances(home: Path) -> list[str]:
+    """The names of the instances of a home."""
+    return sorted(path.parent.name for path in home.glob("*/instance.json"))
+
+
 def layout(environ: Mapping[str, str], name: str) -> Layout:
     """The layout of the instance called `name`; raises Rejected for a name that cannot be one."""
     if not NAME.fullmatch(name):

@@ -42,6 +42,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
     yield from _cycle(vcluster)
     yield from _lending(vcluster)
     yield from _homeless(vcluster, others, facts)
+    yield from _empty_groups(vcluster, facts)
     yield from _undecided_tenants(vcluster, facts)
     unknown = [name for name in vcluster.spec.tenants if name != "*" and facts.tenants is not None and name not in facts.tenants]
     if unknown:
@@ -102,6 +103,19 @@ def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Itera
         f"{what} ({_nodes(lost)}) is at home here from now on: vCluster {', '.join(losers)} has no home groups, uses nodes that are "
         f"at home nowhere, and keeps {left} of {left + lost}; its work that asks for more waits with reason NeverFits"
     )
+
+
+def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
+    """Home groups without any node are warned of, once: likelier a slip than machines to come."""
+    before = (facts.vclusters or {}).get(vcluster.metadata.name)
+    had = set(_home_groups(before)) if before is not None else set[str]()
+    empty = [group for group in _home_groups(vcluster) if group not in had and not (facts.groups or {}).get(group)]
+    if facts.groups is not None and empty:
+        known = ", ".join(sorted(group for group in facts.groups if group)[:20])
+        yield Caution(
+            f"no node is in {'group' if len(empty) == 1 else 'groups'} {', '.join(empty)} (there are: {known or 'none'}): "
+            "work here waits with reason NeverFits until one joins"
+        )
 
 
 def _nodes(count: int) -> str:

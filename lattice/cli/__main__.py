@@ -79,6 +79,7 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
     module = verb_module(verb)
     before, after = _split_command(rest)
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.words = before = module.simplify(before) if hasattr(module, "simplify") else before
     module.arguments(parser)
     add_global_flags(parser)
     if after is not None and not getattr(module, "TAKES_COMMAND", False):
@@ -109,14 +110,24 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
+        self.words: list[str] = []
 
     def error(self, message: str) -> NoReturn:
-        meant = ""
-        if self.get_default("takes_slurm_options"):
-            from lattice.cli.habits import meant_by_option
+        from lattice.cli.habits import meant_by_action, meant_by_flag, meant_by_option
 
-            meant = meant_by_option(message)
-        self.exit(exits.USAGE, f"Error: {message}\n  Hint: {meant or self.prog + ' --help'}\n")
+        meant = meant_by_option(message) if self.get_default("takes_slurm_options") else ""
+        parser = self._chosen()
+        flags = [flag for action in parser._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        meant = meant or meant_by_flag(parser.prog, message, flags) or meant_by_action(parser.prog, message)
+        self.exit(exits.USAGE, f"Error: {message}\n  Hint: {meant or parser.prog + ' --help'}\n")
+
+    def _chosen(self) -> argparse.ArgumentParser:
+        """The parser of the action that the words name: an unknown flag is found by the outermost one."""
+        parser: argparse.ArgumentParser = self
+        for word in self.words:
+            actions = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
+            parser = actions.choices.get(word, parser) if actions is not None else parser
+        return parser
 
 
 def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:

@@ -71,7 +71,9 @@ def _get(console: Console) -> int:
     wanted = camel(console.args.key)
     found = {key: value for key, value in options.items() if not wanted or key == wanted or key.startswith(wanted + ".")}
     if not found:
-        raise NotFound(f"no option {console.args.key!r}. Options: {', '.join(options)}", reason="OptionUnknown")
+        raise NotFound(
+            f"no option {console.args.key!r}{_near(wanted, options)}. Hint: `lattice admin config get` lists them", reason="OptionUnknown"
+        )
     if console.format in ("json", "yaml"):
         console.document(found)
     elif len(found) == 1 and wanted in found:
@@ -87,6 +89,15 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _near(path: str, known: Mapping[str, Any]) -> str:
+    """`; did you mean scheduling.events?`, or nothing where nothing is near."""
+    import difflib
+
+    last = {option.rpartition(".")[2].lower(): option for option in known}
+    near = difflib.get_close_matches(path.rpartition(".")[2].lower(), last, n=1)
+    return f"; did you mean {last[near[0]]}?" if near else ""
+
+
 def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
     """The part of spec that the pairs set; Rejected names the options that there are."""
     import yaml
@@ -96,9 +107,15 @@ def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         path = camel(key)
         parent = next((option for option in known if path == option or path.startswith(option + ".")), None)
-        if not equals or parent is None:
-            raise Rejected(f"{pair!r}: write KEY=VALUE with an option of {', '.join(known)}", reason="BadInput")
+        if not equals:
+            raise Rejected(f"{pair!r}: write KEY=VALUE, for example scheduling.cycleInterval=2s", reason="BadInput")
+        if parent is None:
+            raise Rejected(f"no option {key!r}{_near(path, known)}. Hint: `lattice admin config get` lists them", reason="BadInput")
         value = text if isinstance(known[parent], str) else yaml.safe_load(text)
+        if path == parent and isinstance(known[parent], dict) and not isinstance(value, dict):
+            raise Rejected(
+                f"{pair!r}: the option holds several: write {parent}.NAME={text.rpartition('=')[2] or 'VALUE'}", reason="BadInput"
+            )
         if known[parent] is None and not isinstance(value, int | None):
             value = text  # 0.3 and times are texts in the object
         at = spec

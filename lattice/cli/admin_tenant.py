@@ -1,4 +1,4 @@
-"""`lattice admin tenant`: create, list and change tenants."""
+"""`lattice admin tenant`: create, show, list and change tenants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
-from lattice.cli.render import Column, table
+from lattice.cli.render import Column, fields, table
 from lattice.cli.vcluster_flags import milli
 from lattice.errors import Rejected
 from lattice.kube.resources import TENANTS
@@ -30,6 +30,14 @@ _COLUMNS = (
     Column("NAMESPACES"),
     Column("ACCOUNTS"),
     Column("MESSAGE"),
+)
+
+
+_LIMITS = (
+    ("maxNodes", "nodes"),
+    ("maxConcurrentAllocations", "allocations with nodes"),
+    ("maxPending", "allocations that wait"),
+    ("maxPreemptionClass", "class"),
 )
 
 
@@ -66,6 +74,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--retention", metavar="TIME", help="how long ended allocations stay")
             for role in ("user", "group", "admin"):
                 one.add_argument(f"--{role}", action="append", metavar=role.upper(), help=f"its {role}s; all of them, repeatable")
+    for word, text in (("get", "show one tenant: who belongs to it, limits, budgets, use"), ("show", "the same as get")):
+        actions.add_parser(word, help=text).add_argument("positional", metavar="NAME")
     actions.add_parser("list", help="list tenants with limits and use")
 
 
@@ -74,6 +84,8 @@ def run(console: Console) -> int:
     args = console.args
     if args.action == "list":
         return _list(console)
+    if args.action in ("get", "show"):
+        return _get(console, args.positional)
     name = args.name or args.positional
     if not name or (args.name and args.positional and args.name != args.positional):
         raise Rejected("give one name of a tenant", reason="BadInput")
@@ -170,6 +182,39 @@ def limit_of(flag: str, text: str) -> int | None:
 
 def _without_nothing(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in spec.items() if value is not None}
+
+
+def _get(console: Console, name: str) -> int:
+    item = console.cluster.get(TENANTS, name, type=dict[str, Any])
+    if console.is_document:
+        console.objects("Tenant", [item], one=True)
+    else:
+        console.say(*details(item))
+    return exits.DONE
+
+
+def details(item: dict[str, Any]) -> list[str]:
+    """Everything that operators decide about a tenant, and what it uses now."""
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    quota, access, use = spec.get("quota") or {}, spec.get("access") or {}, status.get("use") or {}
+    ready: dict[str, Any] = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), {})
+    limits = ", ".join(f"{word} {quota[key]}" for key, word in _LIMITS if key in quota)
+    return fields(
+        [
+            ("Tenant", item["metadata"]["name"]),
+            ("Ready", f"{ready.get('status', 'not judged yet')}: {ready.get('message', '')}".removesuffix(": ")),
+            ("Namespaces", ",".join(spec.get("namespaces") or [item["metadata"]["name"]])),
+            ("VCluster", str(spec.get("defaultVCluster") or "none by default: work names its own where it may use several")),
+            ("Accounts", ",".join(spec.get("accountNames") or ())),
+            *((word, ",".join(access.get(key) or ())) for key, word in (("users", "Users"), ("groups", "Groups"), ("admins", "Admins"))),
+            ("Limits", limits or "none"),
+            ("Per user", _per_user(quota)),
+            ("On exceeded", str(quota.get("onExceeded", "Reject"))),
+            ("Budget", ", ".join(f"{key} {value}" for key, value in (spec.get("budget") or {}).items())),
+            ("In use", f"{use.get('usedNodes', 0)} nodes, {use.get('usedAllocations', 0)} allocations"),
+            ("Kept", spec.get("finishedRetention") or ""),
+        ]
+    )
 
 
 def _list(console: Console) -> int:

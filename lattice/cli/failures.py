@@ -19,6 +19,11 @@ _SENTENCE = re.compile(
     r'(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?:"[^"]*": |[a-z0-9]+: )?(?=spec\.|of spec\.|give )(?!spec\S* in body )'
 )
 """In front of our own sentences, which name their field and value themselves; the schema's own (`… in body …`) do not name the value."""
+_CONTROL = re.compile(r'Invalid value: ("(?:[^"\\]|\\.)*"): \S+ in body should match \'\^\[\^\\x00-[^\']*\'')
+"""The schema's refusal of control characters: its pattern helps nobody."""
+_OF_A_NAME = re.compile(
+    r"metadata\.name: Invalid value: (\"[^\"]*\"): a lowercase RFC 1123 (?:subdomain|label) must.*? used for validation is '[^']*'\)"
+)
 _NOT_MINE = re.compile(r'cannot [a-z]+ resource "[a-z/]+" in API group "lattice\.dev" in the namespace "([^"]*)"')
 _TENANT = re.compile(r'tenant "([0-9][0-9:-]*)" not found')
 _SLIP = re.compile(r"([0-9][0-9:-]*)")
@@ -74,6 +79,8 @@ def explain(error: LatticeError) -> list[str]:
 def _readable(text: str) -> str:
     """The schema's findings without what it adds for programs."""
     text = _SENTENCE.sub("", _UNCHECKED.sub("", text))
+    text = _CONTROL.sub(r"holds a control character: write one line of plain text (given: \1)", text)
+    text = _OF_A_NAME.sub(r"\1 cannot be a name: write lowercase letters, digits, '-' or '.', with a letter or digit at both ends", text)
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 

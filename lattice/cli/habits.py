@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _LATER: Final = "not served by this release"
@@ -46,6 +48,53 @@ PAGE: Final = "docs/howto/coming-from-slurm.md"
 _SHORT: Final = re.compile(r"(?:^|\s)-([A-Za-z])")
 _EXTRA: Final = re.compile(r"unrecognized arguments: ((?:[^-\s]\S*\s?)+)")
 _OUTPUT: Final = re.compile(r"argument -o/--output: invalid choice: '([^']*)'")
+
+
+_FLAG: Final = re.compile(r"(?:^|\s)(--?[A-Za-z][A-Za-z-]*)")
+_ACTION: Final = re.compile(r"argument ACTION: invalid choice: '([^']*)'")
+_NAMED: Final = "name them: {prog} 12,14 or 12-17"
+_FIXED: Final = "what it asks for is fixed: cancel it, and submit it anew"
+FLAGS: Final = {
+    **dict.fromkeys(("-j", "--job", "--jobs", "--jobid"), _NAMED),
+    "-p": "write --vcluster, or the partition as `submit --partition` takes it",
+}
+"""Flags of squeue, scancel and sacct, and what does the like here."""
+FIXED: Final = frozenset({"--nodes", "--vcluster", "--partition", "--nodelist", "--constraint", "--gres", "--gpus", "--account"})
+"""What `scontrol update` may change and `lattice update` may not."""
+ACTIONS: Final = {
+    "lattice admin tenant": {"delete": "kubectl delete tenant NAME", "remove": "kubectl delete tenant NAME"},
+    "lattice admin vcluster": {"delete": "kubectl delete vcluster NAME", "remove": "kubectl delete vcluster NAME"},
+    "lattice node": {
+        "show": "lattice nodes NODE",
+        "get": "lattice nodes NODE",
+        "list": "lattice nodes",
+        "delete": "lattice node forget NODE",
+    },
+    "lattice admin ledger": {"status": "lattice admin status, or lattice admin ledger show"},
+}
+"""Actions that are spelled otherwise, or done by kubectl."""
+
+
+def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
+    """What an unknown flag is likely to mean for the parser of this name, which knows these flags; empty where nothing is near."""
+    if not message.startswith("unrecognized arguments: "):
+        return ""
+    for flag in _FLAG.findall(message):
+        if prog == "lattice update" and flag in FIXED:
+            return f"{flag}: {_FIXED}"
+        if flag in FLAGS and not prog.startswith(("lattice submit", "lattice plan", "lattice admin", "lattice replay")):
+            return f"{flag}: {FLAGS[flag].format(prog=prog)}"
+        ending = [name for name in known if flag.startswith("--") and name.endswith(f"-{flag.removeprefix('--')}")]
+        near = ending or difflib.get_close_matches(flag, [name for name in known if name.startswith("--")], n=1)
+        if flag.startswith("--") and near:
+            return f"did you mean {near[0]}? {prog} --help"
+    return ""
+
+
+def meant_by_action(prog: str, message: str) -> str:
+    """What an action that the verb of this name lacks is called here; empty for others."""
+    wrong = _ACTION.search(message)
+    return ACTIONS.get(prog, {}).get(wrong[1], "") if wrong is not None else ""
 
 
 def meant_by(verb: str) -> tuple[str, str]:

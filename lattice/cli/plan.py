@@ -22,7 +22,7 @@ from lattice.cli.answer_rows import (
 from lattice.cli.gateway import ask_plan
 from lattice.cli.render import fields
 from lattice.cli.scheduler import with_silence
-from lattice.cli.submit import gather_documents, request_arguments
+from lattice.cli.submit import gather_documents, request_arguments, simplify
 from lattice.errors import AlreadyExists, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.answers import LATER, NEVER, NOW, Plan, Planned
@@ -35,6 +35,9 @@ TAKES_COMMAND = True
 MANIFESTS = (".yaml", ".yml", ".json")
 """Ends of names that stand for a manifest rather than a script."""
 _CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
+
+
+__all__ = ["arguments", "run", "simplify"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

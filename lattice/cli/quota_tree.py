@@ -35,14 +35,18 @@ def run(console: Console) -> int:
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(_asked(console)))
         return exits.DONE
-    console.say(*_lines(console))
-    if console.format != "name":
+    found = _asked(console)
+    console.say(*_shown(console, found))
+    if console.format != "name" and found.trees:
         console.note("", LEGEND)
     return exits.DONE
 
 
 def _lines(console: Console) -> list[str]:
-    found = _asked(console)
+    return _shown(console, _asked(console))
+
+
+def _shown(console: Console, found: Quotas) -> list[str]:
     if console.format == "name":
         return [group.name for tree in found.trees for group in tree.groups if group.name]
     return tree_lines(found, width=console.outside.columns, wide=console.format == "wide", color=console.color)

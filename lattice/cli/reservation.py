@@ -40,8 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _add_create(create)
     listing = actions.add_parser("list", help="list reservations")
     listing.add_argument("--state", metavar="STATE,…", help=f"in {', '.join(STATES).lower()}")
-    show = actions.add_parser("show", help="everything about one, with its next windows")
-    show.add_argument("name", metavar="NAME")
+    for word, text in (("show", "everything about one, with its next windows"), ("get", "the same as show")):
+        actions.add_parser(word, help=text).add_argument("name", metavar="NAME")
     delete = actions.add_parser("delete", help="give the nodes back; work that runs goes on")
     delete.add_argument("names", nargs="+", metavar="NAME")
 
@@ -72,12 +72,17 @@ def _add_create(create: argparse.ArgumentParser) -> None:
 
 def run(console: Console) -> int:
     """Do what the action says."""
-    actions = {"create": _create, "list": _list, "show": _show, "delete": _delete}
+    actions = {"create": _create, "list": _list, "show": _show, "get": _show, "delete": _delete}
     return actions[console.args.action](console)
 
 
 def _create(console: Console) -> int:
     args = console.args
+    for flag, meant in (("tenant", args.tenant), ("vcluster", args.vcluster)):
+        if meant:
+            raise Rejected(
+                f"--{flag}={meant} says whose work is meant, not who may use the nodes: write --{flag}s={meant}", reason="BadInput"
+            )
     spec = spec_of(args, console.outside.now())
     made = console.cluster.create(RESERVATIONS, {"metadata": {"name": args.name}, "spec": spec}, type=dict[str, Any], dry_run=args.dry_run)
     if console.is_document:

@@ -40,8 +40,13 @@ def spec_of(args: argparse.Namespace, now: float) -> dict[str, Any]:
     try:
         calendar_of(msgspec.convert(spec, ReservationSpec))
     except Rejected as error:
-        raise Rejected(error.message, reason="BadInput", fields=error.fields) from error
+        raise Rejected(_as_flags(error.message), reason="BadInput", fields=error.fields) from error
     return spec
+
+
+def _as_flags(sentence: str) -> str:
+    """A sentence about fields of spec, with the flags that set them."""
+    return re.sub(r"\bspec\.([a-zA-Z]+)\b(?!\.\w)", lambda found: "--" + re.sub("([A-Z])", r"-\1", found[1]).lower(), sentence)
 
 
 def _nodes(args: argparse.Namespace) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
 
 def read_file(path: str, most: int) -> bytes:
     """The bytes of a file that a person named."""
+    if not path:
+        raise Rejected("the name of the file is empty", reason="BadInput")
     try:
         with Path(path).open("rb") as file:
             return file.read(most)
@@ -119,7 +121,7 @@ def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
         listed = document.get("items") if str(document.get("kind", "")).endswith("List") else None
         found += [_allocation(path, one) for one in (listed if isinstance(listed, list) else [document])]
     if not found:
-        raise Rejected(f"{path} holds no Allocation", reason="BadDocument")
+        raise Rejected(f"{'standard input' if path == '-' else path} holds no Allocation", reason="BadDocument")
     return found
 
 

@@ -100,6 +100,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parsable", action="store_true", help="print only the number")
 
 
+def simplify(words: list[str]) -> list[str]:
+    """Options of `sbatch` whose argument may be left out, without it: none of these arguments counts here."""
+    optional = {f"--{name}" for name, option in SLURM.items() if option.argument is Argument.OPTIONAL}
+    return [word.partition("=")[0] if word.partition("=")[0] in optional else word for word in words]
+
+
 def request_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that say what is asked for; `plan` takes them too."""
     parser.epilog = _EXAMPLES

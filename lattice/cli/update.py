@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
-from lattice.cli.allocation_rows import label
+from lattice.cli.allocation_rows import is_final, label, phase_of
 from lattice.cli.find import Finder
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
@@ -31,6 +31,8 @@ def run(console: Console) -> int:
     """Send one patch of what was named."""
     spec = change_of(console.args)
     one = Finder(console).one(console.args.allocation)
+    if is_final(one) and "lifecycle" in spec:
+        raise Rejected(f"allocation {label(one)} is {phase_of(one)}: no walltime and no class counts for it any more", reason="Ended")
     made = console.cluster.patch(ALLOCATIONS, one.metadata.name, {"spec": spec}, one.metadata.namespace, type=dict[str, Any])
     if console.is_document:
         console.objects("Allocation", [made], one=True)

@@ -72,6 +72,7 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
             ),
             ("Borrowing", _borrowing(one)),
             ("Limits", ", ".join(f"{name} {limit}" for name, limit in named.items() if limit is not None)),
+            ("Default", f"walltime {spec.defaults.walltime}" if spec.defaults.walltime else ""),
             ("Preemption", _preemption(one)),
             ("Tenants", ",".join(spec.tenants)),
             ("Partitions", ",".join(spec.partition_names)),

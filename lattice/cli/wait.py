@@ -9,6 +9,7 @@ from lattice.cli import exits
 from lattice.cli.allocation_rows import end_lines, is_final, label, state_line
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
+from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.units import parse_duration
 from lattice.views import Allocation
@@ -29,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """One: the work's own code. Several: their common code, else 7."""
     args = console.args
-    deadline = console.outside.now() + parse_duration(args.timeout) if args.timeout else None
+    deadline = console.outside.now() + _seconds(args.timeout) if args.timeout else None
     finder = Finder(console)
     waited = [finder.one(reference) for reference in args.allocations]
     codes: list[int] = []
@@ -44,6 +45,13 @@ def run(console: Console) -> int:
         found = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in waited]
         console.objects("Allocation", found, one=len(args.allocations) == 1)
     return exits.of_several(codes)
+
+
+def _seconds(timeout: str) -> float:
+    try:
+        return parse_duration(timeout)
+    except Rejected as error:
+        raise Rejected(f"--timeout={timeout}: {error.message}", reason="BadInput") from error
 
 
 def _wait_for(console: Console, one: Allocation, deadline: float | None) -> int:

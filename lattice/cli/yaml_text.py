@@ -9,14 +9,24 @@ import yaml
 
 from lattice.cli.render import printable
 
+_UNFIT = frozenset("\ufeff\ufffe\uffff\U0010ffff")
+"""Characters that YAML escapes, beside those that a terminal would obey."""
+
 
 class _Dumper(yaml.SafeDumper):
     """The safe dumper, with blocks."""
 
+    def analyze_scalar(self, scalar: str) -> Any:
+        """What styles can write the text; PyYAML allows no block where a line ends with a blank or holds a tab, YAML does."""
+        found = super().analyze_scalar(scalar)
+        if isinstance(self.event, yaml.ScalarEvent) and self.event.style == "|":
+            found.allow_block = True
+        return found
+
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if printable(text) != text else "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    escaped = printable(text) != text or not _UNFIT.isdisjoint(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if escaped else "|" if "\n" in text else None)
 
 
 _Dumper.add_representer(str, _text)

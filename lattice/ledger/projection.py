@@ -230,11 +230,12 @@ def written(allocation: Allocation, *, seq: int, now: float, **fields: Any) -> P
 
 
 def observed(allocation: Allocation, *, seq: int) -> Patch:
-    """Show that the newest spec was seen; nothing else changes."""
-    return {
-        "metadata": {"resourceVersion": allocation.metadata.resource_version},
-        "status": {"observedGeneration": allocation.metadata.generation, "ledgerSeq": seq},
-    }
+    """Show that the newest spec was seen, and no ending of what has ended by its reporter's word; nothing else changes."""
+    shown: Patch = {"observedGeneration": allocation.metadata.generation, "ledgerSeq": seq, **_no_kill_time(allocation)}
+    left = without_conditions(allocation.status.conditions, (kinds.ENDING,))
+    if len(left) < len(allocation.status.conditions):
+        shown["conditions"] = encode(left)
+    return {"metadata": {"resourceVersion": allocation.metadata.resource_version}, "status": shown}
 
 
 def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: float, *, decided: bool = False) -> Any:

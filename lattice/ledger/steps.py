@@ -22,7 +22,7 @@ from lattice.ledger.starting import START_SECONDS, START_TIMEOUT, START_TRIES, T
 from lattice.lifecycle.conditions import condition, is_true
 from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
-from lattice.units import fold_nodes, parse_time
+from lattice.units import fold_nodes, format_duration, parse_time
 from lattice.views.allocation import Allocation, Exit
 
 FINALIZER = "lattice.dev/release"
@@ -119,7 +119,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Show that a change of a final object was seen: nothing follows from it."""
+    """Show that a change of a final object was seen, and that nothing ends any more: nothing follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,8 @@ def _final(facts: Facts, allocation: Allocation) -> Step:
             return Propose(Release(row.key, freed))
     if allocation.metadata.deletion_timestamp and not facts.rows and FINALIZER in allocation.metadata.finalizers:
         return RemoveFinalizer() if facts.settled else Rest()
-    return Observe() if allocation.status.observed_generation < allocation.metadata.generation else Rest()
+    unseen = allocation.status.observed_generation < allocation.metadata.generation
+    return Observe() if unseen or is_true(allocation.status.conditions, kinds.ENDING) else Rest()
 
 
 def _old_rows(facts: Facts, allocation: Allocation) -> Step | None:
@@ -260,7 +261,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
         return Project(row)
     if cut_pairs(standings) and over_for_the_rest(standings):
         return Propose(Stop(row.key, WITHDRAWN))
-    return _starting(facts, allocation, row, standings) or _from_reports(facts, allocation, row, standings)
+    return _starting(facts, allocation, row, standings) or _outrun(facts, allocation, row, standings)
 
 
 def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step | None:
@@ -277,6 +278,19 @@ def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[St
     if wait.message and (shown is None or (shown.reason, shown.message) != (wait.reason, wait.message)):
         return Stage(wait.reason, wait.message)
     return Rest(wait.seconds)
+
+
+def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step:
+    """What its nodes end because its walltime is over is shown to end, once that takes longer than most; else what they report."""
+    status = allocation.status
+    if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
+        return _from_reports(facts, allocation, row, standings)
+    if is_true(status.conditions, kinds.ENDING) or any(standing.silent for standing in standings):
+        return Rest()
+    over = parse_time(status.start_time) + row.walltime
+    if facts.now < over + ENDING_SHOWN_SECONDS:
+        return Rest(over + ENDING_SHOWN_SECONDS - facts.now)
+    return ShowEnding("WalltimeExceeded", f"its walltime of {format_duration(row.walltime)} is over", over)
 
 
 def _appoint(row: Row, standings: list[Standing]) -> Step | None:

@@ -60,7 +60,7 @@ def _by_list(machine: Machine, need: Need, wanted: int) -> str:
     if need.groups is not None and (left := sum(facts.group in need.groups for facts in fitting)) < wanted:
         parts.append(f"{left} of the {len(fitting)} that fit are in the groups of its vcluster")
     if need.only is not None and (named := sum(need.only >> facts.index & 1 for facts in fitting)) < wanted:
-        parts.append(f"{named} of them are in its nodeList")
+        parts.append(f"{named} of the nodes in its nodeList exist and fit" if named else "no node of its nodeList exists and fits")
     if need.without and (taken := sum(need.without >> facts.index & 1 for facts in fitting)):
         parts.append(f"{taken} are in its excludeNodes")
     return ", ".join(parts)

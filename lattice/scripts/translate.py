@@ -522,7 +522,8 @@ def _class(draft: _Draft) -> int | None:
             if known is None
             else f"no class is configured for it; known: {', '.join(sorted(known)) or 'none'}"
         )
-        draft.warnings.append(f"--qos={text} ignored ({given.place}: {why})")
+        where = "" if given.place == f"--qos={text}" else f"{given.place}: "
+        draft.warnings.append(f"--qos={text} ignored ({where}{why})")
         return None
     if not text.isascii() or not text.isdigit() or not 0 <= int(text[:9]) <= 10:
         raise given.rejected(f"{text!r} is not a preemption class from 0 to 10", "BadPreemptionClass")

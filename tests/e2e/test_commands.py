@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -213,7 +214,7 @@ def test_cancel_takes_several_by_name_state_or_all_of_mine_and_asks_above_ten(me
 
 def test_work_that_ignores_term_is_seen_to_end_and_when_kill_follows(me: Person) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-    me.apply("stubborn", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"gracePeriod": "10s"})
+    me.apply("stubborn", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"gracePeriod": "20s"})
     me.phase("stubborn", "Running")
     until(lambda: "up" in me.lattice("logs", "stubborn").stdout, within=10)
     me.kubectl("delete", "alloc", "stubborn", "-n", me.namespace, "--wait=false")
@@ -225,6 +226,22 @@ def test_work_that_ignores_term_is_seen_to_end_and_when_kill_follows(me: Person)
     assert "(Ending, KILL in " in me.lattice("status").stdout
     assert "Ending: deleted; TERM was sent at 20" in me.lattice("why", "stubborn").stdout
     until(lambda: me.kubectl("get", "alloc", "stubborn", "-n", me.namespace, ok=False).returncode, within=30, what="its end")
+
+
+def test_work_that_outran_its_walltime_is_seen_to_end_and_when_kill_follows_until_it_has_ended(me: Person) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    me.apply("outran", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"walltime": "3s", "gracePeriod": "20s"})
+    shown = Seen(lambda: me.get("outran").get("status", {}), lambda status: "killTime" in status)
+    conditions = until(shown, within=20, every=0.2, what="the time of KILL")["conditions"]
+    assert [entry["reason"] for entry in conditions if entry["type"] == "Ready"] == ["Ending"]
+    assert "Ending" in me.kubectl("get", "alloc", "outran", "-n", me.namespace).stdout
+    assert "Ending: its walltime of 3s is over; TERM was sent at 20" in me.lattice("why", "outran").stdout
+    assert reason(me.ended("outran")) == "WalltimeExceeded"
+
+    def clean(status: dict[str, Any]) -> bool:
+        return "killTime" not in status and "Ending" not in {entry["type"] for entry in status["conditions"]}
+
+    until(Seen(lambda: me.get("outran")["status"], clean), within=15, every=0.2, what="no time of KILL")
 
 
 def test_events_tell_how_it_ended_and_what_never_starts(me: Person) -> None:

@@ -297,9 +297,30 @@ def test_what_is_not_there_is_named() -> None:
     instance = new_instance("never", BARE)
     with pytest.raises(errors.NotFound, match="lattice dev up"):
         instance.status()
-    with pytest.raises(errors.NotFound, match="no kubeconfig for 'alice'"):
+    with pytest.raises(errors.NotFound, match="lattice dev up"):
         instance.kubeconfig("alice")
     instance.down()
+
+
+def test_a_kubeconfig_that_nobody_has_is_told_with_those_there_are(bare: Instance) -> None:
+    with pytest.raises(errors.NotFound, match=r"no kubeconfig for 'nobody' in instance .*admin, alice, bob"):
+        bare.kubeconfig("nobody")
+
+
+def test_a_tenant_that_a_new_user_brings_is_said_once(bare: Instance) -> None:
+    words = [sys.executable, "-m", "lattice_dev", "user", "dora", "--tenant", "geology", "--name", bare.where.name]
+    first = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert first.stderr == "Note: tenant geology did not exist: it is made, with its namespace\n"
+    assert first.stdout.strip() == str(bare.kubeconfig("dora"))
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stderr == ""
+
+
+def test_where_kubeconfig_names_an_instance_no_flag_is_needed(bare: Instance) -> None:
+    environ = {**os.environ, "KUBECONFIG": str(bare.kubeconfig("alice"))}
+    said = subprocess.run(
+        [sys.executable, "-m", "lattice_dev", "kubeconfig", "bob"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (said.stdout.strip(), said.returncode) == (str(bare.kubeconfig("bob")), 0), said.stderr
 
 
 def _with_agents(instance: Instance) -> list[Component]:

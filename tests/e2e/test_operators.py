@@ -143,6 +143,22 @@ def test_a_disabled_nodes_work_is_requeued_on_other_nodes(me: Person, olga: Pers
     reaches(olga, node, "Ready")
 
 
+def test_the_output_of_an_earlier_attempt_is_read_by_its_number(me: Person, olga: Person) -> None:
+    entrypoint = "sh -c 'echo attempt $LATTICE_ATTEMPT on $(hostname); sleep 4246'"
+    me.apply("told", entrypoint=entrypoint)
+    node = me.phase("told", "Running")["head"]
+    until(lambda: f"attempt 1 on {node}" in me.lattice("logs", "told").stdout, within=15, every=0.3, what="its first output")
+    olga.lattice("node", "disable", node, "--reason=smoke", "--yes")
+    until(Seen(lambda: me.get("told")["status"], lambda now: (now.get("attempt"), now["phase"]) == (2, "Running")), within=40, every=0.3)
+    until(lambda: "attempt 2 on " in me.lattice("logs", "told").stdout, within=15, every=0.3, what="its second output")
+    assert me.lattice("logs", "told", "--attempt=1").stdout == f"attempt 1 on {node}\n"
+    refused = me.lattice("logs", "told", "--attempt=3", ok=False)
+    assert (refused.returncode, "attempts that ran: 1, 2" in refused.stderr) == (4, True), refused.stderr
+    me.lattice("cancel", "told")
+    olga.lattice("node", "enable", node)
+    reaches(olga, node, "Ready")
+
+
 def held_nodes(who: Person) -> set[str]:
     """The nodes of everybody's present attempts; earlier attempts and messages name others."""
     items = json.loads(who.lattice("status", "-A", "--state=running", "-o", "json").stdout)["items"]

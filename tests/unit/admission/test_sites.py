@@ -179,6 +179,14 @@ def test_a_vcluster_that_takes_nodes_from_others_says_how_many_are_left() -> Non
     assert not any("at home here" in text for text in lent)
 
 
+def test_a_home_group_without_nodes_is_named_once_with_the_groups_there_are() -> None:
+    known = facts(vclusters=(vcluster(),), groups={"g0": 3, "g1": 2})
+    empty = {"nodes": {"selector": {"group": ["g1", "nog"]}}}
+    assert any("no node is in group nog (there are: g0, g1)" in text for text in accepted(make("VCluster", "new", known, **empty)).warnings)
+    again = facts(vclusters=(vcluster(), vcluster("new", **empty)), groups={"g0": 3, "g1": 2})
+    assert not any("no node is in" in text for text in accepted(make("VCluster", "new", again, **empty)).warnings)
+
+
 def test_tenants_whose_only_vcluster_is_joined_by_another_one_are_named() -> None:
     known = facts(tenants=(tenant(), tenant("bio", defaultVCluster="hpc-batch"), tenant("closed")), vclusters=(vcluster(),))
     warnings = " ".join(accepted(make("VCluster", "fast", known, tenants=["physics", "bio"])).warnings)

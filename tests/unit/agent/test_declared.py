@@ -15,6 +15,7 @@ from lattice.errors import Rejected
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import NODES
 from lattice.scheduling.inventory import read_inventory
+from lattice.units import quantity_bytes
 from lattice.views.cluster import Node
 from lattice_agent.__main__ import AgentSettings
 from lattice_agent.declared import Declared, fingerprint, of_class, read_components
@@ -114,3 +115,10 @@ def test_a_hollow_node_declares_what_its_class_in_the_inventory_has(tmp_path: Pa
 
 def test_components_are_read_by_name() -> None:
     assert read_components(["nic=2.1", "gpu-driver=550.54.14"]) == {"nic": "2.1", "gpu-driver": "550.54.14"}
+
+
+def test_memory_is_told_in_whole_mebibytes_with_the_unit() -> None:
+    machine = Facts(2, 25_276_510_208, "6", "x86_64", "b")
+    told = Self("nid001", machine, "i", "h:1").status()["capabilities"]["memory"]
+    assert told == "24105Mi"
+    assert 0 <= machine.memory_bytes - quantity_bytes(told) < 1 << 20

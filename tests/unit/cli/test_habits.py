@@ -91,6 +91,7 @@ def test_a_terminal_that_lacks_a_letter_gets_a_question_mark_and_no_traceback() 
         (("-o", "out-%j.txt", "job.sh"), "--stdout out-%j.txt"),
         (("job.sh", "input.dat", "3"), "--tasks-on=head-node -- ./SCRIPT input.dat 3"),
         (("--frobnicate", "job.sh"), "lattice submit --help"),
+        (("--waltime=5m", "job.sh"), "did you mean --walltime?"),
     ],
 )
 def test_a_short_option_of_sbatch_is_answered_with_its_long_one(
@@ -202,3 +203,31 @@ def test_output_that_cannot_be_written_is_no_traceback(words: str, output: str, 
     done = subprocess.run(["sh", "-c", f"{lattice} {words} {output}"], capture_output=True, text=True, check=False, env=environ)
     assert (done.returncode, done.stderr.startswith("Error: ")) == (code, code != 0), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("status", "-j", "7"), "-j: name them: lattice status 12,14 or 12-17"),
+        (("cancel", "--jobs", "7"), "--jobs: name them: lattice cancel 12,14"),
+        (("update", "7", "--class", "8"), "did you mean --preemption-class?"),
+        (("update", "7", "--nodes", "8"), "--nodes: what it asks for is fixed"),
+        (("admin", "tenant", "set-quota", "bio", "--nodes", "2"), "did you mean --max-nodes? lattice admin tenant set-quota --help"),
+        (("admin", "tenant", "delete", "bio"), "kubectl delete tenant NAME"),
+        (("node", "show", "nid001"), "lattice nodes NODE"),
+        (("nodes", "--frobnicate"), "lattice nodes --help"),
+    ],
+)
+def test_what_people_expect_elsewhere_is_led_to_what_there_is(
+    bench: Bench, argv: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run(*argv).code == 2
+    assert f"Hint: {hint}" in capsys.readouterr().err
+
+
+def test_an_argument_that_sbatch_lets_people_leave_out_is_taken_and_does_not_count(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\nhostname\n")
+    bench.at(0, lambda: bench.report("job-sh-x7k2p", {"number": 7}))
+    result = bench.run("submit", "--exclusive=user", "--walltime=5m", str(script))
+    assert (result.code, result.err) == (0, "")

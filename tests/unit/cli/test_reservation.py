@@ -75,17 +75,18 @@ REFUSED = {
     "an end before the start": (("--nodes=n1", "--start=+2h", "--end=+1h"), "--end 2026-09-21T15:13:20Z is not after --start"),
     "an odd length": (("--nodes=n1", "--start=now", "--duration=long"), "--duration=long: 'long' is not a duration"),
     "no end": (("--nodes=n1", "--start=now", "--duration=infinite"), "a reservation has an end"),
-    "too short": (("--nodes=n1", "--start=now", "--duration=5s"), "spec.duration is 5s (limits: 1m to 366d)"),
-    "a local time without a zone": (("--nodes=n1", "--start=2026-12-01T08:00", "--duration=1h"), "is a local time: set spec.timeZone"),
-    "an unknown zone": (("--nodes=n1", "--start=now", "--duration=1h", "--time-zone=Mars"), "spec.timeZone 'Mars' is no time zone"),
-    "an odd start": (("--nodes=n1", "--start=soon", "--duration=1h"), "spec.start 'soon' is not a time"),
+    "too short": (("--nodes=n1", "--start=now", "--duration=5s"), "--duration is 5s (limits: 1m to 366d)"),
+    "a local time without a zone": (("--nodes=n1", "--start=2026-12-01T08:00", "--duration=1h"), "--start '2026-12-01T08:00' is a local time: set --time-zone"),
+    "an unknown zone": (("--nodes=n1", "--start=now", "--duration=1h", "--time-zone=Mars"), "--time-zone 'Mars' is no time zone"),
+    "whose work instead of who may use it": ((*ONCE, "--tenant=bio"), "write --tenants=bio"),
+    "an odd start": (("--nodes=n1", "--start=soon", "--duration=1h"), "--start 'soon' is not a time"),
     "an odd delay": (("--nodes=n1", "--start=+x", "--duration=1h"), "--start=+x: 'x' is not a duration"),
     "an odd rule": ((*ONCE, "--recurrence=monthly"), "--recurrence=monthly: write daily, weekly, 3d, or weekly:mon,fri"),
     "an odd weekday": ((*ONCE, "--recurrence=weekly:mon,foo"), "write daily, weekly, 3d, or weekly:mon,fri"),
     "an end of no rule": ((*ONCE, "--count=3"), "--count ends a --recurrence, and there is none"),
     "two ends of a rule": ((*ONCE, "--recurrence=daily", "--count=3", "--until=2027-01-01T00:00:00Z"), "give --until or --count, not both"),
     "longer than its rule": (
-        ("--nodes=n1", "--start=now", "--duration=25h", "--recurrence=daily"), "spec.duration 25h is longer than the 1d from one window",
+        ("--nodes=n1", "--start=now", "--duration=25h", "--recurrence=daily"), "--duration 25h is longer than the 1d from one window",
     ),
 }  # fmt: skip
 

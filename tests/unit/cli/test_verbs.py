@@ -666,3 +666,45 @@ def test_the_tenants_namespace_is_used(bench: Bench) -> None:
     bench.cluster.create(TENANTS, {"metadata": {"name": "ml"}, "spec": {"namespaces": ["ml-a", "ml-b"]}}, type=dict[str, Any])
     assert "namespace ml-a" in bench.run("status", "-t", "ml").err
     assert bench.run("status", "-t", "nobody").code == 4
+
+
+# sentences
+
+
+def test_a_timeout_that_is_none_names_its_flag(bench: Bench) -> None:
+    bench.allocation("train", number=7)
+    result = bench.run("wait", "7", "--timeout=2")
+    assert (result.code, result.err.splitlines()[0].startswith("Error: --timeout=2: '2' is not a duration")) == (2, True), result.err
+
+
+def test_what_has_ended_takes_no_walltime_any_more(bench: Bench) -> None:
+    bench.allocation("train", number=7, status=COMPLETED)
+    result = bench.run("update", "7", "--walltime=5m")
+    assert (result.code, result.err) == (1, "Error: allocation 7 is Completed: no walltime and no class counts for it any more\n")
+    assert bench.read("train")["spec"]["lifecycle"]["walltime"] == "1h"
+
+
+@pytest.mark.parametrize(
+    ("pair", "sentence"),
+    [
+        ("compat.qosMapping=high=9", "the option holds several: write compat.qosMapping.NAME=9"),
+        ("scheduling.event=Off", "no option 'scheduling.event'; did you mean scheduling.events?"),
+        ("foo", "write KEY=VALUE"),
+    ],
+)
+def test_an_option_that_cannot_be_set_so_is_told_how(bench: Bench, pair: str, sentence: str) -> None:
+    result = bench.run("admin", "config", "set", pair)
+    assert (result.code, sentence in result.err) == (2, True), result.err
+
+
+def test_a_tenant_is_shown_with_its_limits_and_people(bench: Bench) -> None:
+    spec = {"quota": {"maxNodes": 4, "perUser": {"maxNodes": 2}}, "access": {"admins": ["ada"]}, "accountNames": ["six@v100"]}
+    bench.cluster.create(TENANTS, {"metadata": {"name": "bio"}, "spec": spec}, type=dict[str, Any])
+    shown = bench.run("admin", "tenant", "get", "bio").out
+    for words in ("Limits:       nodes 4", "Per user:     2 nodes", "Admins:       ada", "Accounts:     six@v100", "none by default"):
+        assert words in shown
+    assert bench.run("admin", "tenant", "get", "nosuch").code == 4
+
+
+def test_an_empty_name_of_a_file_is_told(bench: Bench) -> None:
+    assert bench.run("submit", "").err == "Error: the name of the file is empty\n"

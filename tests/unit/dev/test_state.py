@@ -123,3 +123,18 @@ def test_logins_are_written_into_the_same_file_so_that_nodes_see_later_people(wh
     assert (where.etc / "hosts").read_text() == "127.0.0.1 localhost\n10.213.0.10 nid001\n"
     people.write_logins(where, {}, {})
     assert "alice" not in (where.etc / "passwd").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "name"),
+    [
+        ("/home/i/other/kubeconfigs/alice.kubeconfig", "other"),
+        ("/home/i/other/alice.kubeconfig", ""),
+        ("/elsewhere/other/kubeconfigs/alice.kubeconfig", ""),
+        ("/home/i/a/kubeconfigs/x:/home/i/b/kubeconfigs/y", ""),
+        ("", ""),
+    ],
+    ids=["its own", "not a kubeconfig of ours", "another home", "several", "none"],
+)
+def test_the_kubeconfig_says_which_instance_is_meant(kubeconfig: str, name: str) -> None:
+    assert state.instance_of_kubeconfig({"LATTICE_DEV_HOME": "/home/i", "KUBECONFIG": kubeconfig}) == name

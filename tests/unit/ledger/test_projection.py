@@ -102,6 +102,17 @@ def test_what_ends_by_order_shows_why_and_when_kill_follows_until_nothing_is_lef
     assert "Ending" not in {entry["type"] for entry in done["conditions"]}
 
 
+def test_what_ended_by_its_reporters_word_while_it_was_ending_shows_no_time_of_kill() -> None:
+    ended = allocation(
+        1, condition("Ending"), condition("Finished", "True", "WalltimeExceeded"), condition("Stalled"), status_attempt=1,
+        status_kill_time="2027-01-15T08:00:30Z",
+    )  # fmt: skip
+    after = patched(ended, projection.observed(ended, seq=9))
+    assert (set(kinds(after)), after.status.kill_time) == ({"Finished", "Stalled"}, None)
+    again = projection.observed(after, seq=9)["status"]
+    assert again.keys() == {"observedGeneration", "ledgerSeq"}
+
+
 def test_a_cancelled_one_keeps_the_exit_that_its_reporter_wrote() -> None:
     running = allocation(1, condition("Finished", "True", "Stopped"), status_attempt=1, status_exit=Exit(code=143, signal=15))
     after = patched(running, projection.ended(running, End("Cancelled", "cancelled", exit=Exit(code=0)), number=7, seq=9, now=NOW))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from lattice.ledger.format import Row
@@ -26,6 +27,7 @@ from lattice.ledger.steps import (
     Step,
     next_step,
 )
+from lattice.units import format_time
 from lattice.views.allocation import Allocation, Attempt, Cancel, Exit, Report
 from tests.build import allocation, condition, row, uid
 
@@ -54,12 +56,18 @@ def facts(subject: Allocation | None, *rows: Row, **standings: Standing) -> Fact
     return Facts(subject, rows, 1.8e9, known, NAMES)
 
 
+def since(seconds: float, *more: Any) -> Allocation:
+    """It has run for so long, its walltime being a minute."""
+    return running(*more, status_start_time=format_time(1.8e9 - seconds))
+
+
 def ending(subject: Allocation, one: Row) -> Facts:
     """Its row has been releasing for two seconds, and its nodes still run it."""
     return replace(facts(subject, one), ending_seconds=2.0)
 
 
 HELD = row(1, (0, 1))
+TIMED = msgspec.structs.replace(row(1, (0, 1)), walltime=60)
 RELEASING = row(1, (0, 1), state="c")
 LOST = row(1, (0, 1), state="l")
 RECLAIMED = row(1, (0, 1), state="q")
@@ -90,6 +98,14 @@ CASES: list[tuple[str, Facts, Step]] = [
      ShowEnding("QuotaReclaimed", "the quota tree takes back what was lent to it", 1.8e9 - 2.0)),
     ("it is said once", ending(running(condition("Ending"), spec={"cancel": {}}), RELEASING), Rest()),
     ("what has not started has nothing to show", ending(running(condition("Started", "False"), spec={"cancel": {}}), RELEASING), Rest()),
+    ("what runs within its walltime is looked at when that is over", facts(since(50), TIMED), Rest(11.0)),
+    ("what takes longer to end at its walltime says so", facts(since(62), TIMED),
+     ShowEnding("WalltimeExceeded", "its walltime of 1m is over", 1.8e9 - 2.0)),
+    ("that is said once, too", facts(since(62, condition("Ending")), TIMED), Rest()),
+    ("of a node that is silent nothing is said", facts(since(62), TIMED, b=Standing("b", silent=True, state="r")), Rest()),
+    ("what has ended everywhere at its walltime is not ending", facts(since(62), TIMED, a=GONE, b=replace(GONE, name="b")), Rest(19.0)),
+    ("what has ended by its reporter's word shows no ending",
+     facts(running(finished("WalltimeExceeded"), condition("Ending"), condition("Stalled"), status_report=BY_A)), Observe()),
     ("stopped by its reporter it is cancelled", facts(running(finished("Stopped"), spec={"cancel": {}}, status_report=BY_A), RELEASING),
      End("Cancelled", "cancelled")),
     ("completed it frees its nodes", facts(running(finished("Completed"), condition("Ready"), status_report=BY_A), HELD), Propose(Release(KEY))),

@@ -79,7 +79,7 @@ def need(**fields: Any) -> Need:
             "4 nodes would do without GPU type GH200, 8 nodes would do without 8 GPUs",
             id="two that do not meet",
         ),
-        pytest.param({"constraints": {"nodeList": "g1,c1"}}, 3, "2 of them are in its nodeList", id="node list"),
+        pytest.param({"constraints": {"nodeList": "g1,c1"}}, 3, "2 of the nodes in its nodeList exist and fit", id="node list"),
         pytest.param({}, 15, "", id="no demand at all"),
     ],
 )
