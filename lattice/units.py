@@ -27,6 +27,8 @@ _NODE_TEXT = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _NODE_MARKS = re.compile(r"[\[\],]")
 _TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.ASCII | re.DOTALL)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_SECOND = 253402300799.0
+"""The last one that RFC 3339 can write: sums of times and durations that people choose go beyond it."""
 _MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
     unit: 1 << (10 * power) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
 }
@@ -323,9 +325,8 @@ def parse_time(text: str) -> float:
 
 
 def format_time(epoch: float, *, micro: bool = False) -> str:
-    """RFC 3339 in UTC with whole seconds (rounded down), or with microseconds."""
-    microseconds = round(epoch * 1_000_000)
-    moment = _EPOCH + timedelta(microseconds=microseconds)
+    """RFC 3339 in UTC with whole seconds (rounded down), or with microseconds; what lies outside the years 1970 to 9999 is their end."""
+    moment = _EPOCH + timedelta(microseconds=round(min(max(epoch, 0.0), LAST_SECOND) * 1_000_000))
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if micro else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lattice.ledger.plans import PlanRow
+from lattice.lifecycle.grace import grace_seconds
 from lattice.units import parse_duration, parse_time, quantity_bytes
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Environment
@@ -23,7 +24,7 @@ def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
     """The times that the Allocation's present generation gives."""
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
-    grace = parse_duration(lifecycle.grace_period)
+    grace = grace_seconds(lifecycle.grace_period)
     return Terms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
 
 

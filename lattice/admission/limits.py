@@ -63,6 +63,8 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
         elif lifecycle.type == "Bounded" and (vcluster is not None or not asked.spec.vcluster):
             sentence = f'spec.lifecycle.walltime is not set, and vCluster "{asked.spec.vcluster}" has no default'
             yield Refused("WalltimeRequired", sentence, WALLTIME, "set spec.lifecycle.walltime, for example 1h30m")
+        elif vcluster is not None and (most := vcluster.spec.limits.max_walltime) is not None:
+            yield Caution(f'work without an end runs for {most} at most in vCluster "{asked.spec.vcluster}" (maxWalltime)')
         return
     seconds = reading(parse_duration, lifecycle.walltime, field=WALLTIME, reason="DurationInvalid")
     if isinstance(seconds, Refused):

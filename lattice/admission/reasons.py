@@ -24,6 +24,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("DurationInvalid", "a duration does not parse, or is too short", "write for example 30m or 72h"),
     Reason("TimeInvalid", "a time or time zone does not parse", "write for example 2026-12-01T08:00:00Z, or Europe/Zurich"),
     Reason("WalltimeRequired", "a Bounded allocation has no walltime, and its vcluster has no default", "set spec.lifecycle.walltime"),
+    Reason("GraceAboveLimit", "the grace period is above the most that any may be (15m)", "set at most 15m, and a longer walltime"),
     Reason("WalltimeAboveLimit", "the walltime is above the vcluster's maximum", "ask for less"),
     Reason("WalltimeExtension", "a longer walltime needs the verb extend or manage on the tenant", "ask an admin of the tenant"),
     Reason("DeadlineBeforeStart", "the deadline is not after notBefore", "set a later deadline"),

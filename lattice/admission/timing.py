@@ -7,17 +7,23 @@ from collections.abc import Iterator
 from lattice.admission.facts import Facts
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused, reading
+from lattice.lifecycle.grace import MOST_GRACE, MOST_GRACE_SECONDS
 from lattice.units import parse_duration, parse_time
 
 DEADLINE = "spec.lifecycle.deadline"
+GRACE = "spec.lifecycle.gracePeriod"
 
 
 def check_grace_period(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The grace period is a duration."""
+    """The grace period is a duration, and no longer than any may be: work may go on for it after its walltime."""
     del facts
-    grace = reading(parse_duration, asked.spec.lifecycle.grace_period, field="spec.lifecycle.gracePeriod", reason="DurationInvalid")
+    text = asked.spec.lifecycle.grace_period
+    grace = reading(parse_duration, text, field=GRACE, reason="DurationInvalid")
     if isinstance(grace, Refused):
         yield grace
+    elif grace > MOST_GRACE_SECONDS:
+        sentence = f"spec.lifecycle.gracePeriod is {text}, and must be at most {MOST_GRACE}, since work may go on for it after its walltime"
+        yield Refused("GraceAboveLimit", sentence, GRACE, f"set at most {MOST_GRACE}, and a longer walltime instead")
 
 
 def check_window(asked: Submission, facts: Facts) -> Iterator[Finding]:

@@ -15,9 +15,10 @@ from lattice.accounting.charges import held_seconds
 from lattice.ledger.format import Row
 from lattice.ledger.steps import QUOTA_RECLAIMED, SCHEDULER, End, Retry, ShowEnding
 from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times, with_condition, without_conditions
+from lattice.lifecycle.grace import grace_seconds
 from lattice.lifecycle.settle import settle
 from lattice.models import conditions as kinds
-from lattice.units import fold_nodes, format_time, parse_duration, parse_time
+from lattice.units import fold_nodes, format_time, parse_time
 from lattice.views.allocation import Allocation, AttemptsUse, Condition, Exit, ExpectedStart
 
 Patch = dict[str, Any]
@@ -128,7 +129,7 @@ def placed(
 
 def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -> Patch:
     """Show that TERM was sent, why, and when KILL follows."""
-    grace = parse_duration(allocation.spec.lifecycle.grace_period)
+    grace = grace_seconds(allocation.spec.lifecycle.grace_period)
     kill = format_time(shown.since + grace)
     message = f"{shown.message}; TERM was sent at {format_time(shown.since)}, KILL follows at {kill}"
     conditions = with_condition(

@@ -172,7 +172,7 @@ class Lifecycle(Part):
     """How long it runs, how it ends, what it may push aside."""
 
     type: Literal["Bounded", "Unbounded", "Reactive"] = "Bounded"
-    """Bounded (ends by itself or at its walltime) or Unbounded (runs until cancelled)."""
+    """Bounded (ends by itself or at its walltime) or Unbounded (runs until cancelled, or for its vcluster's maxWalltime)."""
     walltime: Duration | None = None
     """Longest run; required when Bounded, unless the vcluster has a default."""
     preemption_class: Annotated[int, Field(ge=0, le=10)] = 5
@@ -180,7 +180,7 @@ class Lifecycle(Part):
     preemptible: Literal["ByClass", "Never"] = "ByClass"
     """ByClass, or Never."""
     grace_period: Duration | None = None
-    """From TERM to KILL; default 30s."""
+    """From TERM to KILL; default 30s, at most 15m."""
     requeue: Requeue | None = None
     """What happens when an attempt fails."""
     not_before: Time | None = None

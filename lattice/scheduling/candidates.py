@@ -13,6 +13,7 @@ from typing import Final
 from lattice.errors import Rejected
 from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
+from lattice.lifecycle.grace import grace_seconds
 from lattice.models.conditions import SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.machine import HOLLOW, Need
@@ -27,6 +28,7 @@ MOST_NAMED_NODES: Final = 4096
 """Of a node list, as admission counts them."""
 
 _seconds = lru_cache(maxsize=4096)(parse_duration)
+_grace = lru_cache(maxsize=4096)(grace_seconds)
 _count = lru_cache(maxsize=4096)(parse_node_count)
 _moment = lru_cache(maxsize=65536)(parse_time)
 
@@ -47,12 +49,13 @@ def candidate_of(
     What does not parse (the webhook was away) is blocked with NeverFits and the sentence that says what is wrong.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
-    need, minimum, maximum, walltime = Need(), 1, 1, None
+    need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
     try:
         minimum, maximum = _count(spec.resources.nodes)
         need = need_of(spec.resources, indices)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
+        not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
     except Rejected as error:
         blocked = blocked or ("NeverFits", error.message)
     lifecycle, constraints = spec.lifecycle, spec.resources.constraints
@@ -77,7 +80,7 @@ def candidate_of(
         reservation=spec.reservation,
         name=spec.tags.get("name", ""),
         held=spec.hold,
-        not_before=_moment(lifecycle.not_before) if lifecycle.not_before else 0.0,
+        not_before=not_before,
         back_off_until=back_off_until,
         vcluster_open=vcluster is None or vcluster.spec.state == "Open",
         vcluster_known=vcluster is not None,
@@ -107,17 +110,19 @@ def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
-    """The longest run in seconds: its own walltime, else, when Bounded, its vcluster's default; None: unbounded."""
+    """The longest run in seconds: its own walltime, else its vcluster's default, or when not Bounded its maximum; None: unbounded."""
     if spec.lifecycle.walltime is not None:
         return _seconds(spec.lifecycle.walltime)
-    default = vcluster.spec.defaults.walltime if vcluster is not None else None
-    return _seconds(default) if spec.lifecycle.type == "Bounded" and default is not None else None
+    if vcluster is None:
+        return None
+    given = vcluster.spec.defaults.walltime if spec.lifecycle.type == "Bounded" else vcluster.spec.limits.max_walltime
+    return _seconds(given) if given is not None else None
 
 
 def grace_of(spec: AllocationSpec) -> float:
     """Seconds from TERM to KILL; the default where the text does not parse."""
     try:
-        return _seconds(spec.lifecycle.grace_period)
+        return _grace(spec.lifecycle.grace_period)
     except Rejected:
         return DEFAULT_GRACE
 

@@ -56,6 +56,14 @@ def test_a_walltime_is_not_taken_away_and_one_on_nodes_is_not_given_without_the_
     passed(alice("PATCH", submitted(server, "waiting", walltime=None), walltime("1h")))
 
 
+@pytest.mark.parametrize("text", ["999999999d", "1h", "15m1s", "901s", "0d0h15m1s"])
+def test_work_goes_on_after_its_end_for_no_longer_than_any_may(server: ApiServer, text: str) -> None:
+    alice, body = Person(server, "alice"), allocation("stubborn")
+    body["spec"]["lifecycle"] |= {"gracePeriod": text}
+    refused(alice("POST", ALLOCATIONS, body), f"spec.lifecycle.gracePeriod is {text}, and must be at most 15m", "a longer walltime instead")
+    passed(alice("GET", submitted(server, f"patient-{text}", gracePeriod="15m")))
+
+
 def test_nobody_else_may_hold_an_allocation(server: ApiServer) -> None:
     alice = Person(server, "alice")
     refused(alice("POST", ALLOCATIONS, allocation("stuck", finalizers=("evil.example/stay",))), '"evil.example/stay"', "take it out")

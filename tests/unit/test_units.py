@@ -187,6 +187,19 @@ def test_times_of_kubernetes_are_read() -> None:
     assert units.format_time(86400.9) == "1970-01-02T00:00:00Z"
 
 
+@pytest.mark.parametrize(
+    ("epoch", "text"),
+    [
+        (units.parse_time("9999-12-31T23:59:59-23:59"), "9999-12-31T23:59:59Z"),
+        (units.parse_time("0001-01-01T00:00:00+23:59"), "1970-01-01T00:00:00Z"),
+        (1.8e9 + units.parse_duration("999999999d"), "9999-12-31T23:59:59Z"),
+        (float("inf"), "9999-12-31T23:59:59Z"),
+    ],
+)
+def test_times_that_people_choose_beyond_every_calendar_can_be_written(epoch: float, text: str) -> None:
+    assert units.format_time(epoch) == text
+
+
 @pytest.mark.parametrize("text", ["", "now", "2026-12-01T08:00:00", "2026-12-01", "2026-13-01T00:00:00Z"])
 def test_a_time_without_zone_or_sense_is_refused(text: str) -> None:
     with pytest.raises(Rejected, match="is not a time"):

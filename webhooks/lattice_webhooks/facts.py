@@ -31,6 +31,7 @@ from lattice.kube.resources import (
     VCLUSTERS,
     Resource,
 )
+from lattice.lifecycle.grace import grace_seconds
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
@@ -306,7 +307,7 @@ def occupied(allocation: Allocation, now: float) -> Occupied:
     try:
         if spec.type == "Bounded" and spec.walltime is not None:
             start = parse_time(status.start_time) if status.start_time else now
-            end = start + parse_duration(spec.walltime) + parse_duration(spec.grace_period)
+            end = start + parse_duration(spec.walltime) + grace_seconds(spec.grace_period)
         nodes = frozenset(expand_nodes(status.nodes))
     except Rejected:
         return Occupied(allocation.metadata.key, frozenset(), None)

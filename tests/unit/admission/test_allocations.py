@@ -42,6 +42,7 @@ LIMITED = facts(vclusters=(HPC,), tenants=(tenant(quota={"maxPreemptionClass": 5
         pytest.param({"lifecycle": {"walltime": "1w"}}, "DurationInvalid", "'1w' is not a duration", id="walltime unit"),
         pytest.param({"lifecycle": {"walltime": None}}, "WalltimeRequired", 'vCluster "hpc-batch" has no default', id="no walltime"),
         pytest.param({"lifecycle": {"gracePeriod": "soon"}}, "DurationInvalid", "gracePeriod: 'soon'", id="grace"),
+        pytest.param({"lifecycle": {"gracePeriod": "15m1s"}}, "GraceAboveLimit", "is 15m1s, and must be at most 15m", id="long grace"),
         pytest.param({"lifecycle": {"preemptionClass": 11}}, "ClassInvalid", "class 11 is outside 0 to 10", id="class 11"),
         pytest.param({"lifecycle": {"preemptionClass": 7}}, "ClassAboveLimit", "(requested: 7, limit: 5)", id="class above tenant"),
         pytest.param({"lifecycle": {"preemptionClass": "7"}}, "Malformed", "spec.lifecycle.preemptionClass", id="wrong type"),

@@ -93,6 +93,11 @@ def test_only_prefixes_that_the_site_lists_are_no_part_of_the_account(prefixes: 
     assert assign(allocation(user=user), run(nodes=NODES), "n1", config).account == account
 
 
+def test_an_agent_kills_work_within_the_most_grace_whoever_admitted_more() -> None:
+    found = allocation(lifecycle={"walltime": "1h", "gracePeriod": "999999999d"})
+    assert terms_of(found, "n1", "n1").grace_seconds == assign(found, run(nodes=NODES), "n1", ConfigSpec()).grace_seconds == 900
+
+
 def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
     options = ConfigSpec(compat=CompatOptions(set_slurm_env=True), work=WorkOptions(min_uid=500, open_files=1024, log_bytes="1Mi"))
     work = assign(allocation(), run(nodes=NODES), "n1", options)

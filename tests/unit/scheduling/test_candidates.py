@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.lifecycle.grace import MOST_GRACE_SECONDS
 from lattice.scheduling.candidates import candidate_of, holder_of, need_of
 from lattice.scheduling.facts import facts_of, home_groups
 from lattice.scheduling.machine import Machine, Need, NodeFacts
@@ -69,9 +70,24 @@ def test_the_walltime_is_its_own_or_the_default_of_its_vcluster(
     assert candidate_of(build.allocation(1, spec={"lifecycle": lifecycle}), where, {}).walltime == seconds
 
 
+def test_work_without_an_end_has_the_most_that_its_vcluster_lets_run() -> None:
+    where = vcluster(defaults={"walltime": "10m"}, limits={"maxWalltime": "2h"})
+    endless = build.allocation(1, spec={"lifecycle": {"type": "Unbounded"}})
+    assert candidate_of(endless, where, {}).walltime == 7200.0
+    assert holder_of(build.row(1, (3,)), endless, where, since=0.0).walltime == 7200.0
+
+
+@pytest.mark.parametrize("text", ["1h", "999999999d"])
+def test_no_grace_period_is_longer_than_any_may_be(text: str) -> None:
+    spec = {"lifecycle": {"walltime": "1m", "gracePeriod": text}}
+    assert candidate_of(build.allocation(1, spec=spec), None, {}).grace == MOST_GRACE_SECONDS
+    assert holder_of(build.row(1, (3,)), build.allocation(1, spec=spec), since=0.0).end == 60.0 + MOST_GRACE_SECONDS + START_ALLOWANCE
+
+
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
+        ({"lifecycle": {"notBefore": "soon"}}, "'soon' is not a time"),
         ({"resources": {"nodes": "8-4"}}, "runs backwards"),
         ({"resources": {"memory": "1Qi"}}, "'1Qi' is not a quantity"),
         ({"resources": {"constraints": {"nodeList": "n["}}}, "is not a node set"),
