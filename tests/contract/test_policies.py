@@ -860,6 +860,45 @@ def test_the_operator_binds_users_of_agents_to_their_role_and_nobody_else(server
     refused(operator("DELETE", f"{PATHS['ClusterRoleBinding']}/lattice-agents-00"), "prefix lattice-tenant-")
 
 
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [
+        ("ClusterRoleBinding", "lattice-tenant-secrets"), ("ClusterRoleBinding", "lattice-tenant-admin"),
+        ("ClusterRoleBinding", "lattice-tenant-chem-admin"), ("RoleBinding", "lattice-tenant-chem-admin"),
+        ("RoleBinding", "lattice-tenant-secrets"),
+    ],
+)  # fmt: skip
+def test_the_operator_gives_nobody_a_tenants_secrets_or_another_tenants_role(server: ApiServer, kind: str, role: str) -> None:
+    where = f"{RBAC}/clusterrolebindings" if kind == "ClusterRoleBinding" else f"{RBAC}/namespaces/physics/rolebindings"
+    operator = Person(server, "lattice:operator")
+    if role not in ("lattice-tenant-admin", "lattice-tenant-secrets"):
+        theirs = {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "resourceNames": ["chem"], "verbs": ["manage"]}
+        server.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": role}, "rules": [theirs]})
+    refused(operator("POST", where, binding(kind, "lattice-tenant-evil", role, MINE)), "the operator")
+
+
+EVIL_RULES: dict[str, dict[str, Any]] = {
+    "roles": {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles", "clusterrolebindings"], "verbs": ["delete"]},
+    "namespaces": {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["patch"]},
+    "every tenant": {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "verbs": ["manage"]},
+    "another tenant": {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "resourceNames": ["chem"], "verbs": ["manage"]},
+    "work": {"apiGroups": ["lattice.dev"], "resources": ["allocations"], "verbs": ["delete"]},
+}
+
+
+@pytest.mark.parametrize("name", EVIL_RULES)
+def test_the_operators_rights_go_to_nobody_by_a_role_that_it_makes(server: ApiServer, name: str) -> None:
+    operator, path = Person(server, "lattice:operator"), f"{RBAC}/clusterroles"
+    own = {"apiGroups": ["lattice.dev"], "resources": ["tenants"], "resourceNames": ["physics"], "verbs": ["get", "manage"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "lattice-tenant-x", "labels": MINE}}
+    refused(operator("POST", path, {**role, "rules": [own, EVIL_RULES[name]]}), "nothing else")
+    passed(operator("POST", path, {**role, "rules": [own]}))
+    refused(operator("PATCH", f"{path}/lattice-tenant-x", {"rules": [EVIL_RULES[name]]}), "nothing else")
+    aggregated = {"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}}
+    refused(operator("PATCH", f"{path}/lattice-tenant-x", aggregated), "nothing else")
+    passed(operator("DELETE", f"{path}/lattice-tenant-x"))
+
+
 def test_the_operator_labels_no_namespace_and_makes_none_but_for_tenants(server: ApiServer) -> None:
     operator, root = Person(server, "lattice:operator"), Person(server, "root", ("system:masters",))
     for namespace in ("kube-system", "default", "lattice-system"):
