@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lattice.errors import Corrupt
+from lattice.errors import Corrupt, Rejected
 from lattice.formats import check_format
-from lattice.ledger.reports import STATES
-from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
+from lattice.ledger.reports import MOST_ATTEMPT, REASON, STATES, bounded
+from lattice.units import LAST_SECOND, decode_uid, encode_uid, expand_nodes, fold_nodes
 
 FORMAT = 1
 LARGEST = 64 * 1024
@@ -75,21 +75,33 @@ def parse_page(text: str) -> list[HistoryRow]:
     check_format("node history", number, FORMAT)
     try:
         return [_parse_row(line) for line in body.splitlines()]
-    except (ValueError, IndexError) as error:
+    except (ValueError, Rejected) as error:
         raise Corrupt(f"node history with an unreadable row: {error}", reason="HistoryUnreadable") from error
 
 
 def _parse_row(line: str) -> HistoryRow:
     uid, attempt, state, number, path, nodes, prepared, start, end, ended, reason = line.split(" ")[:11]
-    if state not in STATES:
-        raise ValueError(f"state {state!r} in {line[:80]!r}")
+    if state not in STATES or not REASON.fullmatch(_text(reason)):
+        raise ValueError(f"state {state!r} or reason {reason!r} in {line[:80]!r}")
     namespace, _, name = path.partition("/")
-    code, signal, rank = (None, 0, 0) if ended == _NOTHING else map(int, ended.split(":"))
+    code, signal, rank = (None, 0, 0) if ended == _NOTHING else _parse_end(ended)
     return HistoryRow(
-        decode_uid(uid), int(attempt), state, int(number), _text(namespace), _text(name),
-        () if nodes == _NOTHING else tuple(expand_nodes(nodes)), float(prepared), float(start), float(end),
+        decode_uid(uid), bounded(attempt, 1, MOST_ATTEMPT), state, bounded(number), _text(namespace), _text(name),
+        () if nodes == _NOTHING else tuple(expand_nodes(nodes)), _parse_time(prepared), _parse_time(start), _parse_time(end),
         code, signal, rank, _text(reason),
     )  # fmt: skip
+
+
+def _parse_end(text: str) -> tuple[int, int, int]:
+    code, signal, rank = text.split(":")
+    return bounded(code, most=255), bounded(signal, most=128), bounded(rank, most=MOST_ATTEMPT)
+
+
+def _parse_time(text: str) -> float:
+    seconds = float(text)
+    if not 0.0 <= seconds <= LAST_SECOND:
+        raise ValueError(f"{text[:40]!r} is no time")
+    return seconds
 
 
 def _text(column: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from lattice.errors import Corrupt, Rejected
@@ -13,6 +15,11 @@ ANNOTATION = "lattice.dev/report"
 UNHEARD = "lattice.dev/unheard-nodes"
 """On the operator's own Lease: how many of the nodes that it calls Ready it has not heard itself; absent or "-": it does not know yet."""
 LIMIT = 1000
+LARGEST = 4 * LIMIT
+"""A longer text is no report of an agent: each of its rows could become one of a plan."""
+MOST = (1 << 63) - 1
+"""Of every number: what the objects that they are copied into can hold."""
+MOST_ATTEMPT = (1 << 31) - 1
 
 PREPARING = "p"
 RUNNING = "r"
@@ -35,6 +42,7 @@ AWAY_LIMIT = 200
 NO_PROCESS_LEFT = frozenset((ENDED, UNKNOWN_EXIT, START_FAILED, LOST, GONE))
 """States in which the node vouches that nothing of the attempt runs."""
 
+REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}|", re.ASCII)
 _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2}
 
 
@@ -94,22 +102,37 @@ def _away(names: tuple[str, ...]) -> str:
 
 
 def parse_report(text: str) -> NodeReport:
-    """The report; unknown trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable text."""
+    """The report; unknown trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable text.
+
+    It is what a node says, whoever has its key: nothing is in it that no object could hold.
+    """
+    if len(text) > LARGEST:
+        raise Corrupt(f"a node report of {len(text)} characters (limit: {LARGEST})", reason="ReportUnreadable")
     number, *columns = text.split(" ")
     check_format("node report", number, FORMAT)
     fields: dict[str, str] = {name: value for name, _, value in (column.partition("=") for column in columns)}
     try:
         rows = tuple(_parse_row(item) for item in fields["rows"].split(",")) if fields["rows"] else ()
-        epoch, term = int(fields.get("epoch", 0)), fields.get("term", "")
-        hb, seq, more = int(fields["hb"]), int(fields["seq"]), fields.get("more") == "1"
+        epoch, term = bounded(fields.get("epoch", "0")), fields.get("term", "")
+        hb, seq, more = bounded(fields["hb"]), bounded(fields["seq"]), fields.get("more") == "1"
         away = tuple(expand_nodes(fields["away"])) if fields.get("away") else ()
         return NodeReport(hb, seq, fields["boot"], fields["inst"], rows, more, epoch, term, away)
     except (KeyError, ValueError, Rejected) as error:
         raise Corrupt(f"unreadable node report: {error} in {text[:80]!r}", reason="ReportUnreadable") from error
 
 
+def bounded(text: str, least: int = 0, most: int = MOST) -> int:
+    """The number that a node has written. Raises ValueError for any other than it may write."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
+        raise ValueError(f"{text[:40]!r} is no number from {least} to {most}")
+    return int(text)
+
+
 def _parse_row(item: str) -> ReportRow:
     uid, attempt, state = item.split(":", 2)
-    if state[:1] not in STATES:
-        raise ValueError(f"state {state!r}")
-    return ReportRow(decode_uid(uid), int(attempt), state[0], state[1:])
+    letter, detail = state[:1], state[1:]
+    if letter not in STATES or (letter == START_FAILED and not REASON.fullmatch(detail)):
+        raise ValueError(f"state {state[:80]!r}")
+    if letter == ENDED and detail:
+        bounded(detail, most=255)
+    return ReportRow(decode_uid(uid), bounded(attempt, 1, MOST_ATTEMPT), letter, detail)

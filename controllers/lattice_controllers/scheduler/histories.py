@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lattice.errors import NotFound
+from lattice.daemon.logs import event
+from lattice.errors import Corrupt, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import NODE_HISTORIES, NODES
 from lattice.ledger.history import HistoryRow, parse_page
 from lattice.views.cluster import Node
 from lattice.views.history import NodeHistory
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 32
 """Nodes that are asked, or relieved of the question, at a time."""
@@ -38,12 +42,13 @@ class Histories:
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
     async def answers(self, recovery: str) -> dict[str, Answer]:
-        """The answers that are complete, by node."""
+        """The answers that are complete and can be read, by node."""
         pages: dict[str, dict[int, NodeHistory]] = {}
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
             if page.spec.recovery == recovery:
                 pages.setdefault(page.spec.node, {})[page.spec.page] = page
-        return {node: _joined(found) for node, found in pages.items() if _is_whole(found)}
+        joined = {node: _joined(node, found) for node, found in pages.items() if _is_whole(found)}
+        return {node: answer for node, answer in joined.items() if answer is not None}
 
     async def close(self, nodes: Collection[Node]) -> None:
         """Take the question back from these nodes, and remove what they answered."""
@@ -68,6 +73,11 @@ def _is_whole(pages: dict[int, NodeHistory]) -> bool:
     return all(pages[number].spec.pages == wanted for number in pages) and all(number in pages for number in range(wanted))
 
 
-def _joined(pages: dict[int, NodeHistory]) -> Answer:
+def _joined(node: str, pages: dict[int, NodeHistory]) -> Answer | None:
+    """All that a node tells; None where it cannot be read: then that node has not answered, and the others have."""
     ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
-    return Answer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)
+    try:
+        return Answer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)
+    except Corrupt as error:
+        event(log, "A node's history cannot be read", logging.WARNING, node=node, reason=error.reason, message=error.message)
+        return None

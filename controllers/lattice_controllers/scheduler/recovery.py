@@ -26,7 +26,7 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import ALLOCATIONS, LEDGERS, PLANS
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES, PLANS
 from lattice.ledger.plans import PlanRow
 from lattice.ledger.proposals import Pool, Proposal, Recover, Refused
 from lattice.ledger.reports import NodeReport
@@ -35,7 +35,7 @@ from lattice.ledger.steps import DOWN
 from lattice.models.conditions import LEDGER_ACCEPT, LEDGER_CONDITION, LEDGER_GONE, LEDGER_RECOVER, LEDGER_RECOVERY, LEDGER_UNCERTAIN
 from lattice.units import fold_nodes, format_time, parse_duration
 from lattice.views.allocation import Allocation
-from lattice.views.cluster import NodeOptions
+from lattice.views.cluster import Node, NodeOptions
 from lattice.views.ledger import Ledger, Plan
 from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
 from lattice_controllers.scheduler.histories import Answer, Histories
@@ -49,6 +49,10 @@ UNCERTAIN_SECONDS = 3.0
 """Between two looks whether nodes that were away have come back, or somebody accepts what is lost."""
 SEQ_MARGIN, EPOCH_MARGIN, NUMBER_MARGIN = 1_000_000, 1000, 1000
 """How far a recovery goes beyond what was seen: nodes that are away may have seen more."""
+MOST_AHEAD, MOST_EPOCHS_AHEAD, MOST_NUMBERS_AHEAD = 10**12, 10**9, 10**8
+"""How far beyond this ledger's own a node's seq, epoch and numbers are believed: more than centuries of work come to."""
+WITNESSES = 8
+"""So many of the nodes that have seen another ledger are named."""
 WENT_BACK = "LedgerWentBack"
 UNCERTAIN = "RecoveryUncertain"
 
@@ -87,6 +91,10 @@ class Doubt(msgspec.Struct, frozen=True):
         return "; ".join([*reasons, *([self.forgotten] if self.forgotten else [])])
 
 
+def _fenced(node: Node) -> bool:
+    return node.spec.disable is not None and node.spec.disable.fenced
+
+
 class Recovery:
     """Watches for reports from another ledger, stops the committer, and recovers when told to.
 
@@ -114,9 +122,12 @@ class Recovery:
         self._metrics = metrics
         self._started, self._began = clock.monotonic(), clock.now()
         self._seen_wrong = False
+        self._fenced: frozenset[str] = frozenset()
 
     async def load(self) -> None:
-        """Read what the leader before has left: a recovery under way, and why work is held."""
+        """Read what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
+        nodes = (await self._cluster.list(NODES, type=Node)).items
+        self._fenced = frozenset(node.metadata.name for node in nodes if _fenced(node))
         found = (await self._cluster.get(LEDGERS, NAME, type=Ledger)).metadata.annotations
         if text := found.get(LEDGER_RECOVERY):
             self.begun = msgspec.json.decode(text, type=Begun)
@@ -130,9 +141,19 @@ class Recovery:
             self.committer.paused = WENT_BACK
 
     def heard(self, node: str, report: NodeReport) -> None:
-        """A node says what it has seen last; if it cannot have that from this ledger, the ledger went back."""
-        self.highest, self.epoch = max(self.highest, report.seq), max(self.epoch, report.epoch)
+        """A node says what it has seen last; if it cannot have that from this ledger, the ledger went back.
+
+        A node that operators have fenced is not believed: its key may be somebody else's.
+        """
         committer = self.committer
+        head = committer.book.head
+        if report.seq > head.seq + MOST_AHEAD or report.epoch > head.epoch + MOST_EPOCHS_AHEAD:
+            event(log, "A node's report is not believed", logging.WARNING, node=node, seen=report.seq, seen_epoch=report.epoch)
+            return
+        if self._is_fenced(node):
+            self._reports.pop(node, None)
+            return
+        self.highest, self.epoch = max(self.highest, report.seq), max(self.epoch, report.epoch)
         if not seen_elsewhere(report, self._terms, self._sent(node)):
             self._reports.pop(node, None)
             return
@@ -144,6 +165,10 @@ class Recovery:
                 node=node, seen=report.seq, seen_epoch=report.epoch or None,
                 ledger=committer.book.head.seq, epoch=committer.book.head.epoch,
             )  # fmt: skip
+
+    def _is_fenced(self, name: str) -> bool:
+        node = self._nodes.nodes.get(name)
+        return name in self._fenced if node is None else _fenced(node)
 
     def held(self, allocation: Allocation) -> str:
         """Why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
@@ -180,13 +205,16 @@ class Recovery:
         if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
             raise Deposed("another scheduler has taken the ledger, and nodes have its plans", reason="Deposed")
         self._metrics.went_back.set(1)
+        if self._reports and self.begun is None and all(map(self._is_fenced, self._reports)):
+            await self._annotate({LEDGER_CONDITION: None, LEDGER_RECOVER: None})
+            raise Stale("only nodes that are fenced have seen another ledger: this term ends, the next one goes on", reason="Recovered")
         wish = ledger.metadata.annotations.get(LEDGER_RECOVER, "") if LEDGER_CONDITION in ledger.metadata.annotations else ""
         if not wish and not (self.begun is not None and self.begun.gone):
             await self._say(ledger, self._missing({}))
             return
         begun = await self._begin()
         await self._histories.ask(self._nodes.nodes.values(), begun.id, begun.since)
-        answers = await self._histories.answers(begun.id)
+        answers = {name: answer for name, answer in (await self._histories.answers(begun.id)).items() if not self._is_fenced(name)}
         missing = self._missing(answers)
         await self._say(ledger, missing)
         if not missing:
@@ -195,7 +223,8 @@ class Recovery:
     async def _say(self, ledger: Ledger, missing: list[str]) -> None:
         """Keep the condition current. A wish from before anything was wrong does not count: it goes."""
         annotations = ledger.metadata.annotations
-        said = f"{WENT_BACK}: nodes have seen seq {self.highest}; restore etcd rightly, then `lattice admin ledger recover`"
+        seen = f"nodes have seen seq {self.highest}{self._witnesses()}"
+        said = f"{WENT_BACK}: {seen}; restore etcd rightly, then `lattice admin ledger recover`"
         if missing:
             said += f"; no answer yet from {len(missing)} nodes: {', '.join(missing[:5])}"
         if annotations.get(LEDGER_CONDITION) == said:
@@ -207,6 +236,12 @@ class Recovery:
         if not self._seen_wrong:
             self._seen_wrong = True
             event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=self.committer.book.head.seq)
+
+    def _witnesses(self) -> str:
+        """Who has seen it, for operators: one node alone may lie."""
+        names = sorted(self._reports)
+        more = f" and {len(names) - WITNESSES} more" if len(names) > WITNESSES else ""
+        return f" ({fold_nodes(names[:WITNESSES])}{more})" if names else ""
 
     async def _begin(self) -> Begun:
         """The recovery under way, or a new one; what it is called is kept before any node is asked."""
@@ -227,7 +262,8 @@ class Recovery:
         if missing:
             return missing
         if self._clock.monotonic() - self._started < self._down_seconds():
-            return sorted(name for name in self._named() if name not in answers) or ["(nodes that are not registered)"]
+            silent = sorted(name for name in self._named() - answers.keys() if not self._is_fenced(name))
+            return silent or ["(nodes that are not registered)"]
         return []
 
     def _alive(self) -> list[str]:
@@ -235,7 +271,7 @@ class Recovery:
         nodes, reports = self._nodes.nodes, self._nodes.reports
         return [
             name for name in self._nodes.seen
-            if name in reports
+            if name in reports and not self._is_fenced(name)
             and not ((node := nodes.get(name)) and node.status.state == DOWN and node.status.heartbeat == reports[name].hb)
         ]  # fmt: skip
 
@@ -267,7 +303,8 @@ class Recovery:
             event(log, "Restored work that no node knows is held", logging.WARNING, reason=UNCERTAIN, message=doubts)
             await self._annotate({LEDGER_UNCERTAIN: msgspec.json.encode(doubt).decode()})
         await self._write(restored)
-        numbers = max([restored.number, *(one.status.number or 0 for one in allocations.values())]) + NUMBER_MARGIN
+        given = max([self.committer.book.head.next_number, *(one.status.number or 0 for one in allocations.values())])
+        numbers = max(given, min(restored.number, given + MOST_NUMBERS_AHEAD)) + NUMBER_MARGIN
         await self._commit([Recover(seq, numbers, epoch), Pool(len(self._nodes.names)), *restored.proposals])
         event(log, "Recovered the ledger", seq=seq, epoch=epoch, ends=len(restored.patches), answers=len(answers))
         self._metrics.went_back.set(0)

@@ -35,3 +35,21 @@ def test_a_node_that_keeps_nothing_has_one_empty_page() -> None:
 def test_a_page_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(Corrupt):
         parse_page(text)
+
+
+LINE = "AAAAAAAAAAAAAAAAAAAAAQ {attempt} e {number} physics/train nid001 1.0 {start} 3.0 {ended} {reason}"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"attempt": "0"}, {"attempt": str(1 << 31)}, {"attempt": "-1"}, {"number": str(1 << 63)}, {"number": "9" * 5000},
+        {"start": "nan"}, {"start": "inf"}, {"start": "1e300"}, {"start": "-1"}, {"ended": "256:0:0"}, {"ended": "1:129:0"},
+        {"ended": "1:0:-1"}, {"ended": "1:0"}, {"reason": "no\x1bword"}, {"reason": "x" * 65},
+    ],
+)  # fmt: skip
+def test_what_no_object_could_hold_is_no_row_whoever_has_the_nodes_key(lie: dict[str, str]) -> None:
+    honest = {"attempt": "1", "number": "7", "start": "2.0", "ended": "0:0:0", "reason": "-"}
+    assert parse_page("1\n" + LINE.format(**honest))[0].number == 7
+    with pytest.raises(Corrupt):
+        parse_page("1\n" + LINE.format(**honest | lie))

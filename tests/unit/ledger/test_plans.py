@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lattice.errors import Corrupt
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import LIMIT, STATES, NodeReport, ReportRow, format_report, parse_report
+from lattice.units import encode_uid
 from tests.build import uid
 
 names = st.integers(0, 999).map(lambda number: f"nid{number:03d}")
@@ -66,3 +67,23 @@ def test_what_the_scheduler_waits_for_is_kept_first() -> None:
     running = [ReportRow(uid(number), 1, "r") for number in range(60)]
     gone = ReportRow(uid(99), 1, "u")
     assert gone in parse_report(format_report(NodeReport(1, 1, "b", "i", (*running, gone)))).rows
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "seq=9223372036854775808", "seq=-1", "seq=" + "9" * 5000, "hb=١", "epoch=99999999999999999999", "rows={row}:0:r", "rows={row}:2147483648:r",
+        "rows={row}:1:e256", "rows={row}:1:e-1", "rows={row}:1:eabc", "rows={row}:1:fnot a word", "rows={row}:1:f" + "A" * 65, "rows={row}:1:",
+        "rows=" + ",".join("{row}:1:u" for _ in range(200)), "away=n[1-999999]",
+    ],
+)  # fmt: skip
+def test_a_report_holds_nothing_that_no_object_could_hold_whoever_has_the_nodes_key(lie: str) -> None:
+    name, _, value = lie.replace("{row}", encode_uid(uid(1))).partition("=")
+    fields = {"hb": "1", "seq": "1", "boot": "b", "inst": "i", "rows": ""}
+
+    def text(**changed: str) -> str:
+        return " ".join(["1", *(f"{key}={given}" for key, given in (fields | changed).items())])
+
+    assert parse_report(text()).seq == 1
+    with pytest.raises(Corrupt):
+        parse_report(text(**{name: value}))

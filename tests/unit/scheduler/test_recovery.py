@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from lattice.daemon.clock import ManualClock, SystemClock
+from lattice.errors import Stale
 from lattice.kube.fake import FakeCluster
-from lattice.kube.resources import LEDGERS
+from lattice.kube.resources import LEDGERS, NODES
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Limits, Pool
 from lattice.ledger.reports import NodeReport
 from lattice.models.conditions import LEDGER_CONDITION
+from lattice.views.cluster import Node
 from lattice.views.ledger import Ledger, LedgerTerm
 from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -109,3 +111,37 @@ async def test_a_recovery_is_a_commit_of_its_own_and_what_has_waited_goes_on_wai
     assert ledger.status is not None
     assert (ledger.status.seq, ledger.status.tenants["physics"].max_nodes) == (2, None)
     running.cancel()
+
+
+async def test_one_node_alone_does_not_stop_a_cluster_for_good_since_operators_can_fence_it() -> None:
+    cluster, recovery, committer = await paused(99)
+    await cluster.create(NODES, {"metadata": {"name": "a"}, "spec": {"disable": {"reason": "stolen key", "fenced": True}}})
+    assert await looked(recovery) is None
+    assert "nodes have seen seq 99 (a);" in await told(cluster), "operators read whose word it is"
+    recovery._nodes.nodes["a"] = await cluster.get(NODES, "a", type=Node)
+    ended = await looked(recovery)
+    assert isinstance(ended, Stale)
+    assert ended.reason == "Recovered"
+    assert await told(cluster) == ""
+
+    following = Recovery(
+        cluster, recovery._clock, Nodes(cluster, recovery._clock, touched=quiet, woken=lambda: None, replan=quiet, heard=lambda *_: None),
+        committer, SchedulerMetrics(), sent=lambda _node: 0,
+    )  # fmt: skip
+    committer.paused = ""
+    await following.load()
+    following.heard("a", NodeReport(1, 99, "boot", "inst"))
+    assert not committer.paused, "the next term does not believe it, though it has not read of the node yet"
+    following.heard("b", NodeReport(1, 99, "boot", "inst"))
+    assert committer.paused
+
+
+def quiet(_: object) -> None:
+    """Nobody listens."""
+
+
+@pytest.mark.parametrize("report", [NodeReport(1, (1 << 63) - 1, "b", "i"), NodeReport(1, 1, "b", "i", epoch=(1 << 63) - 1, term="x")])
+async def test_a_report_that_would_leave_no_numbers_is_not_believed(report: NodeReport) -> None:
+    _, recovery, committer = await paused(0)
+    recovery.heard("liar", report)
+    assert (bool(committer.paused), recovery.highest, recovery.epoch) == (False, 0, 0)
