@@ -29,7 +29,8 @@ SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
 
-RT_SIGACTION = {"x86_64": 13, "aarch64": 134}  # system call numbers
+RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64": 219}  # system call numbers
+JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -282,6 +283,7 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         if launch.max_processes:
             raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
         launch.identity.become()
+        _join_own_keyring()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.umask(0o022)
         try:
@@ -325,6 +327,13 @@ def _reset_signals() -> None:
     for hidden in (32, 33) if call else ():  # the C library's own, which its functions do not let anybody set
         _libc.syscall(call, hidden, bytes(32), None, 8)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _join_own_keyring() -> None:
+    """Leaves the agent's session keyring, which everybody's work would share, for one with the user's own keys, as a login has."""
+    if call := KEYCTL.get(os.uname().machine):
+        _libc.syscall(call, JOIN_SESSION_KEYRING, None)
+        _libc.syscall(call, LINK, USER_KEYRING, SESSION_KEYRING)
 
 
 def score_for_oom(score: int) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
+HANDSHAKE_SECONDS = 3.0
 _LARGEST_REQUEST = 16 * 1024
 _TEXT = "text/plain; charset=utf-8"
 
@@ -69,7 +70,8 @@ async def serve(
         await _converse(registry, ready, admit, reader, writer)
 
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_LARGEST_REQUEST, ssl=context)
+        handshake = HANDSHAKE_SECONDS if context is not None else None
+        server = await asyncio.start_server(answer, host, port, limit=_LARGEST_REQUEST, ssl=context, ssl_handshake_timeout=handshake)
     except OSError as error:
         raise Rejected(f"cannot serve metrics on {address}: {error.strerror or error}", reason="AddressUnavailable") from error
     async with server:

@@ -31,7 +31,10 @@ OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 5000),
+    ("grpc.max_allowed_incoming_connections", 8192),
 ]
+"""Sockets that end no handshake are closed, and there are never more than descriptors: everybody's work can reach this port."""
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 STOP_SECONDS = 0.5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice_agent import leftovers
+from lattice_agent import leftovers, shim
 from lattice_agent.host.controllers import Controllers, Limits, find_controllers, limits_for
 from lattice_agent.host.interface import Key
 from lattice_agent.host.linux import LinuxHost
@@ -25,6 +26,8 @@ from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, op
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
 SOMEBODY = 54321
+SET_PERMISSIONS, SEARCH = 5, 10
+"""Of keyctl(2)."""
 BOMB = """#!/usr/bin/env python3
 import os, signal
 made = 0
@@ -247,6 +250,20 @@ def test_what_a_killed_shim_was_about_to_remove_goes_with_the_next_end(shared: P
     left_by_somebody(shared / "new")
     assert leftovers.remove(SOMEBODY, since) == 1
     assert [path.name for path in shared.iterdir()] == [feigned.name]
+
+
+async def test_work_does_not_stand_in_the_agents_session_keyring_where_one_user_would_find_anothers_keys(place: Path) -> None:
+    libc, call, add = ctypes.CDLL(None), shim.KEYCTL[os.uname().machine], {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+    joined = libc.syscall(call, shim.JOIN_SESSION_KEYRING, None)  # as systemd gives one to an agent
+    if joined < 0:
+        pytest.skip("this kernel keeps no keys")
+    key = libc.syscall(add, b"user", b"left-by-bob", b"secret", 6, shim.SESSION_KEYRING)
+    libc.syscall(call, SET_PERMISSIONS, joined, 0x3F3F3F3F)
+    libc.syscall(call, SET_PERMISSIONS, key, 0x3F3F3F3F)
+    search = f"ctypes.CDLL(None).syscall({call}, {SEARCH}, {shim.SESSION_KEYRING}, b'user', b'left-by-bob', 0)"
+    async with machine(place) as (host, ends):
+        assert await run(host, ends, f"#!/usr/bin/env python3\nimport ctypes\nprint({search})\n") == 0
+        assert printed(host).strip() == "-1"
 
 
 def test_nothing_of_nobodys_and_roots_is_ever_removed() -> None:

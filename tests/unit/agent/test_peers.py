@@ -323,3 +323,17 @@ async def test_a_follower_gets_what_comes_later_and_the_end(net: Net) -> None:
 @pytest.mark.parametrize("uid", ["x" * 5000, "../state", ".", ""], ids=["long", "a path", "a dot", "empty"])
 def test_what_a_caller_makes_up_is_no_file_name(tmp_path: Path, uid: str) -> None:
     assert Kept(tmp_path, ended=lambda _: True).directory(Key(uid, 1)) is None
+
+
+async def test_sockets_that_end_no_handshake_are_closed_and_take_nobodys_place(net: Net) -> None:
+    host, _, port = net.address.partition(":")
+    async with net.serving() as desk:
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
+        begun = time.monotonic()
+        async with net.following(OneSeat(READY)):
+            await until(lambda: desk.heard)
+        for reader, writer in idle:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 30) == b"", "nothing is said to who says nothing"
+            writer.close()
+        assert time.monotonic() - begun < 25
