@@ -85,6 +85,18 @@ def test_only_scheduler_writes_the_ledger_and_its_like() -> None:
                 assert name == "lattice-scheduler" or (name, writes) == ("lattice-system-admin", {"create", "patch"})
 
 
+def test_the_webhook_may_write_nothing_so_that_a_refusal_costs_no_write_and_leaves_no_event() -> None:
+    roles = {name: role for kind in ("ClusterRole", "Role") for name, role in of_kind(kind).items() if "webhook" in name}
+    writes = {
+        (name, resource)
+        for name, role in roles.items()
+        for rule in role["rules"]
+        for resource in rule.get("resources", ())
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writes == {("lattice-webhook", "subjectaccessreviews")}
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_program_has_its_rights_as_user_and_as_service_account(program: str) -> None:
     for kind in ("ClusterRoleBinding", "RoleBinding"):
