@@ -53,7 +53,7 @@ class FailOpen:
                 self._unread = ""
             except LatticeError as error:
                 if error.reason != self._unread:
-                    event(log, "The API server's metrics cannot be read: nothing tells whether it fails open", logging.WARNING, error=error)
+                    event(log, "ServerMetricsUnread", logging.WARNING, reason=error.reason, message=error.message)
                 self._unread = error.reason
             await self._clock.sleep(LOOK_SECONDS)
 

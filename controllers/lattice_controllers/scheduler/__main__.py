@@ -73,7 +73,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
                     event(log, "The term has ended", reason=error.reason, message=error.message)
                 said = error.message
             except LatticeError as error:
-                event(log, "The term has ended", error=error)
+                event(log, "The term has ended", reason=error.reason, message=error.message)
             await outside.clock.sleep(pause)
 
     def ready() -> tuple[bool, str]:

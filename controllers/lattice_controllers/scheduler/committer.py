@@ -143,7 +143,7 @@ class Committer:
     async def _split(self, batch: list[_Entry], error: Rejected) -> None:
         if len(batch) == 1:
             self._metrics.disagreements.inc()
-            event(log, "The server refused a proposal", proposal=repr(batch[0].proposal), error=error)
+            event(log, "The server refused a proposal", proposal=repr(batch[0].proposal), reason=error.reason, message=error.message)
             _answer(batch[0], Refused("Rejected", error.message))
             return
         middle = len(batch) // 2
@@ -181,7 +181,7 @@ class Committer:
             except Retry as error:
                 await self._clock.sleep(error.after_seconds or RETRY_SECONDS)
             except Denied as error:  # an API server that has just started denies everything until it has read its roles
-                event(log, "The ledger may not be written", error=error)
+                event(log, "The ledger may not be written", reason=error.reason, message=error.message)
                 await self._clock.sleep(DENIED_SECONDS)
             except Rejected:
                 await self._stands(before)

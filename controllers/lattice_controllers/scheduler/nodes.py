@@ -120,7 +120,7 @@ class Nodes:
         try:
             report = parse_report(text)
         except Corrupt as error:
-            event(log, "A node's report cannot be read", node=name, error=error)
+            event(log, "A node's report cannot be read", node=name, reason=error.reason, message=error.message)
             return
         before = self.reports.get(name)
         self.reports[name] = report

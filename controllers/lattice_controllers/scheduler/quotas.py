@@ -86,7 +86,7 @@ class Quotas:
         except NotFound:
             return None
         except Denied as error:
-            event(log, "A kind of Koordinator is there and may not be read", resource=resource.name, error=error)
+            event(log, "QuotaKindDenied", resource=resource.name, reason=error.reason, message=error.message)
             return None
         found: Informer[Any] = Informer(self._cluster, resource, type=kind, clock=self._clock, on_change=self._on_change)
         self._foreign[resource.name] = found
@@ -166,7 +166,7 @@ class Quotas:
         try:
             found = layout(*given, options)
         except Rejected as error:
-            event(log, "QuotaOptionsRefused", logging.WARNING, error=error)
+            event(log, "QuotaOptionsRefused", logging.WARNING, reason=error.reason, message=error.message)
             return layout(*given, self._good)
         self._good = options
         return found
