@@ -49,12 +49,13 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
     rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
+    unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
     moved, stamp, quiet = True, -1, nothing_else
     for candidate, number, person, opens, score in cycle.queue():
         kind = kinds[number]
         if moved:
             # Nobody left can gain, or move, a reservation: those that hold one were planned before.
-            quiet = nothing_else or not (gated or cycle.reserves or cycle.unplanned)
+            quiet = nothing_else or not (gated or cycle.reserves or unplanned)
             moved, stamp = False, lanes.placed + profile.version
         # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
         if kind is not None and kind.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
@@ -63,7 +64,8 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
             yield Waiting(candidate, reason, message, None, score)
             continue
         moved = True
-        cycle.unplanned.discard(candidate.uid)
+        if unplanned:
+            unplanned.discard(candidate.uid)
         free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
         if not free_to_go:
@@ -74,12 +76,12 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
         if kind is None or elastic:
             kind = cycle.kind(candidate, number)
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
-        if cycle.strict and cycle.lanes.contested(kind.lane) and candidate.uid not in cycle.holding:
+        if strict and lanes.contested(kind.lane) and candidate.uid not in cycle.holding:
             yield cycle.behind(candidate, kind, score)
             continue
         # 3. A place now that delays no promise; nothing is tried for one whose promise stands, and cannot be bettered.
         promise = promises.get(candidate.uid) if promises else None
-        overtakes = cycle.overtakes(candidate, kind, promise)
+        overtakes = bool(inherited) and cycle.overtakes(candidate, kind, promise)
         if promise is not None:
             if not overtakes and cycle.stands(candidate, kind, promise):
                 yield explained(candidate, kind, score, cycle.keep(kind, promise))
@@ -103,6 +105,14 @@ def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: fl
 
 class _Cycle:
     """What one cycle knows while it runs."""
+
+    # Above 30 attributes an instance without slots has a dictionary of its own, and each look at one takes longer.
+    __slots__ = (
+        "_before", "_bounded", "_causes", "_changed", "_depth", "_dropped", "_explain", "_firm", "_heirs", "_kept",
+        "_levels", "_lifted", "_limitless", "_scores", "_started", "elastic", "explainer", "gated_all", "holding",
+        "inherited", "instant", "lanes", "policy", "profile", "reserves", "rooms", "roster", "scene", "share",
+        "strategy", "strict", "unplanned",
+    )  # fmt: skip
 
     def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
         self.scene = scene
@@ -344,9 +354,10 @@ class _Cycle:
 
     def place(self, candidate: Candidate, lane: Lane, counts: Counts, score: Score | None) -> Placed:
         """Claim the nodes."""
-        self._forget(candidate.uid)
-        self._lifted = []
-        self._started.add(candidate.uid)
+        if self.holding:
+            self._forget(candidate.uid)
+            self._lifted = []
+            self._started.add(candidate.uid)
         machine = self.scene.machine
         split = bool(machine.masks)
         nodes = nodes_of(counts, lane.taken_from, split=split)

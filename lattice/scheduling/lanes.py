@@ -49,6 +49,13 @@ class Kind:
 class Lane:
     """One lane; see the module's docstring."""
 
+    __slots__ = (
+        "_alike", "_classes", "_failed", "_idle_of", "_known", "_lanes", "_lent", "_limits", "_now_pools", "_ordinary",
+        "_own_ask", "_plain", "_pressures", "_reach", "_spread", "_touched", "borrows", "conformance", "eligible",
+        "free_before", "home", "kinds", "need", "pool", "power_short", "reservation", "taken_from", "tight", "told",
+        "usable",
+    )  # fmt: skip
+
     def __init__(self, lanes: Lanes, key: LaneKey) -> None:
         self.need, topology, conformance, self.reservation, grace, self._classes = key
         self.borrows = grace is not None
@@ -90,7 +97,7 @@ class Lane:
                 if size <= nodes and time <= duration:
                     return None
         self.power_short = 0
-        most = min(max(nodes, most), room)
+        most = min(most or nodes, room)
         pool, chosen = self.pool, None
         if pool.whole.total >= nodes:
             pool = self.now_pool(duration)

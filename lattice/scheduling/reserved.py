@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 HIGHER_CLASS: Final = "HigherClass"
 NODES_LOST: Final = "NodesLost"
@@ -53,8 +53,7 @@ class Move:
     """The uid of the work of a higher class that came first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footing:
+class Footing(NamedTuple):
     """What reservations stand on: while it stays, nodes were given away by cycles only, and these heed every reservation."""
 
     nodes: tuple[int, int]
@@ -68,7 +67,7 @@ class Footing:
         """The cause by which reservations may have moved since, or nothing."""
         if self.windows != before.windows:
             return WINDOW
-        if self.policy != before.policy:
+        if self.policy is not before.policy and self.policy != before.policy:
             return POLICY
         if self.nodes != before.nodes:
             return NODES_LOST
