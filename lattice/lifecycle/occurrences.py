@@ -1,4 +1,7 @@
-"""Which changes of an Allocation deserve a Kubernetes Event: few, and each once; pure."""
+"""Which changes of an Allocation deserve a Kubernetes Event: few, and each once; pure.
+
+Work that is placed, runs and succeeds gets one, that it was placed: its status says the rest.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
     if old is None and after.conditions:
         return None
     if is_final(after) and not is_final(before):
-        return _end(new)
+        return _end(new) if after.phase != kinds.COMPLETED else None
     if after.attempt > before.attempt and len(after.attempts) and after.attempts != before.attempts:
         last = after.attempts[-1]
         note = f"attempt {last.attempt} ended with {last.reason} on {last.nodes or 'no node'}: attempt {after.attempt} follows"
         return Occurrence("Requeued", note, "Requeue", warning=True)
-    for kind, action in ((kinds.ENDING, "End"), (kinds.STARTED, "Start"), (kinds.SCHEDULED, "Place")):
+    for kind, action in ((kinds.ENDING, "End"), (kinds.SCHEDULED, "Place")):
         if is_true(after.conditions, kind) and not is_true(before.conditions, kind):
             told = condition(after.conditions, kind)
             return Occurrence(kind, told.message if told is not None else "", action)

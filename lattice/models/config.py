@@ -47,7 +47,7 @@ class SchedulingOptions(Part):
     sensitive_pool_size: Annotated[int, Field(ge=0, le=16384)] = 0
     """Nodes that sensitive work may hold together, kept by the ledger; sensitive work itself is not served yet."""
     events: Literal["All", "Warnings", "Off"] = "All"
-    """Which Events allocations get, at most 5 a second in all: Warnings are requeues, failures, and what never starts."""
+    """Which Events allocations get, at most 5 a second in all, none for a success: Warnings are requeues, failures, what never starts."""
     recording: RecordingOptions = Field(default_factory=RecordingOptions)
     """The log of decisions."""
 

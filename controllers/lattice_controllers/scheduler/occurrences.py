@@ -1,7 +1,7 @@
 """Events about allocations, off every hot path: noted when the informer tells, written by one task within a budget.
 
-What happens to one allocation within a second becomes one Event, the last one, or the last warning. Beyond the budget Events are
-dropped and counted: they are for people who look at one object, and conditions hold what matters.
+What happens to one allocation within a second becomes one Event, the last one, or the last warning; none where it has succeeded by
+then. Beyond the budget Events are dropped and counted: they are for people who look at one object, and conditions hold what matters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.lifecycle.occurrences import Occurrence, occurrence
+from lattice.models.conditions import COMPLETED
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -38,11 +39,14 @@ class Occurrences:
         """The informer saw a change."""
         if change.new is None or self._events() == "Off":
             return
-        found = occurrence(change.old, change.new)
-        if found is None or (not found.warning and self._events() == "Warnings"):
-            return
-        uid = change.new.metadata.uid
+        uid, found = change.new.metadata.uid, occurrence(change.old, change.new)
         known = self._waiting.get(uid)
+        if found is None:
+            if known is not None and not known[1].warning and change.new.status.phase == COMPLETED:
+                del self._waiting[uid]
+            return
+        if not found.warning and self._events() == "Warnings":
+            return
         if known is not None and known[1].warning and not found.warning:
             return
         if known is None and len(self._waiting) >= MOST_WAITING:
@@ -56,7 +60,10 @@ class Occurrences:
             due = list(self._waiting)[:PER_SECOND]
             await self._clock.sleep(SETTLE_SECONDS)
             for uid in due:
-                allocation, told = self._waiting.pop(uid)
+                noted = self._waiting.pop(uid, None)
+                if noted is None:
+                    continue  # it has succeeded since
+                allocation, told = noted
                 self._metrics.writes.labels("event").inc()
                 await self._announcer.announce(
                     ALLOCATIONS, allocation.metadata, told.reason, told.note, action=told.action, warning=told.warning

@@ -25,7 +25,15 @@ REQUEUED = {"status_attempt": 2, "status_attempts": (Attempt(attempt=1, nodes="n
     ("old", "new", "told"),
     [
         pytest.param(one(), one(SCHEDULED), Occurrence("Scheduled", "2 nodes: n[1-2]", "Place"), id="placed"),
-        pytest.param(one(SCHEDULED), one(SCHEDULED, STARTED), Occurrence("Started", "", "Start"), id="started"),
+        pytest.param(one(SCHEDULED), one(SCHEDULED, STARTED), None, id="a start is in the status"),
+        pytest.param(
+            one(SCHEDULED, STARTED), one(SCHEDULED, STARTED, condition("Finished", "True", "Succeeded"), condition("Ready"), status_phase="Completed"), None,
+            id="success is in the status",
+        ),
+        pytest.param(
+            one(SCHEDULED, STARTED), one(SCHEDULED, STARTED, condition("Ending", "True", "WalltimeExceeded", message="TERM was sent")),
+            Occurrence("Ending", "TERM was sent", "End"), id="ending",
+        ),
         pytest.param(
             one(SCHEDULED, STARTED), one(SCHEDULED, STARTED, *FAILED, status_phase="Failed", status_exit=Exit(code=3)),
             Occurrence("TaskFailed", "rank 0 ended with 3 (exit 3)", "Finish", warning=True), id="failed",

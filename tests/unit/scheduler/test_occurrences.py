@@ -31,8 +31,8 @@ class World:
         config = msgspec.convert({"metadata": {"name": "lattice"}, "spec": {"scheduling": {"events": events}}}, Config)
         self.noted = Occurrences(self.clock, Announcer(self.cluster, self.clock, "s-1"), self.measured, config=lambda: config)
 
-    def change(self, number: int, *conditions: Any) -> None:
-        self.noted.on_allocation(Change(str(number), allocation(number), allocation(number, *conditions)))
+    def change(self, number: int, *conditions: Any, **fields: Any) -> None:
+        self.noted.on_allocation(Change(str(number), allocation(number), allocation(number, *conditions, **fields)))
 
     async def written(self, seconds: float) -> list[str]:
         async with asyncio.TaskGroup() as group:
@@ -45,8 +45,25 @@ class World:
 async def test_what_happens_within_a_second_is_one_event() -> None:
     world = World()
     world.change(1, condition("Scheduled"))
-    world.change(1, condition("Scheduled"), condition("Started"))
-    assert await world.written(3) == ["Started"]
+    world.change(1, condition("Scheduled"), condition("Ending"))
+    assert await world.written(3) == ["Ending"]
+
+
+async def test_a_life_that_goes_well_is_one_event_and_a_short_one_none() -> None:
+    world = World()
+    for number in (1, 2):
+        world.change(number, condition("Scheduled"))
+    world.change(1, condition("Scheduled"), condition("Finished"), condition("Ready"), status_phase="Completed")
+    assert await world.written(3) == ["Scheduled"]
+    world.change(2, condition("Scheduled"), condition("Finished"), condition("Ready"), status_phase="Completed")
+    assert await world.written(3) == ["Scheduled"]
+
+
+async def test_a_warning_is_told_though_the_work_has_succeeded_since() -> None:
+    world = World()
+    world.change(1, NEVER)
+    world.change(1, condition("Scheduled"), condition("Finished"), condition("Ready"), status_phase="Completed")
+    assert await world.written(3) == ["NeverFits"]
 
 
 async def test_a_burst_is_written_at_five_a_second_and_what_is_beyond_the_budget_is_dropped_and_counted() -> None:
