@@ -15,6 +15,8 @@ CONSTRAINTS = "spec.resources.constraints"
 GPUS = "spec.resources.gpus"
 MOST_NAMED_NODES: Final = 4096
 """A node list, or the excluded nodes, may name so many."""
+MOST_CHARACTERS: Final = 4096
+"""Of a node set, as the schema has it too: longer ones are not parsed."""
 EXACT_NAMES: Final = 512
 """Up to so many names are made at submission, to say exactly how many nodes are left."""
 
@@ -64,6 +66,10 @@ def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
     constraints = asked.spec.resources.constraints
     counts: dict[str, int] = {}
     for field, text in (("nodeList", constraints.node_list), ("excludeNodes", constraints.exclude_nodes)):
+        if len(text) > MOST_CHARACTERS:
+            sentence = f"{CONSTRAINTS}.{field} has {len(text)} characters (limit: {MOST_CHARACTERS})"
+            yield Refused("NodeSetInvalid", sentence, f"{CONSTRAINTS}.{field}", "ask for hardware or features instead of names")
+            return
         count = reading(count_nodes, text, field=f"{CONSTRAINTS}.{field}", reason="NodeSetInvalid")
         if isinstance(count, Refused):
             yield count

@@ -7,6 +7,7 @@ from typing import Final
 from lattice.models.reasons import Reason
 
 REFUSALS: Final[tuple[Reason, ...]] = (
+    Reason("TooLarge", "the object is too large to be judged", "put long scripts and values into files on the nodes"),
     Reason("Malformed", "a field has the wrong type", "`kubectl explain` shows the type of each field"),
     Reason("TenantUnknown", "the tenant does not exist, or the namespace belongs to none", "submit in a namespace of your tenant"),
     Reason("TenantMismatch", "spec.tenant is not the tenant of the namespace", "submit in a namespace of that tenant"),

@@ -12,6 +12,8 @@ from lattice.admission.verdicts import Caution, Finding, Refused
 
 MAX_WORK_BYTES: Final = 65536
 """Longest entrypoint, and longest script."""
+MAX_OUTPUT: Final = 1024
+"""Longest name of an output file, in characters, as the schema has it too."""
 MAX_VARIABLES_BYTES: Final = 131072
 """Names and values of all variables together, as `policies-limits.yaml` has it too."""
 MAX_JOB_NAME: Final = 253
@@ -132,6 +134,9 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
         return
     for key, text in (("stdout", environment.output.stdout), ("stderr", environment.output.stderr)):
         field = f"spec.environment.output.{key}"
+        if len(text) > MAX_OUTPUT:
+            yield Refused("OutputInvalid", f"{field} has {len(text)} characters (limit: {MAX_OUTPUT})", field, "choose a shorter path")
+            return
         if _CONTROL.search(text):
             yield Refused("OutputInvalid", f"{field} has a control character", field, "take it out")
         if "\\" in text:

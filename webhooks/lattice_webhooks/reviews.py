@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,9 +13,15 @@ from lattice.admission import Accepted, Refused, Request, Requester, Verdict
 from lattice.admission.chain import Operation
 from lattice.admission.patches import difference
 from lattice.admission.quotas import KOORDINATORS, PROFILE
+from lattice.admission.verdicts import Object
 from lattice.errors import Rejected
 
 API_VERSION = "admission.k8s.io/v1"
+MOST_BYTES: Final = 512 * 1024
+"""Of what is read of an object: the spec of an Allocation (its script and its variables have 192 KiB at most), another object as a
+whole."""
+MOST_FIELDS: Final = 24_576
+"""And lists in so many bytes: building each takes time, in which nobody else is answered."""
 FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension", "QuotaNotAllowed"})
 """Refusals that a right would lift; they are answered with 403, all others with 422."""
 
@@ -31,6 +38,9 @@ class _UserInfo(msgspec.Struct):
     extra: dict[str, list[str]] = {}
 
 
+_NOTHING: Final = msgspec.Raw(b"null")
+
+
 class _Request(msgspec.Struct, rename="camel"):
     uid: str
     operation: str
@@ -38,8 +48,8 @@ class _Request(msgspec.Struct, rename="camel"):
     sub_resource: str = ""
     namespace: str = ""
     user_info: _UserInfo = msgspec.field(default_factory=_UserInfo)
-    object: dict[str, Any] | None = None
-    old_object: dict[str, Any] | None = None
+    object: msgspec.Raw = _NOTHING
+    old_object: msgspec.Raw = _NOTHING
 
 
 class _Review(msgspec.Struct, rename="camel"):
@@ -69,6 +79,8 @@ class Review:
     uid: str
     request: Request | None
     identity: Identity
+    too_large: Refused | None = None
+    """The refusal of an object that is not read for its size."""
 
 
 _KINDS: Final[dict[tuple[str, str], str]] = {
@@ -95,7 +107,100 @@ def read_review(body: bytes) -> Review:
     kind = asked.kind.kind if asked.kind.group == "lattice.dev" else _KINDS.get((asked.kind.group, asked.kind.kind), "")
     if operation is None or asked.sub_resource or not kind:
         return Review(asked.uid, None, identity)
-    return Review(asked.uid, Request(kind, operation, asked.object or {}, asked.old_object or {}, asked.namespace), identity)
+    try:
+        obj, old, too_large = _objects(kind, operation, asked)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Rejected(f"this is no object: {error}", reason="ReviewMalformed") from error
+    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large)
+
+
+def beyond(head: bytes, size: int, most: int) -> bytes | None:
+    """The answer to a review of so many bytes, more than are read, by its first bytes; None where these do not say what is asked."""
+    uid, operation = _UID.search(head), _OPERATION.search(head)
+    if uid is None or operation is None:
+        return None
+    review = Review(uid[1].decode(), None, Identity("", "", (), {}))
+    if operation[1] == b"DELETE":
+        return allowed(review)
+    return judged(review, _oversize(f"the object has {size} bytes as JSON, with what it was before", most))
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    """What admission reads of the metadata of an Allocation."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: msgspec.Raw = _NOTHING
+    finalizers: msgspec.Raw = _NOTHING
+
+
+class _Parts(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: msgspec.Raw = _NOTHING
+    status: msgspec.Raw = _NOTHING
+
+
+_parts = msgspec.json.Decoder(_Parts)
+_any = msgspec.json.Decoder()
+_UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([0-9A-Za-z-]{1,64})"')
+_OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
+
+
+def _objects(kind: str, operation: Operation, asked: _Request) -> tuple[Object, Object, Refused | None]:
+    """The object, the one before, and why they are not read, where they are too large."""
+    if kind != "Allocation":
+        too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None
+        return ({}, {}, too_large) if too_large else (_any.decode(asked.object) or {}, _any.decode(asked.old_object) or {}, None)
+    new, old = _read(asked.object), _read(asked.old_object)
+    if operation == "DELETE":
+        return {}, _named_only(old), None  # nothing else of it is asked
+    if operation == "UPDATE" and bytes(new.spec) == bytes(old.spec):
+        return _named_only(new), _named_only(old), None  # nothing of it is judged
+    for what, raw in (("metadata.labels", new.metadata.labels), ("spec", new.spec), ("status", new.status)):
+        too_large = _too_large(raw, what)
+        if too_large is not None:
+            return _named_only(new), _named_only(old), too_large
+    return _built(new), _built(old), None
+
+
+def _read(raw: msgspec.Raw) -> _Parts:
+    return _Parts() if bytes(raw) == b"null" else _parts.decode(raw)
+
+
+def _named_only(parts: _Parts) -> Object:
+    meta = parts.metadata
+    named = {"name": meta.name, "generateName": meta.generate_name, "namespace": meta.namespace}
+    return {"metadata": {key: value for key, value in named.items() if value}}
+
+
+def _built(parts: _Parts) -> Object:
+    """The object as JSON has it, as far as admission reads it."""
+    obj, meta = _named_only(parts), parts.metadata
+    for at, key, raw in (
+        (obj["metadata"], "labels", meta.labels), (obj["metadata"], "finalizers", meta.finalizers),
+        (obj, "spec", parts.spec), (obj, "status", parts.status),
+    ):  # fmt: skip
+        value = _any.decode(raw)
+        if value is not None:
+            at[key] = value
+    return obj
+
+
+def _too_large(raw: msgspec.Raw, what: str) -> Refused | None:
+    text = bytes(raw)
+    if len(text) > MOST_BYTES:
+        return _oversize(f"{what} has {len(text)} bytes as JSON", MOST_BYTES)
+    fields = text.count(b'":') + text.count(b"{") + text.count(b"[")
+    if fields > MOST_FIELDS:
+        return Refused(
+            "TooLarge", f"{what} has about {fields} fields and lists (limit: {MOST_FIELDS})", "", "put long lists into a file on the nodes"
+        )
+    return None
+
+
+def _oversize(sentence: str, most: int) -> Refused:
+    return Refused("TooLarge", f"{sentence} (limit: {most})", "", "put long scripts and values into files on the nodes")
 
 
 def allowed(review: Review) -> bytes:

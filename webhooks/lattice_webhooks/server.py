@@ -16,14 +16,17 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
 from lattice_webhooks.facts import Caches, Gatherer
 from lattice_webhooks.metrics import Metrics
-from lattice_webhooks.reviews import Review, allowed, filled, judged, read_review
+from lattice_webhooks.reviews import Review, allowed, beyond, filled, judged, read_review
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.5
 """The API server waits three seconds."""
 MAX_BODY = 8 * 1024 * 1024
-"""Two objects of the largest size that etcd takes, and room for the rest."""
+"""Two objects of the largest size that etcd takes, and room for the rest. What is larger is refused by its first bytes: an error would
+leave it to the failure policy, which lets it in."""
+HEAD_BYTES = 64 * 1024
+"""Of a larger one: the API server writes what is asked, and of whom, before the objects."""
 
 
 class Server:
@@ -39,7 +42,7 @@ class Server:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application()
         app.router.add_post("/mutate", self._mutate)
         app.router.add_post("/validate", self._validate)
         app.router.add_get("/readyz", self._readyz)
@@ -68,7 +71,8 @@ class Server:
                 status=403, text="reviews are for the API server: show its client certificate\n", headers={"Connection": "close"}
             )
         begun = self._clock.monotonic()
-        response = await self._decided(await request.read(), decide)
+        body, size = await _body(request)
+        response = await self._decided(body, decide) if size <= MAX_BODY else _unread(body, size)
         self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
         self._metrics.requests.labels(method, str(response.status)).inc()
         return response
@@ -91,6 +95,8 @@ class Server:
             return web.Response(status=503, text=f"the facts could not be gathered: {error.message}")
 
     async def _fill(self, review: Review) -> bytes:
+        if review.too_large is not None:
+            return judged(review, review.too_large)
         if review.request is None or review.request.operation == "DELETE":
             return allowed(review)
         refused = unreadable(review.request)
@@ -104,7 +110,7 @@ class Server:
     async def _judge(self, review: Review) -> bytes:
         if review.request is None:
             return allowed(review)
-        verdict = judge(review.request, await self._gatherer.checks(review.request, review.identity))
+        verdict = review.too_large or judge(review.request, await self._gatherer.checks(review.request, review.identity))
         if isinstance(verdict, Refused):
             asked = review.request.obj or review.request.old
             name = asked.get("metadata", {}).get("name", "")
@@ -118,3 +124,23 @@ class Server:
                 field=verdict.field,
             )
         return judged(review, verdict)
+
+
+async def _body(request: web.Request) -> tuple[bytes, int]:
+    """The body, or its first bytes where it is larger than is read, and its size; all of it is taken off the connection."""
+    body, size = bytearray(), 0
+    async for chunk in request.content.iter_any():
+        size += len(chunk)
+        if size > MAX_BODY:
+            del body[HEAD_BYTES:]
+        else:
+            body += chunk
+    return bytes(body), size
+
+
+def _unread(head: bytes, size: int) -> web.Response:
+    answer = beyond(head, size, MAX_BODY)
+    if answer is None:
+        return web.Response(status=413, text=f"the review has {size} bytes (limit: {MAX_BODY})\n")
+    event(log, "Refused", reason="TooLarge", bytes=size)
+    return web.Response(body=answer, content_type="application/json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -49,7 +50,7 @@ class Caller:
         self._trust = trust
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        async with self._session.post(self._base + path, data=body, ssl=self._trust) as response:
+        async with self._session.post(self._base + path, data=io.BytesIO(body), ssl=self._trust) as response:
             return response.status, await response.read()
 
     async def review(self, path: str, obj: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
