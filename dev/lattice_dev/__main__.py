@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "only",
         nargs="*",
         metavar="ONLY",
-        help="latency, writes, memory, rates, core, waiting, answers, eta, optimum, replay (all of these), fairness, or peers",
+        help="latency, writes, memory, webhook, rates, core, admission, waiting, answers, eta, optimum, quota, usage, replay (all),"
+        " fairness, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

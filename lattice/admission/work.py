@@ -14,6 +14,8 @@ MAX_WORK_BYTES: Final = 65536
 """Longest entrypoint, and longest script."""
 MAX_OUTPUT: Final = 1024
 """Longest name of an output file, in characters, as the schema has it too."""
+MAX_VARIABLES: Final = 512
+"""As the schema has it too."""
 MAX_VARIABLES_BYTES: Final = 131072
 """Names and values of all variables together, as `policies-limits.yaml` has it too."""
 MAX_JOB_NAME: Final = 253
@@ -69,6 +71,11 @@ def _entrypoint(text: str) -> Iterator[Finding]:
 
 def _script(text: str) -> Iterator[Finding]:
     field = "spec.script"
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_WORK_BYTES:
+        hint = "put the script on the nodes' file system and start it with an entrypoint"
+        yield Refused("ScriptInvalid", f"spec.script has {size} bytes (limit: {MAX_WORK_BYTES})", field, hint)
+        return
     lone = _SURROGATE.search(text)
     if lone is not None:
         line = text.count("\n", 0, lone.start()) + 1
@@ -76,10 +83,6 @@ def _script(text: str) -> Iterator[Finding]:
             "ScriptInvalid", f"spec.script is no UTF-8 in line {line}", field, "save it as UTF-8; a binary is started by an entrypoint"
         )
         return
-    size = len(text.encode())
-    if size > MAX_WORK_BYTES:
-        hint = "put the script on the nodes' file system and start it with an entrypoint"
-        yield Refused("ScriptInvalid", f"spec.script has {size} bytes (limit: {MAX_WORK_BYTES})", field, hint)
     for mark, what, hint in (
         ("\0", "a NUL", "a binary is started by an entrypoint"),
         ("\r\n", "a Windows line end (CRLF)", "convert it, for example with dos2unix"),
@@ -96,6 +99,11 @@ def _script(text: str) -> Iterator[Finding]:
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Each variable can be set; names that tell a secret, and names that Lattice sets itself, are warned of."""
     del facts
+    count = len(asked.spec.environment.variables)
+    if count > MAX_VARIABLES:
+        sentence = f"spec.environment.variables are {count} (limit: {MAX_VARIABLES})"
+        yield Refused("VariableInvalid", sentence, "spec.environment.variables", "put them into a file on the nodes")
+        return
     size = sum(len(name.encode()) + len(value.encode("utf-8", "surrogatepass")) for name, value in asked.spec.environment.variables.items())
     if size > MAX_VARIABLES_BYTES:
         sentence = f"spec.environment.variables have {size} bytes together (limit: {MAX_VARIABLES_BYTES})"

@@ -20,8 +20,14 @@ API_VERSION = "admission.k8s.io/v1"
 MOST_BYTES: Final = 512 * 1024
 """Of what is read of an object: the spec of an Allocation (its script and its variables have 192 KiB at most), another object as a
 whole."""
-MOST_FIELDS: Final = 24_576
-"""And lists in so many bytes: building each takes time, in which nobody else is answered."""
+MOST_CREATED: Final = 2 * 1024 * 1024
+"""Of the review of a new object: etcd keeps none of more than 1.5 MiB."""
+MOST_PARTS: Final = 32_768
+"""Fields, elements and lists in it: building each takes time, in which nobody else is answered."""
+MOST_PARTS_OF_ALL: Final = 3 * MOST_PARTS
+"""In a whole review: the object, what `kubectl apply` keeps of it, and the object before."""
+HEAD_BYTES: Final = 64 * 1024
+"""Of a review that is not read: the API server writes what is asked, and of whom, before the objects."""
 FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension", "QuotaNotAllowed"})
 """Refusals that a right would lift; they are answered with 403, all others with 422."""
 
@@ -95,6 +101,9 @@ _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DE
 
 def read_review(body: bytes) -> Review:
     """The review of an HTTP body; Rejected when it is none."""
+    unread = _unread(body)
+    if unread is not None:
+        return unread
     try:
         review = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -112,6 +121,19 @@ def read_review(body: bytes) -> Review:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"this is no object: {error}", reason="ReviewMalformed") from error
     return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large)
+
+
+def _unread(body: bytes) -> Review | None:
+    """The refusal of what is too large as a whole; None where it is to be read."""
+    uid, asked = _UID.search(body, 0, HEAD_BYTES), _OPERATION.search(body, 0, HEAD_BYTES)
+    if uid is None or asked is None or asked[1] == b"DELETE":
+        return None
+    refused = None
+    if asked[1] == b"CREATE" and len(body) > MOST_CREATED:
+        refused = _oversize(f"the object has {len(body)} bytes as JSON", MOST_CREATED)
+    elif (parts := _parts_of(body)) > MOST_PARTS_OF_ALL:
+        refused = _crowded("the object, with what it was before,", parts, MOST_PARTS_OF_ALL)
+    return Review(uid[1].decode(), None, Identity("", "", (), {}), refused) if refused is not None else None
 
 
 def beyond(head: bytes, size: int, most: int) -> bytes | None:
@@ -191,12 +213,19 @@ def _too_large(raw: msgspec.Raw, what: str) -> Refused | None:
     text = bytes(raw)
     if len(text) > MOST_BYTES:
         return _oversize(f"{what} has {len(text)} bytes as JSON", MOST_BYTES)
-    fields = text.count(b'":') + text.count(b"{") + text.count(b"[")
-    if fields > MOST_FIELDS:
-        return Refused(
-            "TooLarge", f"{what} has about {fields} fields and lists (limit: {MOST_FIELDS})", "", "put long lists into a file on the nodes"
-        )
-    return None
+    parts = _parts_of(text)
+    return _crowded(what, parts, MOST_PARTS) if parts > MOST_PARTS else None
+
+
+def _parts_of(text: bytes) -> int:
+    """About how many fields, elements and lists it has, or more: such signs in texts count, too."""
+    return text.count(b'":') + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _crowded(what: str, parts: int, most: int) -> Refused:
+    return Refused(
+        "TooLarge", f"{what} has about {parts} fields and elements (limit: {most})", "", "put long lists into files on the nodes"
+    )
 
 
 def _oversize(sentence: str, most: int) -> Refused:

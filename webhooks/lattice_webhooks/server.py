@@ -16,17 +16,15 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
 from lattice_webhooks.facts import Caches, Gatherer
 from lattice_webhooks.metrics import Metrics
-from lattice_webhooks.reviews import Review, allowed, beyond, filled, judged, read_review
+from lattice_webhooks.reviews import HEAD_BYTES, Review, allowed, beyond, filled, judged, read_review
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.5
 """The API server waits three seconds."""
-MAX_BODY = 8 * 1024 * 1024
+MAX_BODY = 4 * 1024 * 1024
 """Two objects of the largest size that etcd takes, and room for the rest. What is larger is refused by its first bytes: an error would
 leave it to the failure policy, which lets it in."""
-HEAD_BYTES = 64 * 1024
-"""Of a larger one: the API server writes what is asked, and of whom, before the objects."""
 
 
 class Server:
@@ -108,9 +106,11 @@ class Server:
         return filled(review, accepted) if refused is None else judged(review, refused)
 
     async def _judge(self, review: Review) -> bytes:
+        if review.too_large is not None:
+            return judged(review, review.too_large)
         if review.request is None:
             return allowed(review)
-        verdict = review.too_large or judge(review.request, await self._gatherer.checks(review.request, review.identity))
+        verdict = judge(review.request, await self._gatherer.checks(review.request, review.identity))
         if isinstance(verdict, Refused):
             asked = review.request.obj or review.request.old
             name = asked.get("metadata", {}).get("name", "")

@@ -13,6 +13,7 @@ from pathlib import Path
 from lattice.errors import Rejected
 from lattice_dev import build
 from lattice_dev.bench import (
+    admission,
     answers,
     core,
     eta,
@@ -142,6 +143,7 @@ BENCHES = (
 
 LOCAL = (
     Local("core", "one cycle beside a scan over nodes", lambda quick, say: core.measure(quick=quick, say=say)),
+    Local("admission", "what one admission costs, by the size of the object", lambda quick, say: admission.measure(quick=quick, say=say)),
     Local("waiting", "one cycle of a queue that waits", lambda quick, say: waiting.measure(quick=quick, say=say)),
     Local("answers", "how long questions hold the scheduler's loop", lambda quick, say: answers.measure(quick=quick, say=say)),
     Local("eta", "expected starts on the KTH-SP2 log; time of a full forecast", lambda quick, say: eta.measure(quick=quick, say=say)),

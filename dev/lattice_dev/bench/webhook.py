@@ -28,6 +28,8 @@ async def measure(driver: Driver, *, groups: int, count: int) -> list[Figure]:
     await _plant(driver, groups)
     here = driver.instance.site()
     trust = ssl.create_default_context(cafile=str(here.authority("ca")))
+    shown = here.pair("webhook-clients-ca", "kube-apiserver")
+    trust.load_cert_chain(shown.certificate, shown.key)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, limit=AT_ONCE)) as session:
         ready = await _load(driver, count, partial(_get, session, f"{here.webhook}/readyz"))
         found: list[Figure] = []

@@ -50,7 +50,9 @@ def _figure(nodes: int, count: int, commits: Sequence[int], writes: Writes) -> F
     detail = f"{count} together, B = {shown(shared)}; Leases {writes.leases}, Events {writes.events} in all{refused}"
     aim = AIM_64 if nodes == NODES_PER_PLAN and shared >= 4 else None
     name = f"API writes of a life, {nodes} node{'s' if nodes > 1 else ''}"
-    return Figure(name, writes.total / count, "writes", aim, detail=detail, parts={"B": shared, **writes.each(count)})
+    return Figure(
+        name, writes.total / count, "writes", aim, detail=detail, parts={"B": shared, "Events": writes.events / count, **writes.each(count)}
+    )
 
 
 async def _node_sets(driver: Driver, nodes: int, count: int) -> list[str]:

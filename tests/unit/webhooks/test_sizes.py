@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lattice_webhooks.reviews import MOST_BYTES, MOST_FIELDS, Review, beyond, read_review
-from lattice_webhooks.server import HEAD_BYTES, MAX_BODY
+from lattice_webhooks.reviews import HEAD_BYTES, MOST_BYTES, MOST_CREATED, MOST_PARTS, MOST_PARTS_OF_ALL, Review, beyond, read_review
+from lattice_webhooks.server import MAX_BODY
 from tests.unit.webhooks.test_webhook import Running, allocation, made, running
 
 __all__ = ["running"]
@@ -23,27 +23,36 @@ def read(obj: dict[str, Any] | None, old: dict[str, Any] | None = None, operatio
 
 
 LONG = allocation(script="#!/bin/sh\n" + "x" * MOST_BYTES)
-EMPTY = allocation(tags=[[]] * (MOST_FIELDS + 1))
-MANY = allocation(tags={f"k{number}": "" for number in range(MOST_FIELDS + 1)})
+LARGE = {**allocation(), "notes": "x" * MOST_CREATED}
+EMPTY = allocation(tags=[[]] * (MOST_PARTS // 2 + 1))
+MANY = allocation(tags={f"k{number}": "" for number in range(MOST_PARTS // 2 + 1)})
+CROWDED = {**made("Allocation", "job"), "notes": ["x"] * (MOST_PARTS_OF_ALL + 1)}
 
 
 @pytest.mark.parametrize(
     ("obj", "sentence"),
     [
         pytest.param(LONG, f"bytes as JSON (limit: {MOST_BYTES})", id="bytes"),
-        pytest.param(MANY, f"fields and lists (limit: {MOST_FIELDS})", id="fields"),
-        pytest.param(EMPTY, f"fields and lists (limit: {MOST_FIELDS})", id="lists"),
+        pytest.param(MANY, f"fields and elements (limit: {MOST_PARTS})", id="fields"),
+        pytest.param(LARGE, f"bytes as JSON (limit: {MOST_CREATED})", id="a new object as a whole"),
+        pytest.param(EMPTY, f"fields and elements (limit: {MOST_PARTS})", id="lists"),
     ],
 )
 async def test_a_spec_that_is_too_large_is_refused_before_it_is_read(running: Running, obj: dict[str, Any], sentence: str) -> None:
     request = read(obj).request
-    assert request is not None
-    assert "spec" not in request.obj
+    assert request is None or "spec" not in request.obj
     for path in ("/mutate", "/validate"):
         response = await running.caller.review(path, obj)
         assert response["allowed"] is False
         assert sentence in response["status"]["message"]
         assert response["status"]["details"]["causes"][0]["reason"] == "TooLarge"
+
+
+async def test_a_review_of_too_many_parts_is_refused_unless_something_is_deleted(running: Running) -> None:
+    response = await running.caller.review("/validate", CROWDED)
+    assert response["allowed"] is False
+    assert f"fields and elements (limit: {MOST_PARTS_OF_ALL})" in response["status"]["message"]
+    assert (await running.caller.review("/validate", None, old=CROWDED, operation="DELETE"))["allowed"] is True
 
 
 async def test_a_review_larger_than_is_read_is_refused_and_not_left_to_the_failure_policy(running: Running) -> None:
