@@ -15,6 +15,7 @@ from lattice.errors import Corrupt
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import CONFIGS, NODES, PLANS
 from lattice.ledger.plans import plan_name
 from lattice.units import parse_duration
@@ -30,7 +31,7 @@ CONFIG_NAME = "lattice"
 
 
 class Configuration:
-    """The LatticeConfig as it stands now; its defaults until it is read."""
+    """The LatticeConfig as it stands now, or stood last; its defaults until it is read."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0, retimed: Callable[[], None] = lambda: None
@@ -38,12 +39,15 @@ class Configuration:
         """`retimed` hears of every other heartbeat interval: the one under way may be longer than the new timeout."""
         self._heartbeat_seconds = heartbeat_seconds
         self._retimed = retimed
+        self._known = LastKnown[Config](CONFIG_NAME)
         self._informer: Informer[Config] = Informer(
             cluster, CONFIGS, type=Config, clock=clock, fields=f"metadata.name={CONFIG_NAME}", on_change=self._changed
         )
 
     def _changed(self, change: Change[Config]) -> None:
-        before, after = (one.spec if one is not None else ConfigSpec() for one in (change.old, change.new))
+        before = self.spec()
+        self._known.heard(change)
+        after = self.spec()
         if before.nodes.heartbeat_interval != after.nodes.heartbeat_interval:
             self._retimed()
 
@@ -53,8 +57,7 @@ class Configuration:
 
     def spec(self) -> ConfigSpec:
         """Every option."""
-        found = self._informer.objects.get(CONFIG_NAME)
-        return found.spec if found is not None else ConfigSpec()
+        return self._known.object.spec if self._known.object is not None else ConfigSpec()
 
     def heartbeat(self) -> float:
         """Seconds between two heartbeats; a setting of this process is stronger than the cluster's."""

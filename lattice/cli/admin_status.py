@@ -12,14 +12,15 @@ from lattice.cli.allocation_rows import phase_of
 from lattice.cli.render import fields
 from lattice.cli.scheduler import Leadership, leadership
 from lattice.errors import Denied, NotFound
-from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODES
 from lattice.models.conditions import LEDGER_CONDITION
-from lattice.views import Allocation, Ledger, Node
+from lattice.views import Allocation, Config, Ledger, Node
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 SCHEMA = "lattice.dev/status/v1"
+CONFIG_GONE = "the LatticeConfig is gone, or may not be read: what it said last is in force, until a daemon is started anew"
 
 
 def arguments(_parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(console: Console) -> int:
     scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
     nodes = console.cluster.list(NODES, type=Node).items
     allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
-    answer = summary(scheduler, operator, nodes, allocations, _ledger(console))
+    answer = summary(scheduler, operator, nodes, allocations, _ledger(console), _config(console))
     if console.format in ("json", "yaml"):
         console.document(answer)
     else:
@@ -47,9 +48,17 @@ def _ledger(console: Console) -> Ledger | None:
         return None
 
 
+def _config(console: Console) -> Config | None:
+    try:
+        return console.cluster.get(CONFIGS, "lattice", type=Config)
+    except (NotFound, Denied):
+        return None
+
+
 def summary(
-    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None
-) -> dict[str, Any]:
+    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None,
+    config: Config | None,
+) -> dict[str, Any]:  # fmt: skip
     """The answer for programs; its fields are part of the interface."""
     status = ledger.status if ledger is not None else None
     return {
@@ -70,6 +79,7 @@ def summary(
             "bytes": sum(map(len, status.shards)),
             "condition": ledger.metadata.annotations.get(LEDGER_CONDITION) if ledger is not None else None,
         },
+        "config": None if config is None else {"generation": config.metadata.generation},
     }
 
 
@@ -90,6 +100,7 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
             ("Nodes", _counts(answer["nodes"]) or "none"),
             ("Allocations", _counts(answer["allocations"]) or "none"),
             ("Ledger", book),
+            *([] if answer["config"] else [("Options", CONFIG_GONE)]),
         ]
     )
 

@@ -62,9 +62,9 @@ class AiohttpCluster:
         """The server's own metrics, as Prometheus has them."""
         return (await self._send(requests.METRICS)).decode()
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
         """Read one object."""
-        request = requests.get(resource, name, namespace)
+        request = requests.get(resource, name, namespace, metadata_only=metadata_only)
         return answers.decode(request, await self._send(request), type)
 
     async def list(

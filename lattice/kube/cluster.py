@@ -66,8 +66,8 @@ class Listing(Generic[T]):
 class Cluster(Protocol):
     """An API server, seen through asyncio; `namespace` is empty for cluster objects (and lists of all namespaces)."""
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
-        """Read one object, consistently."""
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
+        """Read one object, consistently; `metadata_only`: no more than its metadata, for a `type` that has nothing else."""
         ...
 
     async def list(

@@ -155,12 +155,12 @@ class FakeCluster:
 
     # The verbs
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
         """Read one object."""
         fault = await self._begin("get", resource, namespace, name)
         found = self._find(resource, namespace, name)
         _finish(fault)
-        return _decoded(found, type)
+        return _decoded({"metadata": found["metadata"]} if metadata_only else found, type)
 
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""

@@ -34,9 +34,10 @@ class Request:
 METRICS: Final = Request("GET", "/metrics", "get the server's metrics", safe=True, accept="text/plain")
 
 
-def get(resource: Resource, name: str, namespace: str) -> Request:
-    """Read one object."""
-    return Request("GET", _path(resource, namespace, name), _what("get", resource, namespace, name), safe=True)
+def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = False) -> Request:
+    """Read one object, or its metadata alone."""
+    accept = METADATA_ONLY if metadata_only else JSON
+    return Request("GET", _path(resource, namespace, name), _what("get", resource, namespace, name), safe=True, accept=accept)
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:

@@ -30,6 +30,10 @@ class Told:
 
     attempt: int
     members: Mapping[str, HistoryRow]
+    nodes: tuple[str, ...]
+    """Every node that it was given, in rank order."""
+    contested: bool = False
+    """Whether nodes contradict each other about where it ran, and nothing tells who is right."""
 
     @cached_property
     def alive(self) -> frozenset[str]:
@@ -44,12 +48,6 @@ class Told:
     def failed(self) -> bool:
         """Whether a node has told of an end that is none with 0."""
         return any(row.code or row.state in (START_FAILED, LOST, UNKNOWN_EXIT) for row in self.members.values())
-
-    @cached_property
-    def nodes(self) -> tuple[str, ...]:
-        """Every node that it was given, in rank order."""
-        listed = max((row.nodes for row in self.members.values()), key=len)
-        return listed or tuple(sorted(self.members))
 
     @property
     def number(self) -> int:
@@ -73,6 +71,8 @@ class Told:
 
     def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
         """Reason, sentence and exit of an attempt that runs nowhere: the first failure, else a node that lost it or is away, else 0."""
+        if self.contested:
+            return "ExitUnknown", f"{fold_nodes(sorted(self.members))} contradict each other about where it ran", None
         failed = sorted((row.end, node) for node, row in self.members.items() if row.code)
         rows = {node: self.members[node] for node in self.nodes if node in self.members}
         for node, row in rows.items():

@@ -7,18 +7,19 @@ has ended gets its end; neither is placed again. What no node knows is left as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from lattice.ledger.attempts import Told, entered, forsaken
 from lattice.ledger.format import HELD, NODE_LOST, Key, Row
 from lattice.ledger.history import HistoryRow
+from lattice.ledger.membership import Evidence, Foreign, sift
 from lattice.ledger.plans import RUN, PlanRow, parse_plan
 from lattice.ledger.proposals import Adopt, Claim, Limits, Proposal, Release, Stop
 from lattice.ledger.reports import NodeReport
 from lattice.lifecycle.settle import is_final
-from lattice.units import fold_nodes, format_time, parse_duration
+from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
 from lattice.views.allocation import Allocation
 from lattice.views.ledger import LedgerTerm, Plan
 
@@ -113,6 +114,10 @@ class Restored:
     proposals: Sequence[Proposal] = ()
     number: int = 0
     """The highest number in any journal."""
+    foreign: Sequence[Foreign] = ()
+    """What nodes have told of attempts that were never theirs: it does not count."""
+    contested: Sequence[Told] = ()
+    """Attempts about whose nodes the histories contradict each other: nobody knows their ends."""
 
 
 @dataclass(frozen=True)
@@ -130,24 +135,42 @@ class Present:
 
 def restore(answers: Answers, present: Present) -> Restored:
     """Judge every attempt that a node knows, and every row that no node knows. The same answers give the same again."""
-    told = _told(answers)
+    told, foreign = _told(answers, present)
     judge = _Judge(answers, present, told)
     for uid in sorted({*told, *judge.rows, *(order.uid for order in present.orders)}):
         judge.judge(uid)
-    number = max((row.number for rows in answers.rows.values() for row in rows), default=0)
-    return Restored(judge.patches, judge.proposals(), number)
+    every = [one for attempts in told.values() for one in attempts.values()]
+    number = max((one.number for one in every), default=0)
+    return Restored(judge.patches, judge.proposals(), number, foreign, [one for one in every if one.contested])
 
 
-def _told(answers: Answers) -> dict[str, dict[int, Told]]:
-    """What the nodes say, by allocation and attempt."""
+def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]], list[Foreign]]:
+    """What the nodes say, by allocation and attempt, and what does not count of it."""
     members: dict[Key, dict[str, HistoryRow]] = {}
     for node, rows in answers.rows.items():
         for row in rows:
             members.setdefault(row.key, {})[node] = row
     found: dict[str, dict[int, Told]] = {}
-    for (uid, attempt), by_node in members.items():
-        found.setdefault(uid, {})[attempt] = Told(attempt, by_node)
-    return found
+    foreign: list[Foreign] = []
+    held = {row.key: row for row in present.rows if row.held}
+    names = {index: name for name, index in present.indices.items()}
+    remembering = frozenset() if answers.stale else answers.rows.keys() - answers.reinstalled
+    for (uid, attempt), by_node in sorted(members.items()):
+        given = [names.get(node, "") for node in held[uid, attempt].nodes] if (uid, attempt) in held else []
+        told, dropped = sift(uid, attempt, by_node, _evidence(present.allocations.get(uid), attempt, given, remembering))
+        foreign += dropped
+        if told is not None:
+            found.setdefault(uid, {})[attempt] = told
+    return found, foreign
+
+
+def _evidence(allocation: Allocation | None, attempt: int, given: Sequence[str], remembering: Set[str]) -> Evidence:
+    """What the restored state says of an attempt; `given` are the nodes of its row, if that is held (else it names what is left)."""
+    if allocation is None:
+        return Evidence(frozenset(given))
+    status, meta = allocation.status, allocation.metadata
+    shown = status.nodes if status.attempt == attempt else next((one.nodes for one in status.attempts if one.attempt == attempt), "")
+    return Evidence(frozenset(given or expand_nodes(shown)), f"{meta.namespace}/{meta.name}", remembering)
 
 
 class _Judge:

@@ -47,6 +47,13 @@ async def test_an_answer_is_decoded_into_the_type_that_is_asked_for(place: Place
     assert listing.resource_version != ""
 
 
+async def test_of_an_object_the_metadata_alone_may_be_read(place: Place) -> None:
+    made = await place.cluster.create(WIDGETS, widget("a", color="red"), place.namespace)
+    read = await place.cluster.get(WIDGETS, "a", place.namespace, metadata_only=True)
+    assert read["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    assert "spec" not in read
+
+
 async def test_a_name_is_taken_once(place: Place) -> None:
     await place.cluster.create(WIDGETS, widget("a"), place.namespace)
     with pytest.raises(AlreadyExists, match="already exists"):

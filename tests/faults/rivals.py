@@ -30,10 +30,10 @@ RELEASED = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
 
 
 @contextlib.contextmanager
-def another(instance: Instance, name: str = "scheduler-2") -> Iterator[ProcessId]:
-    """One more scheduler of the same cluster, with a log of this name."""
+def another(instance: Instance, name: str = "scheduler-2", flags: Sequence[str] = ()) -> Iterator[ProcessId]:
+    """One more scheduler of the same cluster, with a log of this name and these flags behind the usual ones."""
     first = next(component for component in instance.components() if component.name == "scheduler")
-    argv = list(first.argv)
+    argv = [*first.argv, *flags]
     environment = processes.environment_for(os.environ, instance.where.mark, name)
     with ports.claimed(2) as free, instance.where.log(name).open("ab") as log:
         for flag, port in zip(("--metrics-address", "--answers-listen"), free, strict=True):

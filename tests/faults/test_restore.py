@@ -15,13 +15,15 @@ import pytest
 
 from lattice.accounting.charges import Charge
 from lattice.accounting.records import read_rows
-from lattice.errors import Denied, NotFound, Rejected
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
 from lattice.lifecycle.settle import is_final
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
+from lattice_dev import processes
 from tests.e2e.waiting import Seen, until
+from tests.faults.rivals import another
 from tests.faults.scene import Scene, administrator, end_of
 from tests.faults.site import TENANT, site
 from tests.faults.test_cluster import unprotected
@@ -125,11 +127,29 @@ def test_after_etcd_was_restored_every_attempt_is_told_as_it_was_and_nothing_run
         adopted: once("TaskFailed", 4, nodes=2), waits: once("TaskFailed", 8), fresh: once("Completed", 0),
     }  # fmt: skip
     until(lambda: scene.alive(orphan, orphan.status.head) == [], within=40, what="the end of work whose allocation is gone")
-    assert here.settle(60) == []
-    assert condition_of(scene) == ""
-    assert pages(scene) == []
-    assert here.ledger_faults() == []
-    assert here.witness_faults() == []
+    check(scene)
+
+
+def test_a_scheduler_that_lives_through_a_restore_says_so_though_it_has_nothing_to_commit(scene: Scene) -> None:
+    scene.instance.stop("scheduler")
+    with another(scene.instance, flags=("--lease-seconds", "300")) as leader:  # however slow the machine is, its Lease lasts
+        runs = scene.submit(seconds=900, code=3, on="nid001")
+        scene.running(runs)
+        snapshot = take_snapshot(scene)
+        after = scene.submit(seconds=1, code=0, on="nid002")
+        scene.ends([after])
+        restore(scene, snapshot)
+        until(Seen(lambda: condition_of(scene), lambda said: "LedgerWentBack" in said), within=30, what="LedgerWentBack")
+        assert processes.alive(leader)
+        terms = [line for line in scene.instance.where.log("scheduler-2").read_text().splitlines() if "The term has ended" in line]
+        assert ["reason=LedgerWentBack" in line for line in terms] == [True]
+        administrator(scene).lattice("admin", "ledger", "recover", "--yes", "--timeout", "90s")
+        assert scene.alive(scene.get(runs), "nid001") == [1]
+        with scene.here.alice() as cluster:
+            cluster.patch(ALLOCATIONS, runs, {"spec": {"cancel": {"reason": "seen enough"}}}, TENANT)
+        assert scene.ends([runs]) == [("Cancelled", 143, 1)]
+        check(scene)
+    scene.instance.start("scheduler")
 
 
 def test_work_of_a_node_that_is_away_is_held_until_it_tells_what_it_knows(scene: Scene) -> None:
@@ -214,7 +234,7 @@ def take_snapshot(scene: Scene) -> Path:
     scene.instance.stop("etcd")
     shutil.copytree(scene.instance.where.directory / "etcd", copy)
     scene.instance.start("etcd")
-    scene.instance.wait_ready()
+    until(lambda: answers(scene), within=40, what="an API server that answers")
     return copy
 
 
@@ -230,12 +250,28 @@ def restore(scene: Scene, snapshot: Path, *, until_ended: Sequence[tuple[Allocat
     scene.instance.start("kube-apiserver")
 
 
+def answers(scene: Scene) -> bool:
+    """Whether the API server reads from etcd again."""
+    with contextlib.suppress(LatticeError), scene.here.admin() as cluster:
+        return bool(cluster.get(LEDGERS, "lattice"))
+    return False
+
+
 def condition_of(scene: Scene) -> str:
     """What the leader says of the ledger."""
     with scene.here.admin() as cluster:
         annotations = cluster.get(LEDGERS, "lattice")["metadata"].get("annotations", {})
     said: str = annotations.get("lattice.dev/condition", "")
     return said
+
+
+def check(scene: Scene) -> None:
+    """Nothing is left of any work, nothing is said of the ledger, and neither its history nor a witness shows a fault."""
+    assert scene.here.settle(60) == []
+    assert condition_of(scene) == ""
+    assert pages(scene) == []
+    assert scene.here.ledger_faults() == []
+    assert scene.here.witness_faults() == []
 
 
 def pages(scene: Scene) -> list[str]:

@@ -19,6 +19,7 @@ from lattice.errors import NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
@@ -62,12 +63,13 @@ class Caches:
     inventory: Inventory
     quotas: QuotaCaches
     configs: Informer[Config]
+    config: LastKnown[Config]
     pending: PendingCounts
 
     @classmethod
     def of(cls, cluster: Cluster, clock: Clock) -> Caches:
         """The caches of a cluster, not yet running."""
-        inventory = Inventory()
+        inventory, config = Inventory(), LastKnown[Config]("lattice")
         return cls(
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
             vclusters=Informer(cluster, VCLUSTERS, type=VCluster, clock=clock),
@@ -76,7 +78,8 @@ class Caches:
             reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
             inventory=inventory,
             quotas=QuotaCaches.of(cluster, clock),
-            configs=Informer(cluster, CONFIGS, type=Config, clock=clock),
+            configs=Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=config.heard),
+            config=config,
             pending=PendingCounts(cluster, clock),
         )
 
@@ -214,7 +217,7 @@ class Gatherer:
     def _pending(self, request: Request, known: Facts) -> Pending | None:
         """What waits in the tenant, counted a moment ago."""
         spec = request.obj.get("spec") or {}
-        tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.configs.objects.get("lattice")
+        tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.config.object
         options = config.spec.submission if config is not None else SubmissionOptions()
         return self._caches.pending.of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 

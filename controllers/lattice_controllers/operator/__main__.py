@@ -103,10 +103,10 @@ class Operator:
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.fail_open: FailOpen | None = None
         if outside.server_metrics is None:
-            self.configs = Configs(cluster, clock, self.nodes.retime)
+            self.configs = Configs(cluster, clock, self.nodes.retime, announcer)
         else:
             self.fail_open = FailOpen(outside.server_metrics, clock, measured, lambda: self.configs.queue.add(CONFIG))
-            self.configs = Configs(cluster, clock, self.nodes.retime, self.fail_open.stated)
+            self.configs = Configs(cluster, clock, self.nodes.retime, announcer, self.fail_open.stated)
         self.retention = Retention(
             cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured, self.settlement.is_settled
         )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from lattice.admission.configs import LEAST_START_SECONDS
+from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
@@ -14,13 +15,14 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CONFIGS
 from lattice.lifecycle.node import Timing, timing_of
 from lattice.units import format_time, parse_duration
-from lattice.views import Condition, Config
+from lattice.views import Condition, Config, Metadata
 from lattice.views.cluster import ConfigSpec
 from lattice_controllers.operator import statuses
 
 log = logging.getLogger(__name__)
 
 NAME = "lattice"
+GONE = "somebody has deleted it: what it said last stays in force until it is made again, or until a daemon is started anew"
 
 
 def refusals(spec: ConfigSpec) -> list[str]:
@@ -49,13 +51,14 @@ class Configs:
     """Reconciles the one LatticeConfig; `on_timing` gets the options of nodes that are in force, `stated` adds what the cluster tells."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None],
+        self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None], announcer: Announcer,
         stated: Callable[[tuple[Condition, ...], int, str], tuple[Condition, ...]] = lambda conditions, _generation, _now: conditions,
     ) -> None:  # fmt: skip
         self._stated = stated
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
         self._cluster = cluster
         self._clock = clock
+        self._announcer = announcer
         self._on_timing = on_timing
 
     async def reconcile(self, name: str) -> float | None:
@@ -65,7 +68,8 @@ class Configs:
         try:
             config = await self._cluster.get(CONFIGS, name, type=Config)
         except NotFound:
-            self._on_timing(Timing())
+            event(log, "ConfigGone", logging.WARNING, message=GONE)
+            await self._announcer.announce(CONFIGS, Metadata(name=name), "ConfigGone", GONE, action="Keep", warning=True)
             return None
         metadata, now = config.metadata, format_time(self._clock.now())
         found = refusals(config.spec)

@@ -22,7 +22,7 @@ from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
 from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files, Records
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from lattice_controllers.scheduler.term import RECORDS, Outside, Term
+from lattice_controllers.scheduler.term import RECORDS, Memory, Outside, Term
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         outside.cluster, outside.clock, name=PROGRAM, namespace=given.namespace, identity=identity, lease_seconds=given.lease_seconds
     )
     terms: list[Term] = []
+    memory = Memory()
     answering = asyncio.Event()
     if not given.answers_listen:
         answering.set()
@@ -62,7 +63,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         await answering.wait()  # the first write of the Lease says already where it answers
         said, pause = "", CAMPAIGN_AGAIN_SECONDS
         while True:
-            term = Term(outside, measured, identity)
+            term = Term(outside, measured, identity, memory)
             terms[:] = [term]
             try:
                 await elector.lead(term.run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from lattice.ledger.format import Row
 from lattice.ledger.proposals import Accepted, Limits, Proposal, Refused, SensitivePool, Unknown, Verdict
 from lattice.ledger.stored import Stored
 from lattice.models.conditions import LEDGER_RECOVER
-from lattice.views.ledger import Ledger
+from lattice.views.ledger import Ledger, LedgerStatus
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class Committer:
         self._budget = BYTES_PER_SECOND * BURST_SECONDS
         self._budget_at = clock.monotonic()
         self._last_failed = False
+        self._storing = False
         self.paused = ""
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
@@ -118,6 +119,25 @@ class Committer:
         self._first, self._waiting = self._waiting, waited
         return answers
 
+    async def look(self) -> None:
+        """Read what the API server holds; raises Deposed where that is not what this leader wrote last.
+
+        A GET goes to etcd itself, however old the server's watch cache is. A commit under way asks for itself.
+        """
+        head, version = self.book.head, self._version
+        if self._storing:
+            return
+        try:
+            kept = await self._cluster.get(LEDGERS, NAME, type=Ledger, metadata_only=True)
+            if kept.metadata.resource_version == version or self._storing or self.book.head is not head:
+                return
+            ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
+        except NotFound as error:
+            raise Deposed("the ledger is gone", reason="LedgerGone") from error
+        if not self._storing and self.book.head is head:
+            _check(ledger.status, head, (head.commit,))
+            self._version = ledger.metadata.resource_version  # an annotation has changed
+
     async def _commit(self, batch: list[_Entry]) -> None:
         """Store a batch, limits before claims; when the server refuses it, split it until the culprit stands alone.
 
@@ -131,12 +151,15 @@ class Committer:
             self._settle(batch, verdicts, [])
             return
         self._metrics.batch.observe(len(batch))
+        self._storing = True
         try:
             await self._store(undo)
         except Rejected as error:
             self._metrics.commits.labels("rejected").inc()
             await self._split(batch, error)
             return
+        finally:
+            self._storing = False
         self._metrics.commits.labels("stored").inc()
         self._settle(batch, verdicts, changes)
 
@@ -202,11 +225,8 @@ class Committer:
         except LatticeError:
             await self._clock.sleep(RETRY_SECONDS)
             return False
-        status, head = ledger.status, self.book.head
-        if status is None or status.term != head.term:
-            raise Deposed("another scheduler has taken the ledger", reason="Deposed")
-        if status.commit not in (head.commit, before.commit):
-            raise Deposed(f"the ledger stands at seq {status.seq}, and {before.seq} was written last", reason="LedgerWentBack")
+        head = self.book.head
+        status = _check(ledger.status, before, (head.commit, before.commit))
         self._version = ledger.metadata.resource_version
         return status.commit == head.commit
 
@@ -217,6 +237,15 @@ class Committer:
         self._budget_at = now
         if self._budget < 0:
             await self._clock.sleep(-self._budget / BYTES_PER_SECOND)
+
+
+def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) -> LedgerStatus:
+    """The status, where it is of one of these commits; raises Deposed where it is another leader's, or older than the last one."""
+    if status is not None and status.term == last.term and status.commit in commits:
+        return status
+    if status is not None and (status.epoch < last.epoch or status.term == last.term):
+        raise Deposed(f"the ledger stands at seq {status.seq}, and {last.seq} was written last", reason="LedgerWentBack")
+    raise Deposed("another scheduler has taken the ledger", reason="Deposed")
 
 
 def _answer(entry: _Entry, verdict: Verdict) -> None:

@@ -8,18 +8,20 @@ Ready it has not heard itself: when that Lease is seen to change, and says none,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES
+from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import UNHEARD
-from lattice.units import parse_duration
+from lattice.lifecycle.node import READY
+from lattice.units import parse_duration, parse_time
 from lattice.views import Lease
 from lattice.views.cluster import NodeOptions
-from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 
 FEW_NODES: Final = 64
 """So many are asked at once; of more, the operator is asked first."""
@@ -29,6 +31,7 @@ OPERATOR_LEASE: Final = "lattice-operator"
 OPERATOR_RENEWS_SECONDS: Final = 6.0
 """An operator that lives has renewed its Lease within this time."""
 POLL_SECONDS: Final = 0.25
+FRESH_INTERVALS, FRESH_SECONDS = 1.2, 1.0
 HEARD_AFTER: Final = 1.5
 """For how many of their intervals a new leader listens before it says who is silent."""
 
@@ -46,6 +49,26 @@ async def hear(
         await clock.sleep(CALL_SECONDS)
     while nodes.unheard() and clock.monotonic() < until:
         await clock.sleep(CALL_SECONDS)
+
+
+def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interval: float) -> set[str]:
+    """Plan groups of whose Ready nodes none has spoken since this term began, or a heartbeat ago at most; `leases` by namespace and name.
+
+    Where etcd was restored every Lease is old. All nodes of a group see its plans: one that speaks tells whether the ledger went back.
+    """
+    groups: dict[str, bool] = {}
+    for name, node in nodes.nodes.items():
+        index = nodes.indices.get(name)
+        if index is not None and node.status.state == READY:
+            group = plan_name(index)
+            if not groups.get(group):
+                groups[group] = name in nodes.seen or _is_fresh(leases.get(f"{LEASE_NAMESPACE}/{name}"), now, interval)
+    return {group for group, told in groups.items() if not told}
+
+
+def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
+    renewed = lease.spec.renew_time if lease is not None else None
+    return renewed is not None and now - parse_time(renewed) <= FRESH_INTERVALS * interval + FRESH_SECONDS
 
 
 async def operator_heard_all(cluster: Cluster, clock: Clock, namespace: str) -> bool:

@@ -24,6 +24,8 @@ from lattice_controllers.scheduler.nodes import Nodes
 log = logging.getLogger(__name__)
 
 VERIFY_SECONDS = 30.0
+LOOK_SECONDS = 3.0
+"""Between two looks whether the ledger is still the one that this leader wrote last."""
 SWEEP_SECONDS = 1.0
 STALL_SECONDS = 5.0
 """A sweep that comes so late means that this process itself stood still: silence starts from zero."""
@@ -105,6 +107,17 @@ class Keeper:
             swept = now
             self._nodes.sweep(max(leases.continuous_since, resumed), timing)
             await self._clock.sleep(SWEEP_SECONDS)
+
+    async def watch_ledger(self) -> None:
+        """Notice within seconds that the ledger went back, was taken or is gone, though nothing is to be committed."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            try:
+                await self._committer.look()
+            except Deposed:
+                raise
+            except LatticeError:
+                pass  # the API server does not answer: the informers say so
 
     async def verify(self) -> None:
         """Have the independent verifier look at what etcd really holds."""

@@ -14,6 +14,7 @@ Work that waited and that no node knows is held (`RecoveryUncertain`) while a no
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -55,6 +56,7 @@ WITNESSES = 8
 """So many of the nodes that have seen another ledger are named."""
 WENT_BACK = "LedgerWentBack"
 UNCERTAIN = "RecoveryUncertain"
+THIS_PROCESS = "(this scheduler)"
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ class Recovery:
         self._started, self._began = clock.monotonic(), clock.now()
         self._seen_wrong = False
         self._fenced: frozenset[str] = frozenset()
+        self._warned: set[tuple[str, str, int]] = set()
 
     async def load(self) -> None:
         """Read what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
@@ -137,8 +140,15 @@ class Recovery:
         if self.begun is None and head.recoveries == 0 and found.get(LEDGER_RECOVER, "").startswith(LEDGER_GONE):
             self.begun = Begun(secrets.token_hex(6), 0, self._began, gone=True)
             await self._annotate({LEDGER_RECOVERY: msgspec.json.encode(self.begun).decode()})
-        if self.begun is not None and self.begun.gone and head.recoveries <= self.begun.recoveries:
-            self.committer.paused = WENT_BACK
+        done = self.begun is not None and self.begun.recoveries < head.recoveries
+        said = found.get(LEDGER_CONDITION, "").startswith(WENT_BACK) and not self._fenced  # a fenced node may have been the only one
+        if not done and (said or (self.begun is not None and self.begun.gone)):
+            self.committer.paused = WENT_BACK  # before any node has said so to this leader
+
+    def recall(self, written: NodeReport | None) -> None:
+        """What an earlier term of this process has written counts as a report: nodes that have seen it may be away."""
+        if written is not None:
+            self.heard(THIS_PROCESS, written)
 
     def heard(self, node: str, report: NodeReport) -> None:
         """A node says what it has seen last; if it cannot have that from this ledger, the ledger went back.
@@ -298,6 +308,7 @@ class Recovery:
             frozenset(self._named() - answers.keys()), known, now if begun.gone else float(begun.written), now,
         )  # fmt: skip
         restored = restore(told, self._present(allocations, seq, orders_of(plans)))
+        self._warn(restored)
         if (doubts := told.doubts()) and not accepted:
             doubt = Doubt(begun.id, begun.before, begun.since, begun.written, tuple(sorted(told.away)), told.forgotten())
             event(log, "Restored work that no node knows is held", logging.WARNING, reason=UNCERTAIN, message=doubts)
@@ -308,12 +319,31 @@ class Recovery:
         await self._commit([Recover(seq, numbers, epoch), Pool(len(self._nodes.names)), *restored.proposals])
         event(log, "Recovered the ledger", seq=seq, epoch=epoch, ends=len(restored.patches), answers=len(answers))
         self._metrics.went_back.set(0)
-        await self._annotate({LEDGER_CONDITION: None, LEDGER_RECOVER: None, LEDGER_RECOVERY: None})
+        with contextlib.suppress(LatticeError):  # the next term tidies up: this recovery stands, and is not done again
+            await self._annotate({LEDGER_CONDITION: None, LEDGER_RECOVER: None, LEDGER_RECOVERY: None})
         raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
     def _present(self, allocations: Mapping[str, Allocation], seq: int, orders: Iterable[PlanRow] = ()) -> Present:
         rows, nodes = list(self.committer.book.rows.values()), self._nodes
         return Present(allocations, rows, nodes.indices, seq, nodes.gpus, tuple(orders))
+
+    def _warn(self, restored: Restored) -> None:
+        """Say once what does not count, and where nodes contradict each other: a node's key may be in wrong hands."""
+        for one in restored.foreign:
+            if (one.node, one.uid, one.attempt) not in self._warned:
+                self._warned.add((one.node, one.uid, one.attempt))
+                event(
+                    log, "A node tells of an attempt that is not its own: it does not count", logging.WARNING,
+                    reason="ForeignHistory", node=one.node, uid=one.uid, attempt=one.attempt, message=one.why,
+                )  # fmt: skip
+        for told in restored.contested:
+            for node, row in told.members.items():
+                if (node, row.uid, row.attempt) not in self._warned:
+                    self._warned.add((node, row.uid, row.attempt))
+                    event(
+                        log, "Nodes contradict each other about an attempt: nobody knows its end", logging.WARNING,
+                        reason="ContestedHistory", node=node, uid=row.uid, attempt=row.attempt, nodes=fold_nodes(row.nodes),
+                    )  # fmt: skip
 
     async def _write(self, restored: Restored) -> None:
         """Ends, and the attempts that run; raises Stale where an object has changed since it was judged."""
@@ -374,6 +404,7 @@ class Recovery:
         uids = {row.uid for rows in told.rows.values() for row in rows}
         present = self._present(allocations, self.committer.stored.head.seq)
         restored = restore(told, dataclasses.replace(present, rows=[row for row in present.rows if row.uid in uids]))
+        self._warn(restored)
         await self._write(restored)
         for proposal in restored.proposals:
             await self.committer.propose(proposal)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from lattice.daemon import process
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import AlreadyExists, LatticeError
+from lattice.errors import AlreadyExists, LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
@@ -34,9 +35,10 @@ from lattice.kube.resources import (
 )
 from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
-from lattice.ledger.reports import ANNOTATION, parse_report
+from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
 from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
+from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
 from lattice.views.reservation import Reservation
@@ -49,7 +51,7 @@ from lattice_controllers.scheduler.committer import Changes, Committer, take_ove
 from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.forecasts import Forecasts
 from lattice_controllers.scheduler.gatherer import Gatherer
-from lattice_controllers.scheduler.hearing import hear
+from lattice_controllers.scheduler.hearing import HEARD_AFTER, hear, silent_groups
 from lattice_controllers.scheduler.keeper import Keeper
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -68,7 +70,9 @@ from lattice_controllers.scheduler.timed_scoring import TimedScoring
 log = logging.getLogger(__name__)
 
 CONTROLLER = "lattice.dev/scheduler"
+CONFIG = "lattice"
 RECORDS = Path("/var/lib/lattice/scheduler/cycles")
+SURE_SECONDS = 0.1
 EXPLAIN_SECONDS = 0.2
 """How long a reason must stand before it is shown."""
 
@@ -86,14 +90,26 @@ class Outside:
     """Where cycles are recorded, when they are."""
 
 
+@dataclass
+class Memory:
+    """What outlives a term in this process."""
+
+    options: LastKnown[Config] = field(default_factory=lambda: LastKnown[Config](CONFIG))
+    """A LatticeConfig that somebody deletes stays in force."""
+    written: NodeReport | None = None
+    """The last commit of the terms before, as a node that has seen it would report it."""
+
+
 class Term:
     """One term of leadership: taken over, synced, working, until deposed or cancelled."""
 
-    def __init__(self, outside: Outside, measured: SchedulerMetrics, identity: str) -> None:
+    def __init__(self, outside: Outside, measured: SchedulerMetrics, identity: str, memory: Memory) -> None:
+        self._memory = memory
         self._outside = outside
         self._measured = measured
         self._identity = identity
         self.working = False
+        self._unsure = True
         self.desk: Desk | None = None
         """Answers questions, while this term works."""
 
@@ -107,9 +123,10 @@ class Term:
             async with asyncio.TaskGroup() as reading:
                 reading.create_task(self.nodes.load(book.rows.values()))
                 reading.create_task(self.recovery.load())
-                reading.create_task(_ensure_config(cluster))
+                reading.create_task(_ensure_config(cluster, fresh=book.head.next_number == 1))
                 foreign = reading.create_task(self.quotas.load())
             self.informers += foreign.result()
+            self.recovery.recall(self._memory.written)
             async with asyncio.TaskGroup() as group:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
                     group.create_task(process.endless(work()))
@@ -118,16 +135,19 @@ class Term:
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.bounds.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.verify,
+                    self.bounds.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.watch_ledger, self.keeper.verify,
                     self.quota_status.run, self.revocations.run, self.occurrences.run, self.gatherer.run,
                     lambda: self.keeper.keep_silence(self.leases),
                 ):  # fmt: skip
                     group.create_task(process.endless(later()))
-                for ending in (self._hear, self.recorder.run, self.quotas.run):
+                for ending in (self._hear, self._be_sure, self.recorder.run, self.quotas.run):
                     group.create_task(ending())
                 group.create_task(self.recovery.run(self.allocations.objects.values))
         except* LatticeError as ended:
             raise process.first_cause(ended) from None
+        finally:
+            head = self.committer.stored.head
+            self._memory.written = NodeReport(0, head.seq, "", "", epoch=head.epoch, term=head.term)
 
     def _build(self, version: str, book: Book) -> None:
         """Wire the parts; each owns its state, and they speak through the callables given here."""
@@ -151,7 +171,7 @@ class Term:
         )
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
-        self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_policy)
+        self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_config)
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
         self.keeper = Keeper(
@@ -189,7 +209,8 @@ class Term:
         )
         self.loop = Loop(
             clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
-            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed, stopped=self._stopped,
+            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed,
+            stopped=lambda: self._unsure or self._stopped(),
             judged=self.bounds.judged, look=self.recorder.look, budget=self.allocations.budget,
         )  # fmt: skip
         self.allocations.loop = self.loop
@@ -236,11 +257,16 @@ class Term:
         ]  # fmt: skip
 
     def _config(self) -> Config | None:
-        return self.configs.objects.get("lattice")
+        return self._memory.options.object
 
     def _stopped(self) -> bool:
         """Whether nothing may be written: the ledger waits for its recovery."""
         return bool(self.committer.paused)
+
+    def _silent(self) -> bool:
+        """Whether nodes may have seen another ledger than this one, and have not been heard."""
+        interval = parse_duration(self._node_options().heartbeat_interval)
+        return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
     def _node_options(self) -> NodeOptions:
         config = self._config()
@@ -358,6 +384,10 @@ class Term:
         self.reservations.node_changed(change.key)
         self.keeper.nodes_changed()
 
+    def _on_config(self, change: Change[Config]) -> None:
+        self._memory.options.heard(change)
+        self._on_policy(change)
+
     def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
         """VClusters or options changed: policies, homes, defaults of what waits."""
         del change
@@ -367,6 +397,15 @@ class Term:
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.gatherer.policies_changed()
         self.allocations.touch(list(self.loop.candidates))
+
+    async def _be_sure(self) -> None:
+        """Nothing is placed before nodes of each plan could say that the ledger went back, or have been silent for long."""
+        clock = self._outside.clock
+        until = clock.monotonic() + HEARD_AFTER * parse_duration(self._node_options().heartbeat_interval)
+        while self._silent() and clock.monotonic() < until:
+            await clock.sleep(SURE_SECONDS)
+        self._unsure = False
+        self.loop.wake()
 
     async def _hear(self) -> None:
         """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
@@ -383,8 +422,18 @@ def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
     return tenant.spec, tenant.status.external_budget
 
 
-async def _ensure_config(cluster: Cluster) -> None:
-    """Make the one LatticeConfig, empty: every option at its default, and there to be edited."""
+async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
+    """Make the one LatticeConfig of a new cluster, empty: every option at its default, and there to be edited.
+
+    Of a cluster that has had work it is gone, and an empty one would pass for what its operators have chosen.
+    """
+    if not fresh:
+        try:
+            await cluster.get(CONFIGS, CONFIG, type=Config)
+        except NotFound:
+            message = "what it said last stays in force, and defaults where this process has never read it: apply it again"
+            event(log, "The LatticeConfig is gone", logging.WARNING, message=message)
+        return
     body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {}}
     with contextlib.suppress(AlreadyExists):
         await cluster.create(CONFIGS, body)

@@ -22,6 +22,9 @@ async def test_another_heartbeat_interval_is_heard_at_once_and_other_changes_are
     await clock.run_for(1)
     await cluster.patch(CONFIGS, CONFIG_NAME, {"spec": {"nodes": {"bootTimeout": "2m"}}})
     await clock.run_for(1)
+    await cluster.delete(CONFIGS, CONFIG_NAME)
+    await clock.run_for(1)
+    assert configuration.spec().nodes.boot_timeout == "2m", "who deletes the options changes nothing"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert heard == [2.0]

@@ -206,3 +206,25 @@ def test_a_recovery_asks_for_what_was_settled_since_the_snapshot_and_rather_for_
 def test_the_node_index_is_made_from_what_nodes_and_plans_say() -> None:
     orders = [PlanRow("run", "", uid(1), 1, 1, 41, "a", "a:1", "physics", "job-1", "gone", ("gone", "a"))]
     assert rebuilt_index({"a": 7, "b": 2, "c": None}, [row(1, (3, 7))], orders) == {7: "a", 2: "b", 3: "gone"}
+
+
+def test_a_node_that_tells_of_an_attempt_that_was_never_its_own_neither_ends_it_nor_gets_it() -> None:
+    was = allocation(1, *RUNNING, status_attempt=1, status_nodes="a", status_node_count=1)
+    lie = msgspec.structs.replace(told(1, "e", nodes=("d",), code=0), number=2**40)
+    for honest in ([told(1, "r")], []):
+        found, book, statuses = recovered(everywhere(a=honest, d=[lie]), was, book=ledger(claim(1, (0,))))
+        assert [(one.node, one.uid, one.attempt) for one in found.foreign] == [("d", uid(1), 1)]
+        assert ({key: (one.state, one.nodes) for key, one in book.rows.items()}, found.patches) == ({(uid(1), 1): ("h", (0,))}, [])
+        assert not is_final(statuses[uid(1)])
+        assert found.number == (41 if honest else 0), "nor does its number count"
+    greedy = everywhere(a=[told(1, "r")], d=[told(1, "r", nodes=("a", "b", "c", "d"))])
+    _, book, _ = recovered(greedy, allocation(1))
+    assert book.rows[uid(1), 1].nodes == (0,)
+
+
+def test_of_ended_work_that_two_nodes_claim_for_themselves_nobody_knows_the_end_and_it_does_not_run_again() -> None:
+    rows = everywhere(a=[told(1, "e", code=7)], d=[told(1, "e", nodes=("d",), code=0)])
+    found, book, statuses = recovered(rows, allocation(1))
+    status = statuses[uid(1)]
+    assert (reasons(status)["Finished"], status.exit, book.rows) == ("ExitUnknown", None, {})
+    assert [one.attempt for one in found.contested] == [1]

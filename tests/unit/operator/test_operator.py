@@ -520,6 +520,14 @@ async def test_options_are_hot_and_contradictions_leave_the_last_good_ones_in_fo
         await world.clock.run_for(1)
         assert operator.nodes.timing.timeout == 40
         assert world.condition(CONFIGS, "lattice", "Stalled") == {}
+        await world.cluster.delete(CONFIGS, "lattice")
+        await world.clock.run_for(1)
+        assert operator.nodes.timing.timeout == 40, "who deletes them changes nothing"
+        (told,) = [one for one in world.cluster.snapshot(EVENTS).values() if one["reason"] == "ConfigGone"]
+        assert (told["type"], told["regarding"]["kind"], told["regarding"]["name"]) == ("Warning", "LatticeConfig", "lattice")
+        await world.add(CONFIGS, "lattice", {"nodes": {"heartbeatTimeout": "50s"}})
+        await world.clock.run_for(1)
+        assert operator.nodes.timing.timeout == 50
 
 
 async def test_final_allocations_go_after_their_retention_unless_a_gitops_tool_tracks_them(world: World) -> None:

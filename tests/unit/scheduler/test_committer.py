@@ -310,3 +310,48 @@ async def test_two_schedulers_under_faults_never_give_a_node_twice(seed: int) ->
     for leader in leaders:
         leader.task.cancel()
     await asyncio.gather(*(leader.task for leader in leaders), return_exceptions=True)
+
+
+async def test_a_leader_with_nothing_to_commit_sees_that_its_ledger_went_back() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        older = (await cluster.get(LEDGERS, "lattice"))["status"]
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+        await leader.committer.look()
+        await cluster.patch(LEDGERS, "lattice", {"status": older}, subresource="status")
+        with pytest.raises(Deposed, match="stands at seq") as raised:
+            await leader.committer.look()
+        assert raised.value.reason == "LedgerWentBack"
+
+
+async def test_a_leader_with_nothing_to_commit_sees_that_its_ledger_was_taken_or_is_gone() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as old, leading(cluster) as new:
+        with pytest.raises(Deposed) as raised:
+            await old.committer.look()
+        assert raised.value.reason == "Deposed"
+        await cluster.delete(LEDGERS, "lattice")
+        with pytest.raises(Deposed) as raised:
+            await new.committer.look()
+        assert raised.value.reason == "LedgerGone"
+
+
+async def test_a_look_reads_the_whole_ledger_only_where_its_version_is_another() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        await cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {"x": "y"}}})
+        before = len(cluster.sent)
+        for _ in range(3):
+            await leader.committer.look()
+        assert [one.verb for one in cluster.sent[before:]] == ["get"] * 4
+        assert await leader.committer.propose(claim(1, (0,))) == Accepted()
+
+
+async def test_a_look_beside_a_commit_that_is_under_way_says_nothing_of_it() -> None:
+    cluster = FakeCluster(QuickClock())
+    async with leading(cluster) as leader:
+        answers = [leader.committer.propose(claim(number, (number,))) for number in range(10)]
+        for _ in range(50):
+            await leader.committer.look()
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*answers) == [Accepted()] * 10

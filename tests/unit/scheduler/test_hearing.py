@@ -13,9 +13,10 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import LEASES
 from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_report
+from lattice.units import format_time
 from lattice.views.cluster import Lease, LeaseSpec, Node, NodeOptions, NodeStatus
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.hearing import FEW_NODES, OPERATOR_LEASE, hear
+from lattice_controllers.scheduler.hearing import FEW_NODES, OPERATOR_LEASE, hear, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 
 NAMESPACE = "lattice-system"
@@ -106,3 +107,19 @@ async def test_few_nodes_are_asked_at_once() -> None:
     site = Site(FEW_NODES)
     assert await site.hear("0") < 0.3
     assert (site.usable(), len(site.called)) == (FEW_NODES, 1)
+
+
+def test_nothing_is_sure_while_no_node_of_a_plan_has_spoken_or_has_a_young_heartbeat() -> None:
+    site, now = Site(130), 1_800_000_000.0
+
+    def lease(name: str, age: float) -> tuple[str, Lease]:
+        spec = LeaseSpec(renew_time=format_time(now - age, micro=True))
+        return f"{LEASE_NAMESPACE}/{name}", Lease(metadata=Metadata(name=name, namespace=LEASE_NAMESPACE), spec=spec)
+
+    restored = dict(lease(name, 60.0) for name in site.nodes.indices)
+    assert silent_groups(site.nodes, restored, now, 10.0) == {"group-0000", "group-0001", "group-0002"}
+    site.beat("n070")
+    assert silent_groups(site.nodes, restored, now, 10.0) == {"group-0000", "group-0002"}
+    usual = restored | dict([lease("n000", 9.9), lease("n129", 3.0)])
+    assert silent_groups(site.nodes, usual, now, 10.0) == set()
+    assert silent_groups(site.nodes, {}, now, 10.0) == {"group-0000", "group-0002"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from lattice.daemon.clock import ManualClock, SystemClock
@@ -14,7 +15,7 @@ from lattice.kube.resources import LEDGERS, NODES
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Limits, Pool
 from lattice.ledger.reports import NodeReport
-from lattice.models.conditions import LEDGER_CONDITION
+from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVERY
 from lattice.views.cluster import Node
 from lattice.views.ledger import Ledger, LedgerTerm
 from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
@@ -145,3 +146,41 @@ async def test_a_report_that_would_leave_no_numbers_is_not_believed(report: Node
     _, recovery, committer = await paused(0)
     recovery.heard("liar", report)
     assert (bool(committer.paused), recovery.highest, recovery.epoch) == (False, 0, 0)
+
+
+async def test_a_leader_goes_on_waiting_for_the_recovery_that_the_one_before_it_has_found_necessary() -> None:
+    cluster, recovery, _ = await paused(99)
+    await looked(recovery)
+    committer, after = await follower(cluster)
+    await after.load()
+    assert committer.paused == "LedgerWentBack", "before any node has reported to it"
+    begun = {"id": "r", "recoveries": 0, "before": 1.0}
+    note = {LEDGER_RECOVERY: msgspec.json.encode(begun).decode()}
+    status = (await cluster.get(LEDGERS, "lattice"))["status"]
+    await cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": note}})
+    await cluster.patch(LEDGERS, "lattice", {"status": {**status, "recoveries": 1}}, subresource="status")
+    committer, after = await follower(cluster)
+    await after.load()
+    assert committer.paused == "", "that recovery is done"
+
+
+async def test_what_this_process_has_written_before_counts_though_the_nodes_that_saw_it_are_away() -> None:
+    cluster, _, _ = await paused(1)
+    committer, recovery = await follower(cluster)
+    head = committer.book.head
+    recovery.recall(None)
+    recovery.recall(NodeReport(0, head.seq - 1, "", "", epoch=1, term="term-a"))
+    assert committer.paused == ""
+    recovery.recall(NodeReport(0, head.seq, "", "", epoch=1, term="term-a"))
+    assert committer.paused == "LedgerWentBack"
+
+
+async def follower(cluster: FakeCluster) -> tuple[Committer, Recovery]:
+    """The next leader, before it has heard any node."""
+    clock, measured = ManualClock(), SchedulerMetrics()
+    book, version = await take_over(cluster, iter(("term-b", "commit-b")).__next__, evidence=nothing)
+    committer = Committer(
+        cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None
+    )
+    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
+    return committer, Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 0)

@@ -1,0 +1,96 @@
+"""Which rows of the nodes' histories count: a node's key can be stolen, and tell of attempts that it never had.
+
+A row counts where the restored state names its node, in the ledger's row or in the status. Of an attempt that this state does not know
+the nodes themselves are the only witnesses: each tells the nodes of the whole attempt, and the list counts that most of them tell. Where
+two lists have as many witnesses, work that runs is believed; of work that has ended nobody knows the end then. What one node alone tells
+of an attempt that nobody else can know of is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from lattice.ledger.attempts import ALIVE, Told
+from lattice.ledger.history import HistoryRow
+from lattice.units import fold_nodes
+
+Nodes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of an attempt without the nodes' word."""
+
+    nodes: frozenset[str] = frozenset()
+    """Every node that the restored state gives it; empty: that state does not know it."""
+    path: str = ""
+    """NAMESPACE/NAME of its allocation; empty: there is none any more."""
+    remembering: Set[str] = frozenset()
+    """Nodes that have answered, and would know of it if it had been theirs."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A row that does not count, and why."""
+
+    node: str
+    uid: str
+    attempt: int
+    why: str
+
+
+def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Evidence) -> tuple[Told | None, list[Foreign]]:
+    """What counts of what nodes say of one attempt; None: nothing does."""
+    reasons = {node: _own_fault(node, row, evidence) for node, row in members.items()}
+    rows = {node: row for node, row in members.items() if not reasons[node]}
+    lists = {row.nodes for row in rows.values() if row.nodes}
+    told: Told | None = None
+    if evidence.nodes:
+        agreed = next((nodes for nodes in sorted(lists) if frozenset(nodes) == evidence.nodes), tuple(sorted(evidence.nodes)))
+        told = Told(attempt, rows, agreed) if rows else None
+    elif not lists:
+        told = Told(attempt, rows, tuple(sorted(rows))) if rows else None
+    else:
+        best = _best(lists, rows, members, evidence.remembering)
+        if len(best) > 1:
+            best = [nodes for nodes in best if any(rows[node].state in ALIVE for node in _witnesses(nodes, rows))][:1]
+        if not best:
+            everybody = tuple(sorted({node for nodes in lists for node in nodes}))
+            return Told(attempt, rows, everybody, contested=True), _foreign(uid, attempt, reasons)
+        reasons |= {node: f"it ran on {fold_nodes(best[0])}, as those nodes say" for node in rows if node not in best[0]}
+        told = Told(attempt, {node: row for node, row in rows.items() if node in best[0]}, best[0])
+    return told, _foreign(uid, attempt, reasons)
+
+
+def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
+    """Why a row cannot be true, whatever other nodes say; empty: it can."""
+    if row.name and evidence.path and f"{row.namespace}/{row.name}" != evidence.path:
+        return f"it calls it {row.namespace}/{row.name}, and it is {evidence.path}"
+    if row.nodes and node not in row.nodes:
+        return f"by its own word it ran on {fold_nodes(row.nodes)}"
+    if evidence.nodes and node not in evidence.nodes:
+        return f"it was given {fold_nodes(sorted(evidence.nodes))}"
+    return ""
+
+
+def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Collection[str], remembering: Set[str]) -> list[Nodes]:
+    """The lists that most of their own nodes tell; of those, the ones that fewest of their own nodes contradict."""
+
+    def worth(nodes: Nodes) -> tuple[int, int]:
+        witnesses = _witnesses(nodes, rows)
+        started = any(rows[node].start for node in witnesses)
+        against = [node for node in nodes if node in rows and rows[node].nodes not in ((), nodes)]
+        ignorant = [node for node in nodes if started and node in remembering and node not in members]
+        return len(witnesses), -len(against) - len(ignorant)
+
+    found = {nodes: worth(nodes) for nodes in lists}
+    return sorted(nodes for nodes, value in found.items() if value == max(found.values()))
+
+
+def _witnesses(nodes: Nodes, rows: Mapping[str, HistoryRow]) -> list[str]:
+    return [node for node in nodes if node in rows and rows[node].nodes == nodes]
+
+
+def _foreign(uid: str, attempt: int, reasons: Mapping[str, str]) -> list[Foreign]:
+    return [Foreign(node, uid, attempt, why) for node, why in sorted(reasons.items()) if why]
