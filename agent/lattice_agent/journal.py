@@ -1,4 +1,4 @@
-"""What a node remembers: decisions and ends in the state directory (1), on a disk; this boot's also in the run directory, in memory.
+"""What a node remembers: decisions and ends in the state directory (format 1), on a disk; this boot's also in the run directory, in memory.
 
 Synchronous file work without decisions; `LinuxHost` calls it in a thread. The journal of an attempt is fsynced
 before its first fork; the right to start it is the file `shim` of the run directory, which is taken once by link(2).
@@ -20,11 +20,13 @@ from typing import TypeVar
 import msgspec
 
 from lattice.errors import Corrupt, NotFound
+from lattice.formats import check_format
 from lattice_agent import durable
 from lattice_agent.environment import Account
 from lattice_agent.host.interface import ExitRecord, Key, Ordered, Running, Seen, Work
 
-FORMAT = 1
+FORMAT, NEWEST = 1, 2
+"""The number that is written, and the highest one that is read: a node may go back to this agent from the next one."""
 KEEP_SECONDS = 7 * 86400.0
 _T = TypeVar("_T")
 _EPOCH_WORDS = ("seq", "epoch", "term")
@@ -57,8 +59,8 @@ class Journal:
         found = self._read("format")
         if found is None:
             durable.write_durably(str(self.state_dir), "format", f"{FORMAT}\n".encode())
-        elif found.strip() != str(FORMAT).encode():
-            raise Corrupt(f"{self.state_dir} has the state format {found.decode(errors='replace').strip()!r}; this agent reads {FORMAT}")
+        else:
+            check_format(f"state directory {self.state_dir}", found.decode(errors="replace").strip(), NEWEST)
         if not self._read("instance"):
             durable.write_durably(str(self.state_dir), "instance", f"{secrets.token_hex(8)}\n".encode())
 
@@ -126,16 +128,16 @@ class Journal:
         return path
 
     def entry(self, key: Key) -> Entry | None:
-        """The journal; None when it is absent, torn, or of another format."""
-        return _decode(self._read_of(key, "journal"), Entry)
+        """The journal; None when it is absent or torn. Raises Corrupt for another format."""
+        return _decode(f"journal of {self.directory(key).name}", self._read_of(key, "journal"), Entry)
 
     def claimed(self, key: Key) -> Running | None:
-        """Who took the right to start; pid 0: it was ended before, or has no tasks here. None: nobody yet."""
-        lines = (self._read_of(key, durable.CLAIM) or b"").split(b"\n")
+        """Who took the right to start; pid 0: it was ended before, or has no tasks here. None: nobody yet. Corrupt: another format."""
+        body = _body(f"claim of {self.directory(key).name}", self._read_of(key, durable.CLAIM))
         try:
-            pid, ticks, started, boottime = lines[1].split()
+            pid, ticks, started, boottime = body.partition(b"\n")[0].split()
             return Running(int(pid), int(ticks), float(started), float(boottime))
-        except (IndexError, ValueError):
+        except ValueError:
             return None
 
     def claim(self, key: Key, running: Running = _NOBODY) -> bool:
@@ -155,8 +157,8 @@ class Journal:
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
-        """How it ended; None while it has not, or when no shim could say."""
-        return _decode(self._read_of(key, durable.EXIT), ExitRecord)
+        """How it ended; None while it has not, or when no shim could say. Raises Corrupt for another format."""
+        return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
 
     def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False) -> None:
         """The record of an attempt that had no tasks here, or never began; in memory where the disk does not take it."""
@@ -269,10 +271,16 @@ def parse_key(name: str) -> Key | None:
     return Key(uid, int(attempt)) if uid and attempt.isdigit() else None
 
 
-def _decode(data: bytes | None, kind: type[_T]) -> _T | None:
-    number, _, body = (data or b"").partition(b"\n")
-    if number != str(FORMAT).encode():
-        return None
+def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
     with suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(_body(what, data), type=kind)
     return None
+
+
+def _body(what: str, data: bytes | None) -> bytes:
+    """What stands below the format number; nothing where the file is absent or torn. Raises Corrupt for a number that is not read."""
+    number, _, body = (data or b"").partition(b"\n")
+    if not number.isdigit():
+        return b""
+    check_format(what, number.decode(), NEWEST)
+    return body

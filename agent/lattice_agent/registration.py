@@ -20,6 +20,7 @@ from lattice.models.conditions import HEALTHY, NAME_CONFLICT
 from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
+from lattice_agent import journal
 from lattice_agent.declared import Declared, fingerprint
 from lattice_agent.heartbeat import NAMESPACE
 from lattice_agent.host.interface import Facts
@@ -75,7 +76,7 @@ class Self:
             "bootId": self.facts.boot_id[:64],
             "instance": self.instance[:64],
             "hollow": self.hollow,
-            "formats": {"plan": plans.FORMAT, "report": reports.FORMAT, "exit": 1, "state": 1},
+            "formats": {"plan": plans.FORMAT, "report": reports.FORMAT, "exit": journal.NEWEST, "state": journal.NEWEST},
         }
 
 

@@ -1,7 +1,8 @@
 """A host that runs nothing and only waits: for scale tests of everything above it, and marked so in every status.
 
 Work ends after its variable HOLLOW_SECONDS with the code HOLLOW_EXIT (default 0); without HOLLOW_SECONDS it waits
-for its walltime or a stop. Nothing outlives the process: after a restart it is a node that was reinstalled.
+for its walltime or a stop. Nothing outlives the process: after a restart it is a node that was reinstalled. Until then
+it tells a recovery of the ledger what it has waited for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ SECONDS = "HOLLOW_SECONDS"
 EXIT = "HOLLOW_EXIT"
 REMEMBERED = 1024
 """Attempts of which a node remembers that they were started here."""
+KEPT = 64
+"""Attempts that have ended and that a node tells to a recovery, the newest ones."""
 TERMINATED, KILLED = 15, 9
 
 
@@ -28,7 +31,16 @@ class _Held:
     work: Work
     seconds: float | None
     code: int
+    prepared: float
     running: Running | None = None
+
+
+@dataclass(slots=True)
+class _Ended:
+    """One attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
+
+    kept: Kept
+    settled: int = 0
 
 
 class HollowTimers:
@@ -73,6 +85,7 @@ class HollowHost:
         self._made = clock.now()
         self._held: dict[Key, _Held] = {}
         self._begun: dict[Key, None] = {}
+        self._ended: dict[Key, _Ended] = {}
         self._callback: OnExit | None = None
         timers.join(node, self)
 
@@ -86,7 +99,7 @@ class HollowHost:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
         seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
         try:
-            self._held[work.key] = _Held(work, None if seconds is None else max(0.0, float(seconds)), int(code) & 255)
+            self._held[work.key] = _Held(work, None if seconds is None else max(0.0, float(seconds)), int(code) & 255, self._clock.now())
         except ValueError as error:
             message = f"hollow node {self._node}: {SECONDS}={seconds!r} and {EXIT}={code!r} must be numbers"
             raise Rejected(message, reason="StartFailed") from error
@@ -130,8 +143,12 @@ class HollowHost:
         tasks: tuple[TaskExit, ...] = ()
         if held.running is not None:
             tasks = tuple(self._exit(held, held.running, rank, signal, now) for rank in range(held.work.tasks))
+        record = ExitRecord(key.uid, key.attempt, self._facts.boot_id, tasks, now)
+        self._ended[key] = _Ended(Kept(_known(held, record), held.prepared))
+        while len(self._ended) > KEPT:
+            self._ended.pop(next(iter(self._ended)))
         if self._callback is not None:
-            self._callback(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, tasks, now))
+            self._callback(key, record)
 
     def _exit(self, held: _Held, running: Running, rank: int, signal: int, now: float) -> TaskExit:
         code = 128 + signal if signal else held.code
@@ -146,9 +163,9 @@ class HollowHost:
         return None
 
     async def history(self, since: int) -> list[Kept]:
-        """Nothing: a hollow node keeps no record."""
-        del since
-        return []
+        """What this process remembers: all that goes on, and of what has ended and was not settled by then the newest."""
+        going = [Kept(_known(held), held.prepared) for held in self._held.values()]
+        return [*going, *(one.kept for one in self._ended.values() if not 0 < one.settled <= since)]
 
     def made(self) -> float:
         """With this process, as far as it knows."""
@@ -156,8 +173,9 @@ class HollowHost:
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
         """Settled."""
-        del seq
         self._held.pop(key, None)
+        if key in self._ended:
+            self._ended[key].settled = seq
 
     def facts(self) -> Facts:
         """What is said of the node."""
@@ -187,3 +205,8 @@ class HollowHost:
         """Keeps a higher seq in memory."""
         if seen.seq > self._seen.seq:
             self._seen = seen
+
+
+def _known(held: _Held, record: ExitRecord | None = None) -> Known:
+    alive = held.running is not None and record is None
+    return Known(held.work.key, held.work, held.running, alive, record, boot_matches=True, populated=alive)

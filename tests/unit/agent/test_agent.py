@@ -28,7 +28,7 @@ async def test_a_new_node_registers_gets_an_index_reads_its_plan_and_only_then_r
         node = site.cluster.snapshot(NODES)["n1"]
         assert node["status"]["instance"] == "first-n1"
         assert node["status"]["hollow"] is True
-        assert node["status"]["formats"] == {"plan": 2, "report": 1, "exit": 1, "state": 1}
+        assert node["status"]["formats"] == {"plan": 2, "report": 1, "exit": 2, "state": 2}
         assert node["spec"] == {"group": "g0"}
         assert site.cluster.snapshot(LEASES) == {}
         await site.index_nodes()

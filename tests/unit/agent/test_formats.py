@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from lattice.errors import Corrupt
 from lattice_agent.host.interface import ExitRecord, Key, Running, TaskExit
 from lattice_agent.journal import Journal
 from lattice_agent.outputs import Entry, LogReader
@@ -14,11 +18,16 @@ GOLDEN = Path(__file__).parent.parent / "formats"
 BOOT = "0929a9ed-7050-4cb0-bb26-9b6e59b9c85a"
 
 
-def test_state_of_format_1_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_state_of_this_format_and_of_the_next_is_read(tmp_path: Path, number: int) -> None:
     journal, key = Journal(tmp_path / "state", tmp_path / "run"), Key(UID, 1)
     journal.open()
+    (journal.state_dir / "format").write_text(f"{number}\n")
+    journal.open()
+    assert (journal.state_dir / "format").read_text() == f"{number}\n", "what a later agent wrote there stays"
     journal.directory(key).mkdir()
-    for golden, name in (("journal-1", "journal"), ("exit-record-1", "exit"), ("shim-claim-1", "shim"), ("log-segment-1", "stdout.1")):
+    texts = {f"journal-{number}": "journal", f"exit-record-{number}": "exit", f"shim-claim-{number}": "shim", "log-segment-1": "stdout.1"}
+    for golden, name in texts.items():
         shutil.copy(GOLDEN / golden, journal.directory(key) / name)
 
     entry = journal.entry(key)
@@ -31,3 +40,25 @@ def test_state_of_format_1_is_read(tmp_path: Path) -> None:
     reader = LogReader(journal.directory(key), "stdout")
     assert reader.read() == [Entry(1700000000.25, b"first line\nsecond line\n"), Entry(1700000000.5, b"partial")]
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        pytest.param("journal", Journal.entry, id="journal"),
+        pytest.param("exit", Journal.exit_record, id="exit record"),
+        pytest.param("shim", Journal.claimed, id="claim"),
+    ],
+)
+def test_a_text_of_a_later_format_is_refused_by_number_and_a_torn_one_is_none(
+    tmp_path: Path, name: str, read: Callable[[Journal, Key], object]
+) -> None:
+    journal, key = Journal(tmp_path / "state", tmp_path / "run"), Key(UID, 1)
+    journal.open()
+    journal.directory(key).mkdir()
+    for torn in ("", "\0\0\0\0", "2", "1\n{"):
+        (journal.directory(key) / name).write_text(torn)
+        assert read(journal, key) is None
+    (journal.directory(key) / name).write_text("3\n{}\n")
+    with pytest.raises(Corrupt, match=rf"{UID}-1 of format '3': this program reads formats 1 and 2"):
+        read(journal, key)

@@ -52,8 +52,8 @@ def test_the_epoch_of_a_seq_is_known_as_long_as_both_files_agree(journal: Journa
 
 
 def test_a_state_directory_of_another_format_is_refused_and_both_numbers_named(journal: Journal) -> None:
-    (journal.state_dir / "format").write_text("2\n")
-    with pytest.raises(Corrupt, match="'2'; this agent reads 1"):
+    (journal.state_dir / "format").write_text("3\n")
+    with pytest.raises(Corrupt, match="of format '3': this program reads formats 1 and 2"):
         journal.open()
 
 
