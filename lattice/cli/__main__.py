@@ -79,7 +79,7 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
     module = verb_module(verb)
     before, after = _split_command(rest)
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.words = before = module.simplify(before) if hasattr(module, "simplify") else before
+    parser.words = before = getattr(module, "simplify", list)(before)
     module.arguments(parser)
     add_global_flags(parser)
     if after is not None and not getattr(module, "TAKES_COMMAND", False):

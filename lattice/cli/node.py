@@ -66,8 +66,13 @@ def run(console: Console) -> int:
     if question and not console.confirm(question):
         console.note("Nothing was changed")
         return exits.FAILED
+    idle = [] if console.is_document else _unchanged(action, chosen)  # programs read the objects they named
+    chosen = [node for node in chosen if node not in idle]
+    if idle:
+        names, word = fold_nodes([node.metadata.name for node in idle]), {"undrain": "drained", "enable": "disabled"}[action]
+        console.note(f"{names} {'is' if len(idle) == 1 else 'are'} not {word}: nothing to {action}")
     wish = _change(console, action)
-    codes: list[int] = []
+    codes: list[int] = [exits.DONE] * len(idle)
     done: dict[str, Mapping[str, Any]] = {}
     for node in chosen:
         try:
@@ -169,6 +174,13 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
     if action == "drain" and len(chosen) > ASK_ABOVE_SHARE * total and len(chosen) > 1:
         return f"{action.capitalize()} {len(chosen)} of {plural(total, 'node')} ({shown})?"
     return ""
+
+
+def _unchanged(action: str, chosen: Sequence[Node]) -> list[Node]:
+    """Nodes that have nothing for this action to take back."""
+    if action == "undrain":
+        return [node for node in chosen if node.spec.drain is None]
+    return [node for node in chosen if node.spec.disable is None] if action == "enable" else []
 
 
 def _change(console: Console, action: str) -> dict[str, Any]:

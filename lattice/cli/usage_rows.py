@@ -54,7 +54,8 @@ def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> 
     whose = _whose(report)
     lines = [
         f"{whose}: {_number(report.node_hours)} node-hours, {_number(report.gpu_hours)} GPU-hours since {report.since[:10]},"
-        f" by {plural(report.attempts, 'attempt')}" + (f" ({report.running} running, up to now)" if report.running else "")
+        f" by {plural(report.attempts, 'attempt')} of a second or more"
+        + (f" ({report.running} running, up to now)" if report.running else "")
     ]
     if report.budgets:
         rows = [row for budget in report.budgets for row in _budget_rows(budget)]

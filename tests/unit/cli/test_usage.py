@@ -38,7 +38,10 @@ ROW = HistoryRow(
 
 def test_usage_says_the_sum_the_budget_its_forecast_and_a_bar_for_each_day() -> None:
     lines = usage_lines(REPORT, width=120, wide=False, color=False)
-    assert lines[0] == "tenant physics: 48.0 node-hours, 192.0 GPU-hours since 2026-10-22, by 3 attempts (1 running, up to now)"
+    assert (
+        lines[0]
+        == "tenant physics: 48.0 node-hours, 192.0 GPU-hours since 2026-10-22, by 3 attempts of a second or more (1 running, up to now)"
+    )
     budget = next(line for line in lines if line.startswith("tenant physics node-hours"))
     assert budget.split() == [
         "tenant", "physics", "node-hours", "in", "the", "last", "90", "days", "48.0", "100.0", "█████████░░░░░░░░░░░", "48", "6.50",

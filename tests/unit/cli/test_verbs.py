@@ -708,3 +708,12 @@ def test_a_tenant_is_shown_with_its_limits_and_people(bench: Bench) -> None:
 
 def test_an_empty_name_of_a_file_is_told(bench: Bench) -> None:
     assert bench.run("submit", "").err == "Error: the name of the file is empty\n"
+
+
+def test_a_node_that_is_not_drained_has_nothing_to_undrain(bench: Bench) -> None:
+    for name, spec in (("n1", {"drain": {"reason": "dimm"}}), ("n2", {})):
+        bench.cluster.create(NODES, {"metadata": {"name": name}, "spec": spec}, type=dict[str, Any])
+    result = bench.run("node", "undrain", "n[1-2]")
+    assert (result.code, result.out, result.err) == (0, "Undrained n1 (1 node)\n", "n2 is not drained: nothing to undrain\n")
+    again = bench.run("node", "enable", "n1")
+    assert (again.code, again.out, again.err) == (0, "", "n1 is not disabled: nothing to enable\n")
