@@ -61,9 +61,9 @@ def wide(days: float, nodes: int = NODES, part: int = 1, level: int = 5) -> Log:
     return log_of([*narrow, Job(WIDE, DAY, asked, HOUR, 2 * HOUR, most=asked, tenant="t", user=WIDE, grace=0.0, preemption_class=level)])
 
 
-def shares(days: float, demand: tuple[float, ...], nodes: int = NODES, users: int = 4) -> Log:
+def shares(days: float, demand: tuple[float, ...], nodes: int = NODES, users: int = 4, seed: int = 23) -> Log:
     """Three tenants with shares .6, .3 and .1 that ask for these parts of the machine, each by several users."""
-    dice = Dice(23)
+    dice = Dice(seed)
     sizes, runs = (1, 2, 4, 8, 16), (HOUR, 2 * HOUR, 4 * HOUR)
     jobs = [
         job
