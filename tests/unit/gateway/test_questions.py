@@ -276,6 +276,8 @@ async def test_a_scheduler_that_does_not_listen_any_more_is_silent(site: Site) -
     await site.lease(url="https://127.0.0.1:9")
     status, body = await site.get("/v1/queue")
     assert (status, body["reason"]) == (503, "SchedulerSilent")
+    assert body["message"].startswith("the scheduler does not answer at https://127.0.0.1:9: Cannot connect to host 127.0.0.1:9")
+    assert "ssl" not in body["message"].lower()
 
 
 async def test_a_standby_says_who_leads_and_answers_nothing(site: Site) -> None:
