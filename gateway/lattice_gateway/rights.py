@@ -14,6 +14,8 @@ from lattice_gateway.identity import Identity
 from lattice_gateway.memory import Memory
 
 CACHE_SECONDS: Final = 10.0
+Extra = tuple[tuple[str, tuple[str, ...]], ...]
+"""What an identity carries beside its groups, such as the scopes of a token."""
 ACTING_FOR_OTHERS: Final = ("runas", "manage")
 """Verbs on a tenant, each of which lets its holder read everybody's output there."""
 
@@ -34,7 +36,7 @@ class Rights:
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
-        self._answers: Memory[tuple[Action, str, tuple[str, ...], str], bool] = Memory(clock, CACHE_SECONDS)
+        self._answers: Memory[tuple[Action, str, tuple[str, ...], str, Extra], bool] = Memory(clock, CACHE_SECONDS)
 
     async def may_read_logs(self, identity: Identity, namespace: str, name: str) -> None:
         """Denied unless they may get the subresource `logs` of this allocation's name."""
@@ -61,7 +63,8 @@ class Rights:
 
     async def may(self, identity: Identity, action: Action) -> bool:
         """Whether the authorisers allow it; an empty name means every object, an empty namespace all of them."""
-        key = (action, identity.user, identity.groups, identity.uid)
+        extra = tuple(sorted((name, tuple(values)) for name, values in identity.extra.items()))
+        key = (action, identity.user, identity.groups, identity.uid, extra)
         known = self._answers.get(key)
         return known[0] if known else self._answers.keep(key, await self._review(identity, action))
 

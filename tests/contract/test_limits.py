@@ -8,7 +8,7 @@ import pytest
 
 from tests import servers
 from tests.contract.test_policies import ALLOCATIONS, GROUP, PATHS, PLACED, Person, allocation, passed, refused, server
-from tests.servers import ApiServer
+from tests.servers import Answer, ApiServer
 
 __all__ = ["server"]  # the fixture: a control plane with every policy and right
 
@@ -98,6 +98,19 @@ def test_what_an_object_carries_is_bounded(server: ApiServer) -> None:
     refused(alice("POST", ALLOCATIONS, made("labels", {}, labels)), "metadata.labels has 65 labels (limit: 64)")
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{number}", "uid": str(number)} for number in range(17)]
     refused(alice("POST", ALLOCATIONS, made("owned", {}, {"ownerReferences": owners})), "metadata.ownerReferences has 17 owners")
+
+
+def test_field_managers_do_not_pile_up_in_an_object(server: ApiServer) -> None:
+    alice, path = Person(server, "alice"), submitted(server, "applied")
+    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "applied", "labels": {"note": "x"}}}
+
+    def applied(number: int) -> Answer:
+        return alice("PATCH", f"{path}?fieldManager=m{number}&force=true", body, content_type="application/apply-patch+yaml")
+
+    answers = [applied(number) for number in range(33)]
+    passed(answers[0])
+    refused(answers[-1], "metadata.managedFields has 33 managers (limit: 32)", "the same --field-manager")
+    passed(applied(0))
 
 
 def test_no_more_tasks_are_asked_for_than_the_nodes_start(server: ApiServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 
 from lattice.errors import Rejected
@@ -12,16 +13,19 @@ from lattice_agent.environment import Account
 _ENVIRONMENT_FILE = Path("/etc/environment")
 
 
-def account(name: str, *, min_uid: int, node: str) -> Account:
+def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> Account:
     """The account by getpwnam and getgrouplist; Rejected (UserUnknown, UserRefused) with the node. May block (LDAP)."""
     if ":" in name:
         why = "an issuer's prefix is stripped only where spec.work.userPrefixes of the LatticeConfig lists it"
         said = f"node {node} knows no user {name!r}: {why}"
         raise Rejected(said, reason="UserUnknown")
     try:
-        entry = pwd.getpwnam(name)
+        entry = find(name)
     except (KeyError, ValueError) as error:
         raise Rejected(f"node {node} knows no user {name!r}", reason="UserUnknown") from error
+    if entry.pw_name != name:
+        why = f"it finds {entry.pw_name!r} by it, and names of the cluster are compared letter by letter"
+        raise Rejected(f"node {node} knows no user {name!r}: {why}", reason="UserUnknown")
     if entry.pw_uid == 0:
         raise Rejected(f"node {node} refuses user {name!r}: its uid is 0", reason="UserRefused")
     if entry.pw_uid < min_uid:
