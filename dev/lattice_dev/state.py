@@ -200,9 +200,12 @@ def save(where: Layout, state: State) -> None:
 
 
 def others(where: Layout) -> list[State]:
-    """What the other instances of the same home remember, readable ones only."""
+    """What the other instances of the same home and of the machine's usual one remember, readable ones only.
+
+    A program of theirs may be away just now: its port looks free then, and is not.
+    """
     found = []
-    for path in where.home.glob("*/instance.json"):
+    for path in sorted({path for home in (where.home, home_directory({})) for path in home.glob("*/instance.json")}):
         if path.parent != where.directory:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=State))

@@ -99,6 +99,18 @@ def test_a_uid_once_given_stays_and_no_two_people_share_one() -> None:
     assert people.new_user("bob", "other", "admin", users, plain=False) == User(users["bob"].uid, "other", "admin")
 
 
+def test_instances_of_the_usual_home_are_known_in_every_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, own = tmp_path / "usual", tmp_path / "own"
+    monkeypatch.setattr(state, "home_directory", lambda _: usual)
+    for home, port in ((usual, 21000), (own, 21001)):
+        where = state.Layout(home, "one")
+        where.directory.mkdir(parents=True)
+        state.save(where, State(ports={"etcd": port}))
+    mine = state.Layout(own, "two")
+    assert {other.ports["etcd"] for other in state.others(mine)} == {21000, 21001}
+    assert {other.ports["etcd"] for other in state.others(state.Layout(usual, "one"))} == set()
+
+
 def test_a_uid_of_another_instance_is_given_to_nobody() -> None:
     assert people.new_user("alice", "t", "user", {}, plain=False, free=lambda uid: uid != 20000).uid > 20000
 
