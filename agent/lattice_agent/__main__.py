@@ -9,7 +9,7 @@ import random
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,19 @@ from lattice.daemon import logs, metrics, process
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.mtls import AGENT, Files
+from lattice.daemon.node_certificates import API, GROUP, LIFETIME_SECONDS, PEER
 from lattice.daemon.scrapers import Scrapers, by_certificate, serve_metrics
 from lattice.daemon.settings import CommonSettings, load
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
+from lattice.kube import kubeconfig
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
+from lattice.kube.kubeconfig import ClusterConfig
 from lattice.scheduling.inventory import InventoryNode, read_inventory
-from lattice.units import dial_target, quantity_bytes
+from lattice.units import dial_target, parse_duration, quantity_bytes
 from lattice_agent.agent import Agent, Outside
+from lattice_agent.certificates import Pair, Renewal, both, complete, hosts_of
 from lattice_agent.crew import Crew
 from lattice_agent.declared import Declared, of_class, read_components
 from lattice_agent.feeds import Configuration, Feed
@@ -44,7 +48,6 @@ from lattice_agent.registration import Flaw, Registration, Self
 from lattice_agent.works import GrpcWorks, SharedWorks
 
 PROGRAM = "lattice-agent"
-GROUP = "lattice:agents"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """What a hollow node says that it has."""
 HOLLOW_GROUP = 64
@@ -83,6 +86,9 @@ class AgentSettings(CommonSettings):
     watts: int = field(default=0, metadata={"help": "power at full load; 0: unknown"})
     component: tuple[str, ...] = field(default=(), metadata={"help": "NAME=VERSION parts of the fingerprint, such as gpu-driver=550.54.14"})
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
+    certificate_lifetime: str = field(
+        default="30d", metadata={"help": "how long the node's certificates are asked for: renewed before a third of it is left"}
+    )
     heartbeat: float = field(default=0.0, metadata={"help": "seconds between heartbeats; 0: as the LatticeConfig says"})
 
     def __post_init__(self) -> None:
@@ -99,6 +105,8 @@ class AgentSettings(CommonSettings):
             dial_target(self.advertise)
         if self.heartbeat < 0:
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
+        if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
+            raise Rejected(f"--certificate-lifetime {self.certificate_lifetime}: between 10s and 30d", reason="SettingWrong")
         self.declared()
 
     @property
@@ -109,6 +117,14 @@ class AgentSettings(CommonSettings):
     def files(self) -> Files:
         """What it shows to other agents and to gateways, and checks them against."""
         return Files(Path(self.certificate), Path(self.key), Path(self.ca))
+
+    def pairs(self, config: ClusterConfig) -> dict[str, Pair]:
+        """The certificates that this agent renews, by use; one pair for both uses is none, since no signer gives such a certificate."""
+        peer = Pair(Path(self.certificate), Path(self.key))
+        if not (config.cert_file and config.key_file) or config.headers:  # a token, or it acts as the node by somebody else's certificate
+            return {PEER: peer}
+        own = Pair(Path(config.cert_file), Path(config.key_file))
+        return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
 
     def declared(self) -> Declared:
         """What the agent is told of its machine; Rejected names the flag that is wrong."""
@@ -139,7 +155,7 @@ class World:
     cluster: Cluster
     clock: Clock
     places: tuple[Place, ...]
-    beside: tuple[Callable[[dict[str, Agent]], Coroutine[Any, Any, None]], ...] = ()
+    beside: tuple[Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]], ...] = ()
 
 
 async def build(settings: AgentSettings, world: World) -> None:
@@ -183,7 +199,7 @@ async def build(settings: AgentSettings, world: World) -> None:
             for place in world.places:
                 entering.create_task(enter(place))
         for start in world.beside:
-            group.create_task(start(agents))
+            group.create_task(start(agents, counted))
         only = "" if settings.is_hollow else world.places[0].me.node
         group.create_task(Feed(cluster, clock, crew, agents, only=only).run())
 
@@ -238,7 +254,7 @@ async def _registered(registration: Registration, clock: Clock, node: str, gate:
 
 
 @asynccontextmanager
-async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) -> AsyncIterator[World]:
+async def real_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
     """This machine as one node."""
     node = settings.node or os.uname().nodename
     files = settings.files()
@@ -250,7 +266,7 @@ async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) ->
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
         me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
-        def server(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
+        def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
             agent = agents[node]
             kept = Kept(settings.state_dir, agent.ended)
             return serve(settings.listen, files, AgentService(agent.reporter, kept, clock))
@@ -258,9 +274,24 @@ async def real_world(settings: AgentSettings, cluster: Cluster, clock: Clock) ->
         works = GrpcWorks(settings.gateway, files)
         place = Place(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))
         try:
-            yield World(cluster, clock, (place,), (server,))
+            yield World(cluster, clock, (place,), (server, lambda agents, counted: _renewed(settings, cluster, clock, me, agents, counted)))
         finally:
             await works.close()
+
+
+async def _renewed(
+    settings: AgentSettings, cluster: AiohttpCluster, clock: Clock, me: Self, agents: dict[str, Agent], counted: AgentMetrics
+) -> None:
+    """Keeps the node's certificates young, until cancelled; what is no pair of files is somebody else's to renew."""
+    tell = both(agents[me.node].expiring)
+    async with asyncio.TaskGroup() as group:
+        for use, pair in settings.pairs(cluster.config).items():
+            hosts = hosts_of(me.node, me.address) if use == PEER else ()
+            renewal = Renewal(
+                use, pair, me.node, hosts, cluster=cluster, clock=clock, lifetime=parse_duration(settings.certificate_lifetime),
+                metrics=counted, tell=tell[use], early=random.random(),  # noqa: S311 - spreads load
+            )  # fmt: skip
+            group.create_task(renewal.run())
 
 
 @asynccontextmanager
@@ -281,7 +312,7 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         own = cluster.impersonate(AGENT + me.node, (GROUP,))
         places.append(Place(replace(me, instance=host.instance()), Outside(own, clock, host, peers, works)))
 
-    def join(agents: dict[str, Agent]) -> Coroutine[Any, Any, None]:
+    def join(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
         for node, agent in agents.items():
             peers.join(node, agent.reporter)
         return timers.run()
@@ -332,6 +363,10 @@ def _hollow_instance(state_dir: Path) -> str:
 
 async def run(settings: AgentSettings) -> None:
     """The agent, from its settings to its end."""
+    if not settings.is_hollow:
+        for pair in settings.pairs(kubeconfig.load(settings.kubeconfig)).values():
+            with suppress(OSError, ValueError):  # what cannot be read is told by who needs it
+                complete(pair)
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connect(settings.kubeconfig, user_agent=PROGRAM))
         clock = SystemClock()

@@ -320,6 +320,12 @@ class Agent:
             self._registration.flaw = found
             self._crew.register(self.node)
 
+    def expiring(self, found: Flaw) -> None:
+        """A certificate of the node is near its end and cannot be renewed; without a message that is over."""
+        if found != self._registration.expiring:
+            self._registration.expiring = found
+            self._crew.register(self.node)
+
     async def tick(self) -> float | None:
         """A walltime or a grace period may be over."""
         self.post(Tick())

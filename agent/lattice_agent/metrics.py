@@ -30,6 +30,18 @@ class AgentMetrics:
         self.last_heartbeat = Gauge(
             "lattice_agent_last_heartbeat_timestamp", "When the last heartbeat was acknowledged", ["node_id"], registry=self.registry
         ).labels(label)
+        self.certificate_expiry = Gauge(
+            "lattice_agent_certificate_expiry_timestamp_seconds",
+            "When the node's certificate ends, for the API server (api) and for agents and gateways (peer)",
+            ["node_id", "use"],
+            registry=self.registry,
+        )
+        self.certificate_renewals = Counter(
+            "lattice_agent_certificate_renewals_total",
+            "Renewals of the node's certificates: done, refused by the operator, failed",
+            ["node_id", "use", "outcome"],
+            registry=self.registry,
+        )
         self.plans_ignored = Counter(
             "lattice_agent_plans_ignored_total", "Plans that were older than one seen, or unreadable", ["node_id"], registry=self.registry
         ).labels(label)

@@ -16,7 +16,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES, NODES
 from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
-from lattice.models.conditions import HEALTHY, NAME_CONFLICT
+from lattice.models.conditions import CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
 from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
@@ -89,6 +89,7 @@ class Registration:
         self._me = me
         self._heartbeat_seconds = heartbeat_seconds
         self.flaw = Flaw("", "")
+        self.expiring = Flaw("", "")
 
     async def register(self) -> Node:
         """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
@@ -180,11 +181,15 @@ class Registration:
         conditions = found.status.conditions
         if is_true(conditions, NAME_CONFLICT):
             conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
-        healthy = condition(conditions, HEALTHY)
-        if self.flaw.message and (healthy is None or healthy.status == TRUE or healthy.reason != self.flaw.reason):
-            return self._with(conditions, found, HEALTHY, FALSE, *self.flaw)
-        if not self.flaw.message and healthy is not None and healthy.status == FALSE:
-            return self._with(conditions, found, HEALTHY, TRUE, "Resolved", "nothing is wrong with it any more")
+        for kind, wrong, right, flaw, over in (
+            (HEALTHY, FALSE, TRUE, self.flaw, "nothing is wrong with it any more"),
+            (CERTIFICATE_EXPIRING, TRUE, FALSE, self.expiring, "its certificates are renewed"),
+        ):
+            shown = condition(conditions, kind)
+            if flaw.message and (shown is None or shown.status == right or shown.reason != flaw.reason):
+                conditions = self._with(conditions, found, kind, wrong, *flaw)
+            elif not flaw.message and shown is not None and shown.status == wrong:
+                conditions = self._with(conditions, found, kind, right, "Resolved", over)
         return conditions
 
     def _with(

@@ -11,7 +11,10 @@ from lattice_dev.probes import Answers, Listens, Probe
 from lattice_dev.site import LOOPBACK, Site
 
 HERE = Path(__file__).parent
-CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller")
+CONTROLLERS = (
+    "garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+    "certificatesigningrequest-signing-controller",
+)  # fmt: skip
 ETCD_QUOTA = 8 * 1024**3
 GROUPS = 2
 
@@ -96,6 +99,9 @@ def _controller_manager(site: Site) -> Component:
         site.programs.path("kube-controller-manager"), f"--controllers={','.join(CONTROLLERS)}",
         f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
         "--use-service-account-credentials", f"--service-account-private-key-file={site.service_accounts.key}",
+        f"--cluster-signing-kube-apiserver-client-cert-file={site.authority('ca')}",
+        f"--cluster-signing-kube-apiserver-client-key-file={site.where.pki / 'ca.key'}",
+        f"--cluster-signing-duration={site.options.node_certificates}s",
         f"--root-ca-file={site.authority('ca')}", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
         f"--bind-address={LOOPBACK}", f"--secure-port={site.ports['kube-controller-manager']}",
         f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}", "--profiling=false",
@@ -124,7 +130,13 @@ def _daemons(site: Site) -> list[Component]:
                 "--record-dir", str(site.where.directory / "cycles"),
             ],
         ),
-        "operator": ("lattice_controllers.operator", []),
+        "operator": (
+            "lattice_controllers.operator",
+            [
+                "--agents-ca-certificate", str(site.authority("agents-ca")), "--agents-ca-key", str(site.where.pki / "agents-ca.key"),
+                "--node-certificate-lifetime", f"{site.options.node_certificates}s",
+            ],
+        ),
         "webhook": (
             "lattice_webhooks",
             [
@@ -164,7 +176,7 @@ def _agent(site: Site, node: str) -> Component:
         "--state-dir", str(site.where.node(node) / "state"), "--run-dir", str(site.where.node(node) / "run"),
         "--group", group_of(site.nodes.index(node), len(site.nodes)),
         "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
-        "--gateway", site.work_gateway,
+        "--gateway", site.work_gateway, "--certificate-lifetime", f"{site.options.node_certificates}s",
     ]  # fmt: skip
     if root := site.where.scope_root():
         argv += ["--scope-root", str(root / node)]

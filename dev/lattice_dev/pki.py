@@ -19,7 +19,7 @@ from lattice import errors
 
 DAY = 86400.0
 AUTHORITY_DAYS = 3650
-LEAF_DAYS = 365
+LEAF_DAYS, NODE_DAYS = 365, 30
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lattice.daemon.mtls import GATEWAY_HOST
 from lattice_dev.build import Programs
 from lattice_dev.network import Network, NodeLink
-from lattice_dev.pki import Authority, Identity, Pair
+from lattice_dev.pki import LEAF_DAYS, NODE_DAYS, Authority, Identity, Pair
 from lattice_dev.state import Layout, Options
 
 LOOPBACK = "127.0.0.1"
@@ -147,7 +147,8 @@ def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
     authorities = {name: Authority(site.where.pki, name, now) for name in AUTHORITIES}
     issued = []
     for authority, file, identity in wanted_certificates(site):
-        _, new = authorities[authority].issue(file, identity, force=force)
+        days = NODE_DAYS if file.startswith("agent-") else LEAF_DAYS
+        _, new = authorities[authority].issue(file, identity, force=force, days=days)
         if new:
             issued.append(f"{authority}/{file}")
     return issued

@@ -34,6 +34,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool = False
     without: tuple[str, ...] = ()
     kubeconfig: str = ""
+    node_certificates: int = 30 * 86400
+    """Seconds that a renewed certificate of a node lives."""
 
     @property
     def waiting_nodes(self) -> int:

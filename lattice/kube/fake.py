@@ -22,7 +22,7 @@ from lattice.errors import AlreadyExists, Corrupt, Expired, LatticeError, NotFou
 from lattice.kube import patches, selectors
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import OBJECT, EventKind, Listing, PatchKind, T, WatchEvent
-from lattice.kube.resources import Resource
+from lattice.kube.resources import CERTIFICATE_REQUESTS, Resource
 
 Plain = dict[str, Any]
 _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "namespace", "name")
@@ -351,6 +351,9 @@ class FakeCluster:
 
     def _change(self, resource: Resource, old: Plain, new: Plain, subresource: str, verb: str) -> Plain:
         """Compare, split spec from status, count the generation, and store; an equal object is not written."""
+        if (resource, subresource) == (CERTIFICATE_REQUESTS, "approval"):
+            subresource = "status"  # of the status it takes the conditions alone
+            new = {**new, "status": {**old.get("status", {}), "conditions": new.get("status", {}).get("conditions", [])}}
         if subresource and not (subresource == "status" and resource.status):
             raise NotFound(f"{resource.name} has no subresource {subresource} here", reason="NotFound")
         before, after = old["metadata"], new.setdefault("metadata", {})

@@ -114,7 +114,7 @@ class LatticeNodeStatus(Part):
     heartbeat: Annotated[int, Field(ge=0)] = 0
     """Number of the heartbeat that the state was judged on (operator)."""
     conditions: Conditions = Field(default_factory=list)
-    """Ready, with reason and message (operator); NameConflict and Healthy, once there was something to say (agent)."""
+    """Ready, with reason and message (operator); NameConflict, Healthy and CertificateExpiring, once there was something to say (agent)."""
     health: Annotated[str, Field(max_length=16, json_schema_extra={"enum": ["Healthy", "Unhealthy"]})] | None = None
     """The agent's own judgement (agent)."""
     capabilities: Capabilities | None = None

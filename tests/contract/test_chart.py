@@ -24,7 +24,7 @@ LEAST: dict[str, Any] = {**IMAGE, "gateway": {"url": "https://lattice.example"},
 FULL: dict[str, Any] = {
     "image": {"repository": "registry.example/lattice", "tag": "9.9.9", "pullPolicy": "Always"},
     "scheduler": {"replicas": 3, "answersSecret": "answers", "recordSize": "1Gi", "resources": {"limits": {"memory": "4Gi"}}},
-    "operator": {"replicas": 1, "resources": {}},
+    "operator": {"replicas": 1, "resources": {}, "agentsAuthority": "agents-ca"},
     "webhook": {"replicas": 4, "clientSecret": "webhook-clients"},
     "gateway": {"url": "https://lattice.example", "secret": "people", "agentSecret": "agents", "replicas": 2},
     "certificates": {"mode": "secret", "caBundle": base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()},
@@ -117,6 +117,9 @@ def test_all_values_are_honoured_and_the_api_server_takes_all_of_it(render: str,
         assert pod["tolerations"] == FULL["tolerations"]
     volumes = {volume["name"]: volume for volume in deployments["lattice-scheduler"]["spec"]["template"]["spec"]["volumes"]}
     assert volumes["answers"]["secret"]["secretName"] == "answers"
+    operator = deployments["lattice-operator"]["spec"]["template"]["spec"]
+    assert {"name": "authority", "secret": {"secretName": "agents-ca"}} in operator["volumes"]
+    assert "--agents-ca-key=/certificates/authority/tls.key" in operator["containers"][0]["args"]
     assert volumes["records"]["emptyDir"]["sizeLimit"] == "1Gi"
     hooks = [*of_kind(documents, "ValidatingWebhookConfiguration").values(), *of_kind(documents, "MutatingWebhookConfiguration").values()]
     for hook in (one for configuration in hooks for one in configuration["webhooks"]):

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
+from lattice_agent.certificates import make_request
 from tests import servers
 from tests.servers import MERGE, Answer, ApiServer
 
@@ -524,6 +525,40 @@ def test_the_agent_of_a_forgotten_node_does_not_make_it_again_and_an_operator_do
     for person in (olga, agent(server, "n1"), bound_agent(server, "n1")):
         refused(person("PATCH", names, {"data": {"forgotten": None}}))
     passed(Person(server, "lattice:operator")("PATCH", names, {"data": {"forgotten": None}}))
+
+
+CERTIFICATES = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
+def asking(name: str, signer: str, *, seconds: int = 2592000) -> dict[str, Any]:
+    made = make_request("n1", ()).partition(b"-----BEGIN CERTIFICATE REQUEST-----")
+    usages = ["client auth", "digital signature", *(["server auth"] if signer == "lattice.dev/agent" else [])]
+    spec = {
+        "request": base64.b64encode(b"".join(made[1:])).decode(), "signerName": signer, "usages": usages, "expirationSeconds": seconds,
+    }  # fmt: skip
+    return {"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name}, "spec": spec}
+
+
+def test_an_agent_asks_for_certificates_in_its_own_name_and_the_operator_answers_agents_alone(server: ApiServer) -> None:
+    n1, operator, root = agent(server, "n1"), Person(server, "lattice:operator"), Person(server, "root", ("system:masters",))
+    client, peer = "kubernetes.io/kube-apiserver-client", "lattice.dev/agent"
+    for name, signer in (
+        ("lattice-agent-n2.api", client), ("lattice-agent-n1.peer", client), ("mine", peer),
+        ("lattice-agent-n1.api", "example.org/other"),
+    ):  # fmt: skip
+        refused(n1("POST", CERTIFICATES, asking(name, signer)), "an agent asks kubernetes.io/kube-apiserver-client by the name")
+    refused(n1("POST", CERTIFICATES, asking("lattice-agent-n1.peer", peer, seconds=2592001)), "600 to 2592000")
+    refused(root("POST", CERTIFICATES, asking("lattice-agent-n1.peer", peer)), "root is no agent with a certificate")
+    refused(agent(server, "never-bound")("POST", CERTIFICATES, asking("lattice-agent-never-bound.api", client)))
+    passed(n1("POST", CERTIFICATES, asking("lattice-agent-n1.peer", peer)))
+    assert n1("POST", CERTIFICATES, asking("lattice-agent-n1.peer", peer)).status == 409
+    refused(n1("DELETE", f"{CERTIFICATES}/lattice-agent-n1.peer"))
+    passed(root("POST", CERTIFICATES, asking("foreign", client)))
+    for name, answer in (("foreign", refused), ("lattice-agent-n1.peer", passed)):
+        found = root("GET", f"{CERTIFICATES}/{name}").body
+        verdict = {"type": "Approved", "status": "True", "reason": "Test", "message": "approved"}
+        answer(operator("PUT", f"{CERTIFICATES}/{name}/approval", {**found, "status": {"conditions": [verdict]}}))
+        answer(operator("DELETE", f"{CERTIFICATES}/{name}"))
 
 
 @pytest.mark.parametrize("name", ["lattice-gateway", "lattice-scheduler", "lattice-webhook.lattice-system.svc", "localhost"])

@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from lattice.daemon.mtls import Files
+from lattice.daemon.mtls import GATEWAY_HOST, Files
 from lattice.errors import Denied, NotFound, Retry
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEASES, PLANS
@@ -137,6 +138,26 @@ def test_a_nodes_credential_reads_no_allocation_and_only_its_own_work(
         if e["verb"] in ("get", "list", "watch") and (e.get("objectRef") or {}).get("resource") in ("nodegroupplans", "leases")
     ]
     assert not [e for e in quiet if e["user"]["username"].startswith("lattice:agent:")]
+
+
+def test_agents_and_the_gateway_speak_tls_1_3_to_each_other_and_nothing_older(control_plane: Instance) -> None:
+    site = control_plane.site()
+    pair = site.pair("agents-ca", "agent-nid002")
+    host, _, port = site.work_gateway.rpartition(":")
+    servers = {"nid001": (site.address("nid001"), site.agent_port("nid001")), GATEWAY_HOST: (host, int(port))}
+
+    def spoken(name: str, version: ssl.TLSVersion) -> str | None:
+        context = ssl.create_default_context(cafile=str(site.authority("agents-ca")))
+        context.load_cert_chain(pair.certificate, pair.key)
+        context.minimum_version = context.maximum_version = version
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(servers[name], 20) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
+            return connection.version()
+
+    for name in servers:
+        assert spoken(name, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            spoken(name, ssl.TLSVersion.TLSv1_2)
 
 
 def test_an_invented_report_gives_a_node_no_right_to_the_work_that_it_names(

@@ -15,15 +15,17 @@ from lattice.daemon import logs, process, settings
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
+from lattice.daemon.node_certificates import LIFETIME_SECONDS
 from lattice.daemon.process import first_cause
 from lattice.daemon.scrapers import Scrapers, serve_metrics
-from lattice.errors import Corrupt, LatticeError
+from lattice.errors import Corrupt, LatticeError, Rejected
 from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.ledger.reports import UNHEARD
+from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
 from lattice_controllers.operator.agents import Agents
 from lattice_controllers.operator.configs import NAME as CONFIG
@@ -35,6 +37,7 @@ from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.nodes import Nodes
 from lattice_controllers.operator.profiles import Profiles
+from lattice_controllers.operator.requests import BY_ANOTHER, Requests, Signing
 from lattice_controllers.operator.retention import Retention
 from lattice_controllers.operator.settlement import Settlement
 from lattice_controllers.operator.tenants import Tenants
@@ -55,6 +58,24 @@ class Settings(settings.CommonSettings):
     namespace: str = field(default="lattice-system", metadata={"help": "namespace of the leader's Lease"})
     identity: str = field(default="", metadata={"help": "name of this process in the Lease; empty: host, pid and a random part"})
     lease_seconds: float = field(default=15.0, metadata={"help": "how long the Lease lasts without being renewed"})
+    agents_ca_certificate: str = field(
+        default="", metadata={"help": "authority of the agents, with which their certificates are renewed; empty: another signer does it"}
+    )
+    agents_ca_key: str = field(default="", metadata={"help": "its key"})
+    node_certificate_lifetime: str = field(default="30d", metadata={"help": "how long such a certificate lives, 30d at most"})
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be."""
+        if bool(self.agents_ca_certificate) != bool(self.agents_ca_key):
+            raise Rejected("--agents-ca-certificate and --agents-ca-key belong together", reason="SettingWrong")
+        if not 0 < parse_duration(self.node_certificate_lifetime) <= LIFETIME_SECONDS:
+            raise Rejected(
+                f"--node-certificate-lifetime {self.node_certificate_lifetime}: more than nothing, 30d at most", reason="SettingWrong"
+            )
+
+    def signing(self) -> Signing:
+        """With what certificates of nodes are signed."""
+        return Signing(self.agents_ca_certificate, self.agents_ca_key, parse_duration(self.node_certificate_lifetime))
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,7 @@ class Outside:
     kinds: Kinds
     server_metrics: Callable[[], Awaitable[str]] | None = None
     """The API server's own metrics, where they can be read."""
+    signing: Signing = BY_ANOTHER
 
 
 class Operator:
@@ -99,6 +121,7 @@ class Operator:
             came_or_went=lambda name: self.agents.came_or_went(name),
         )  # fmt: skip
         self.agents = Agents(cluster, clock, self.nodes.informer.objects)
+        self.requests = Requests(cluster, clock, self.nodes.informer.objects, self.agents.is_forgotten, outside.signing, measured)
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.fail_open: FailOpen | None = None
@@ -136,11 +159,14 @@ class Operator:
             group.create_task(self._kinds.run(self.named))
 
     async def _bind_agents(self) -> None:
-        """Users of agents enter and leave their bindings, from when all nodes are known."""
+        """Users of agents enter and leave their bindings, and renew their certificates, from when all nodes are known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.agents.forgotten.run()))
             await self.nodes.informer.synced.wait()
             group.create_task(process.endless(self.agents.run()))
+            await self.agents.forgotten.synced.wait()
+            group.create_task(process.endless(self.requests.informer.run()))
+            group.create_task(process.endless(self.requests.queue.run()))
 
     async def _count_hours(self) -> None:
         await self.hours.start(self.allocations.objects)
@@ -215,7 +241,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 async def run(given: Settings) -> None:
     """Connect and run until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config), cluster.metrics))
+        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config), cluster.metrics, given.signing()))
         async with asyncio.TaskGroup() as group:
             for work in works:
                 group.create_task(_as_coroutine(work))

@@ -62,6 +62,10 @@ class Agents:
         """A LatticeNode was made or deleted."""
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
+    def is_forgotten(self, node: str) -> bool:
+        """Whether the name is remembered as forgotten."""
+        return any(node in _names(found) for found in self.forgotten.objects.values())
+
     def _on_forgotten(self, change: Change[dict[str, Any]]) -> None:
         before, after = _names(change.old), _names(change.new)
         for name in before ^ after:

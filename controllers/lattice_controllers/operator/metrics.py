@@ -28,6 +28,9 @@ class OperatorMetrics:
         self.failed_open = Counter(
             "lattice_admission_failed_open", "Requests that passed the API server without the admission webhook", registry=registry
         )
+        self.certificate_requests = Counter(
+            "lattice_node_certificate_requests", "Requests of nodes for certificates, by verdict", ["verdict"], registry=registry
+        )
         self.tenants = Gauge("lattice_tenants_total", "Tenants", registry=registry)
         for state in NODE_STATES:
             self.nodes.labels(state).set(0)

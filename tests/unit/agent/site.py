@@ -23,6 +23,7 @@ from lattice_agent.agent import Agent, Outside
 from lattice_agent.heartbeat import NAMESPACE
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
+from lattice_agent.metrics import AgentMetrics
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.registration import Self
 from lattice_agent.works import Found, SharedWorks
@@ -92,7 +93,7 @@ class Site:
         places = tuple(self.place(node, f"{instance}-{node}") for node in self.nodes)
         settings = AgentSettings(hollow=len(self.nodes), heartbeat=BEAT, certificate="-", key="-", ca="-", gateway=("gateway:8444",))
 
-        async def join(agents: dict[str, Agent]) -> None:
+        async def join(agents: dict[str, Agent], _metrics: AgentMetrics) -> None:
             self.agents = agents
             for node, agent in agents.items():
                 self.peers.join(node, agent.reporter)

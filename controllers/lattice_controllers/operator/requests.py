@@ -1,0 +1,245 @@
+"""Renewals of node certificates: each request is judged, approved or denied, and signed where this operator has the agents' authority.
+
+Approved is only what a node asks for itself: its own user as subject, and no other name than its own as a server. Requests that were
+answered are deleted after a minute, so that a node has one for each use at a time, and a stolen key two objects at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime as dt
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.node_certificates import (
+    AGENT,
+    API,
+    GROUP,
+    LIFETIME_SECONDS,
+    PEER,
+    REQUEST_PREFIX,
+    SHORTEST_SECONDS,
+    SIGNERS,
+    USAGES,
+    request_name,
+)
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import NotFound, Rejected, Retry
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change, Informer
+from lattice.kube.resources import CERTIFICATE_REQUESTS
+from lattice.units import format_time
+from lattice.views import Node
+from lattice_controllers.operator.agents import FORGET
+from lattice_controllers.operator.metrics import OperatorMetrics
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS: Final = 60.0
+"""How long an answered request stays, for its agent to read the answer."""
+BACKDATED_SECONDS: Final = 300.0
+"""Clocks of other machines may be so far behind."""
+CURVES: Final = ("secp256r1", "secp384r1")
+
+
+@dataclass(frozen=True)
+class Signing:
+    """The agents' authority, read at each signature, and how long a node's certificate lives; without files somebody else signs."""
+
+    certificate: str = ""
+    key: str = ""
+    lifetime: float = float(LIFETIME_SECONDS)
+
+
+BY_ANOTHER: Final = Signing()
+
+
+class Requests:
+    """Answers requests; `nodes` is a live view of the LatticeNodes by name, `is_forgotten` tells of a name."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node], is_forgotten: Callable[[str], bool], signing: Signing,
+        measured: OperatorMetrics,
+    ) -> None:  # fmt: skip
+        self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="requests")
+        self.informer: Informer[dict[str, Any]] = Informer(cluster, CERTIFICATE_REQUESTS, clock=clock, on_change=self._on_request)
+        self._cluster = cluster
+        self._clock = clock
+        self._nodes = nodes
+        self._is_forgotten = is_forgotten
+        self._signing = signing
+        self._measured = measured
+        self._answered: dict[str, tuple[str, float]] = {}
+
+    def _on_request(self, change: Change[dict[str, Any]]) -> None:
+        found = change.new or change.old
+        if found is not None and change.key.startswith(REQUEST_PREFIX) and found["spec"]["signerName"] in SIGNERS.values():
+            self.queue.add(change.key)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Answer one request, or delete it when it was answered long enough ago."""
+        found = self.informer.objects.get(name)
+        if found is None:
+            self._answered.pop(name, None)
+            return None
+        status = found.get("status") or {}
+        said = {one["type"] for one in status.get("conditions") or ()}
+        if status.get("certificate") or said & {"Denied", "Failed"}:
+            return await self._put_away(name, found["metadata"]["uid"])
+        if "Approved" not in said:
+            found = await self._cluster.get(CERTIFICATE_REQUESTS, name)
+            refusal = await asyncio.to_thread(self._refusal, found)
+            found = await self._decide(found, refusal)
+            if refusal:
+                return KEPT_SECONDS
+        if found["spec"]["signerName"] == SIGNERS[PEER] and self._signing.key:
+            await self._sign(found)
+        return None
+
+    def _refusal(self, found: Mapping[str, Any]) -> str:
+        node = self._nodes.get(str(found["spec"].get("username", "")).removeprefix(AGENT))
+        return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
+
+    async def _put_away(self, name: str, uid: str) -> float | None:
+        known, since = self._answered.get(name, ("", 0.0))
+        if known != uid:
+            since = self._clock.monotonic()
+            self._answered[name] = uid, since
+        left = since + KEPT_SECONDS - self._clock.monotonic()
+        if left > 0:
+            return left
+        with contextlib.suppress(NotFound):
+            await self._cluster.delete(CERTIFICATE_REQUESTS, name, uid=uid)
+        return None
+
+    async def _decide(self, found: dict[str, Any], refusal: str) -> dict[str, Any]:
+        """Write the verdict; the object after it."""
+        word, reason = ("Denied", "NotTheNodesOwn") if refusal else ("Approved", "NodeRenewal")
+        message = refusal or "the node renews its own certificate"
+        verdict = {"type": word, "status": "True", "reason": reason, "message": message[:1000]}
+        body = {**found, "status": {**(found.get("status") or {}), "conditions": [verdict]}}
+        name = found["metadata"]["name"]
+        written = await self._cluster.replace(CERTIFICATE_REQUESTS, name, body, subresource="approval")
+        self._measured.certificate_requests.labels(word).inc()
+        level = logging.WARNING if refusal else logging.INFO
+        event(log, f"CertificateRequest{word}", level, request=name, user=found["spec"].get("username"), message=message)
+        return written
+
+    async def _sign(self, found: dict[str, Any]) -> None:
+        name, asked = found["metadata"]["name"], found["spec"].get("expirationSeconds") or LIFETIME_SECONDS
+        life = min(float(asked), self._signing.lifetime)
+        pem = await asyncio.to_thread(sign, base64.b64decode(found["spec"]["request"]), self._signing, self._clock.now(), life)
+        body = {**found, "status": {**(found.get("status") or {}), "certificate": base64.b64encode(pem).decode()}}
+        await self._cluster.replace(CERTIFICATE_REQUESTS, name, body, subresource="status")
+        event(log, "CertificateSigned", request=name, user=found["spec"].get("username"), until=format_time(self._clock.now() + life))
+
+
+def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) -> str:
+    """Why a request is not approved; empty: it is a node's own renewal. `node` is the LatticeNode of the one who asks."""
+    spec = found["spec"]
+    user, use = str(spec.get("username", "")), next((use for use, signer in SIGNERS.items() if signer == spec["signerName"]), "")
+    name = user.removeprefix(AGENT)
+    if not user.startswith(AGENT) or GROUP not in (spec.get("groups") or ()):
+        return f"{user or 'nobody'} is no agent: agents alone ask for certificates of nodes"
+    if found["metadata"]["name"] != request_name(name, use):
+        return f"the request of {user} is called {request_name(name, use)}"
+    if node is None or forgotten or FORGET in node.metadata.annotations:
+        return f"node {name} is not registered, or was forgotten"
+    asked = spec.get("expirationSeconds")
+    if asked is None or not SHORTEST_SECONDS <= asked <= LIFETIME_SECONDS:
+        return f"expirationSeconds is {asked}: between {SHORTEST_SECONDS} and {LIFETIME_SECONDS} (30 days)"
+    if sorted(spec.get("usages") or ()) != sorted(USAGES[use]):
+        return f"usages are {', '.join(spec.get('usages') or ())}: they must be {', '.join(USAGES[use])}"
+    return _content_refusal(base64.b64decode(spec["request"]), user, name, use, node.status.address)
+
+
+def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -> str:
+    """What in the signed request itself is not the node's own."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        key, names = request.public_key(), {extension.oid: extension for extension in request.extensions}
+        subject = sorted((attribute.rfc4514_attribute_name, str(attribute.value)) for attribute in request.subject)
+    except (ValueError, TypeError) as error:
+        return f"the request cannot be read: {error}"
+    if not request.is_signature_valid:
+        return "the request is not signed with the key that it names"
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in CURVES:
+        return f"the key is on none of the curves {', '.join(CURVES)}"
+    if subject != [("CN", user), ("O", GROUP)]:
+        return f"the subject is {request.subject.rfc4514_string()}: it must be O={GROUP}, CN={user}"
+    san = names.pop(x509.SubjectAlternativeName.oid, None)
+    if names:
+        return f"it asks for the extension {next(iter(names)).dotted_string}"
+    hosts = [_text(one) for one in san.value] if san is not None and isinstance(san.value, x509.SubjectAlternativeName) else []
+    host = address.rpartition(":")[0].strip("[]")
+    allowed = set() if use == API else {f"DNS:{node}"} | _address(node, host)
+    if strange := [one for one in hosts if one not in allowed]:
+        return f"it asks for {', '.join(strange)}: a node's certificate is for {', '.join(sorted(allowed)) or 'no host name or address'}"
+    return ""
+
+
+def _address(node: str, host: str) -> set[str]:
+    """The node's address, or a longer form of its name, as its LatticeNode has it."""
+    try:
+        return {f"IP:{ipaddress.ip_address(host)}"}
+    except ValueError:
+        return {f"DNS:{host}"} if host.startswith(node + ".") else set()
+
+
+def _text(name: x509.GeneralName) -> str:
+    from cryptography import x509
+
+    kind = "DNS" if isinstance(name, x509.DNSName) else "IP" if isinstance(name, x509.IPAddress) else type(name).__name__
+    return f"{kind}:{name.value}"
+
+
+def sign(pem: bytes, signing: Signing, now: float, life: float) -> bytes:
+    """A certificate for the request by the agents' authority, PEM; Retry while the authority cannot be read."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        authority = x509.load_pem_x509_certificate(Path(signing.certificate).read_bytes())
+        key = serialization.load_pem_private_key(Path(signing.key).read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise Retry(f"the agents' authority cannot be read: {error}", reason="AuthorityUnreadable") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
+        raise Rejected(f"{signing.key} is not the elliptic curve key of {signing.certificate}", reason="AuthorityUnreadable")
+    request = x509.load_pem_x509_csr(pem)
+    end = min(dt.datetime.fromtimestamp(now + life, dt.UTC), authority.not_valid_after_utc)
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=False, crl_sign=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(request.subject)
+        .issuer_name(authority.subject)
+        .public_key(request.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(dt.datetime.fromtimestamp(now - BACKDATED_SECONDS, dt.UTC))
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+    )
+    for extension in request.extensions:
+        builder = builder.add_extension(extension.value, critical=extension.critical)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
