@@ -101,8 +101,8 @@ def test_what_an_object_carries_is_bounded(server: ApiServer) -> None:
 
 
 def test_field_managers_do_not_pile_up_in_an_object(server: ApiServer) -> None:
-    alice, path = Person(server, "alice"), submitted(server, "applied")
-    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "applied", "labels": {"note": "x"}}}
+    alice, path = Person(server, "alice"), submitted(server, "managed")
+    body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "managed", "labels": {"note": "x"}}}
 
     def applied(number: int) -> Answer:
         return alice("PATCH", f"{path}?fieldManager=m{number}&force=true", body, content_type="application/apply-patch+yaml")
