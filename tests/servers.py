@@ -142,8 +142,8 @@ class ApiServer:
         self._until_served(f"{path}/{name}", manifest)
 
     def install_all(self) -> None:
-        """Install every CRD of `crds/`."""
-        for file in sorted((ROOT / "crds").glob("*.yaml")):
+        """Install every CRD of `crds/`, those of others as well."""
+        for file in sorted((ROOT / "crds").rglob("*.yaml")):
             self.install(yaml.safe_load(file.read_text()))
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

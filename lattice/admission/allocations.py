@@ -43,7 +43,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
 )
 """What a new Allocation must pass; what changes by itself comes last."""
 
-ON_PLACEMENT: Final = (check_vcluster, check_leaf, check_nodes, check_tasks, check_walltime, check_class)
+ON_PLACEMENT: Final = (check_tenant, check_vcluster, check_leaf, check_nodes, check_tasks, check_walltime, check_class)
 """What must hold of an Allocation when nodes are given to it: the limits of that moment, whoever admitted it."""
 
 

@@ -1,4 +1,4 @@
-"""What an Allocation gets that does not say: user, tenant, vcluster, walltime, class, finalizer.
+"""What an Allocation gets that does not say: user, tenant, vcluster, walltime, class, finalizer, the label of one that names a leaf.
 
 Only what is absent is filled, and what was given is never rewritten: a manifest that is applied twice
 does not drift. What cannot be filled stays absent, and the checks say why.
@@ -11,11 +11,13 @@ from typing import Final
 from lattice.admission.facts import Facts
 from lattice.admission.submission import part
 from lattice.admission.verdicts import Object
-from lattice.quota.declared import PREEMPTIBLE_LABEL
+from lattice.quota.declared import NAME_LABEL, PREEMPTIBLE_LABEL
 from lattice.views import Tenant, VCluster
 
 RELEASE_FINALIZER: Final = "lattice.dev/release"
 """Holds a deleted Allocation until its nodes are free."""
+NAMES_LEAF: Final = "lattice.dev/quota"
+"""Label of an Allocation that names a leaf: the policy of leaves, which looks at each group, is for these alone."""
 DEFAULT_CLASS: Final = 5
 """The preemption class of an allocation that names none."""
 
@@ -38,6 +40,9 @@ def fill_allocation(obj: Object, facts: Facts) -> Object:
     spec = dict(given)
     filled = {**obj, "metadata": dict(part(obj, "metadata")), "spec": spec}  # what is deeper is shared, and replaced where it changes
     _fill_finalizer(filled)
+    labels = part(filled, "metadata", "labels")
+    if labels.get(NAME_LABEL) or (spec.get("quota") and isinstance(filled["metadata"].get("labels") or {}, dict)):
+        filled["metadata"]["labels"] = {NAMES_LEAF: "named", **labels}
     _set_absent(spec, "user", facts.requester.user)
     _set_absent(spec, "tenant", facts.namespace_tenant or "")
     tenant = (facts.tenants or {}).get(str(spec.get("tenant") or ""))

@@ -80,6 +80,7 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
     for field, limit, used in (
         ("maxNodes", quota.max_nodes, use.used_nodes if use else 0),
         ("maxConcurrentAllocations", quota.max_concurrent_allocations, use.used_allocations if use else 0),
+        ("maxPending", quota.max_pending, 0),
         ("perUser.maxNodes", quota.per_user.max_nodes, 0),
         ("perUser.maxRunning", quota.per_user.max_running, 0),
         ("perUser.maxPending", quota.per_user.max_pending, 0),
@@ -89,7 +90,7 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
                 "OptionInvalid", f"spec.quota.{field} is {limit}", f"spec.quota.{field}", "set 0 to pause, or leave it out for no limit"
             )
         elif limit == 0:
-            nothing = "nothing is accepted" if field == "perUser.maxPending" else "no new work is placed"
+            nothing = "nothing is accepted" if field.endswith("maxPending") else "no new work is placed"
             yield Caution(f"spec.quota.{field} is 0: the tenant is paused, {nothing} (leave it out for no limit)")
         elif limit is not None and limit < used:
             yield Caution(

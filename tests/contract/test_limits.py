@@ -141,7 +141,7 @@ def test_naming_a_leaf_needs_the_verb_use_but_for_ones_own(server: ApiServer) ->
 
     def work(name: str, leaf: str, **labels: str) -> dict[str, Any]:
         body = allocation(name)
-        body["metadata"]["labels"] = labels
+        body["metadata"]["labels"] = {**labels, "lattice.dev/quota": "named"}
         body["spec"] |= {"quota": leaf} if leaf else {}
         return body
 
@@ -154,6 +154,13 @@ def test_naming_a_leaf_needs_the_verb_use_but_for_ones_own(server: ApiServer) ->
     refused(alice("POST", ALLOCATIONS, work("path", "science/rich")), sentence)
     refused(alice("POST", ALLOCATIONS, work("label", "", **{"quota.scheduling.koordinator.sh/name": "rich"})), sentence)
     refused(alice("POST", ALLOCATIONS, work("default", "default")), 'may not use quota "default"')
+    unmarked = work("unmarked", "rich")
+    unmarked["metadata"]["labels"] = {}
+    refused(
+        alice("POST", ALLOCATIONS, unmarked),
+        "a leaf of the quota tree is named, and the label lattice.dev/quota",
+        "it did not answer; try again",
+    )
     passed(alice("POST", ALLOCATIONS, work("by-name", "own")))
     passed(alice("POST", ALLOCATIONS, work("by-path", "science/own")))
     rule = {"apiGroups": ["lattice.dev"], "resources": ["elasticquotas"], "resourceNames": ["rich"], "verbs": ["use"]}
@@ -165,3 +172,26 @@ def test_naming_a_leaf_needs_the_verb_use_but_for_ones_own(server: ApiServer) ->
     passed(alice("POST", ALLOCATIONS, work("allowed", "rich")))
     for name in ("own", "elsewhere", "rich"):
         passed(boss("DELETE", f"{quotas}/{name}"))
+
+
+def test_naming_a_leaf_of_koordinators_needs_the_verb_use_and_a_parent_of_its_asks_nobody(server: ApiServer) -> None:
+    alice, boss = Person(server, "alice"), Person(server, "root", ("system:masters",))
+    groups, prefix = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/physics/elasticquotas", "quota.scheduling.koordinator.sh/"
+    theirs = {f"{prefix}namespaces": '["physics"]'}
+    for name, parent, notes in (("theirs", "false", theirs), ("foreign", "false", {}), ("above", "true", {})):
+        metadata = {"name": name, "labels": {f"{prefix}is-parent": parent}, "annotations": notes}
+        body = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": metadata}
+        passed(boss("POST", groups, {**body, "spec": {"max": {"cpu": "4"}}}))
+
+    def asked(leaf: str) -> Any:
+        body = allocation("koordinated")
+        body["metadata"]["labels"] = {"lattice.dev/quota": "named"}
+        body["spec"] |= {"quota": leaf}
+        return alice("POST", f"{ALLOCATIONS}?dryRun=All", body)
+
+    servers.until(lambda: asked("foreign").status == 403, "the groups are known to the policy", within=30)
+    refused(asked("foreign"), 'alice may not use quota "foreign": the verb use on elasticquotas.lattice.dev is missing')
+    passed(asked("theirs"))
+    passed(asked("above"))  # no work belongs there: the webhook and the scheduler say so, as of a parent of Lattice's own
+    for name in ("theirs", "foreign", "above"):
+        passed(boss("DELETE", f"{groups}/{name}"))

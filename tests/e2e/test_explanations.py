@@ -7,6 +7,7 @@ import json
 import re
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def valid(text: str) -> dict[str, Any]:
 
 
 # The owner
+
+
+def test_who_asks_too_much_at_a_time_waits_his_turn_and_is_answered(alice_there: Person) -> None:
+    def planned(number: int) -> Any:
+        return alice_there.lattice("plan", "-o", "json", f"--nodes={1 + number % 4}", "--walltime=10m", "--", "true", ok=False)
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(planned, range(8)))
+    assert {one.returncode for one in done} <= {0, 3}, [one.stderr for one in done]
+    waited = [one.stderr for one in done if "requests POST plan under way (limit: 1): wait for their answers; asking again" in one.stderr]
+    assert waited, "eight plans at once, and one is answered at a time"
 
 
 def test_why_says_what_stands_before_it_and_when_it_starts(alice_there: Person, control_plane: Instance) -> None:

@@ -113,7 +113,13 @@ def test_class_leaf_tasks_nodes_and_people_of_a_vcluster_hold(root: BlockingClus
     root.patch(VCLUSTERS, "hpc-batch", {"spec": {"limits": {"maxNodesPerAllocation": 2}}})
     submit(alice, "proud", lifecycle={"preemptionClass": 10})
     submit(alice, "stranger", vcluster="others")
-    submit(alice, "nowhere", quota="no/such/leaf")
+    assert "a leaf of the quota tree is named, and the label lattice.dev/quota" in submit(alice, "nowhere", quota="no/such/leaf", ok=False)
+    body = {
+        "apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "nowhere", "labels": {"lattice.dev/quota": "named"}},
+        "spec": {"user": "alice", "tenant": lab.name, "vcluster": "hpc-batch", "entrypoint": "sleep 600", "quota": "no/such/leaf",
+                 "resources": {"nodes": 1}, "lifecycle": {"walltime": "5m", "gracePeriod": "2s"}},
+    }  # fmt: skip
+    root.create(ALLOCATIONS, body, lab.namespace)
     submit(alice, "wide", nodes=3)
     submit(alice, "honest")
     alice.phase("honest", "Running")

@@ -50,15 +50,22 @@ class PendingCounts:
         self._clock = clock
         self._asked: set[str] = set()
         self._counts: dict[str, Counter[str]] = {}
+        self._admitted: dict[str, Counter[str]] = {}
+        """By tenant and user: what was let in since the last count began."""
 
     def of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
-        """What waits of a user and of the tenant, beside the limits; None before the first count."""
+        """What waits of a user and of the tenant, counted last and let in since, beside the limits; None: nobody knows."""
         name, quota = tenant.metadata.name, tenant.spec.quota
         self._asked.add(name)
-        users = self._counts.get(name)
-        if users is None:
+        counted, since = self._counts.get(name), self._admitted.get(name)
+        if counted is None and since is None:
             return None
+        users = (counted or Counter()) + (since or Counter())
         return Pending(users[user], users.total(), options.pending_of_user(quota), options.pending_of_tenant(quota))
+
+    def admitted(self, tenant: str, user: str) -> None:
+        """One more was let in, which no count has seen: a flood is at its end with the limit, not with the next count."""
+        self._admitted.setdefault(tenant, Counter())[user] += 1
 
     async def run(self) -> None:
         """Count what was asked about, until cancelled."""
@@ -70,9 +77,11 @@ class PendingCounts:
                 await self._count(name)
 
     async def _count(self, name: str) -> None:
+        before = self._admitted.pop(name, Counter())
         try:
             listing = await self._cluster.list(ALLOCATIONS, type=Waiting, fields=f"spec.tenant={name}{WAITING}")
         except LatticeError as error:
             event(log, "PendingNotCounted", logging.WARNING, tenant=name, reason=error.reason, message=error.message)
+            self._admitted[name] = before + self._admitted.get(name, Counter())
             return
         self._counts[name] = Counter(entry.spec.user for entry in listing.items if entry.status.phase in ("", PENDING))

@@ -56,6 +56,7 @@ class _Request(msgspec.Struct, rename="camel"):
     user_info: _UserInfo = msgspec.field(default_factory=_UserInfo)
     object: msgspec.Raw = _NOTHING
     old_object: msgspec.Raw = _NOTHING
+    dry_run: bool = False
 
 
 class _Review(msgspec.Struct, rename="camel"):
@@ -80,13 +81,14 @@ class Identity:
 
 @dataclass(frozen=True)
 class Review:
-    """One review: its uid, what is asked (None: nothing that is judged here), and who asks."""
+    """One review: its uid, what is asked (None: nothing that is judged here), who asks, and whether nothing is stored."""
 
     uid: str
     request: Request | None
     identity: Identity
     too_large: Refused | None = None
     """The refusal of an object that is not read for its size."""
+    dry_run: bool = False
 
 
 _KINDS: Final[dict[tuple[str, str], str]] = {
@@ -120,7 +122,7 @@ def read_review(body: bytes) -> Review:
         obj, old, too_large = _objects(kind, operation, asked)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"this is no object: {error}", reason="ReviewMalformed") from error
-    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large)
+    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large, asked.dry_run)
 
 
 def _unread(body: bytes) -> Review | None:

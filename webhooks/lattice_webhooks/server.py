@@ -123,6 +123,9 @@ class Server:
                 reason=verdict.reason,
                 field=verdict.field,
             )
+        elif (review.request.kind, review.request.operation) == ("Allocation", "CREATE") and not review.dry_run:
+            spec = review.request.obj.get("spec") or {}
+            self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
         return judged(review, verdict)
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from lattice.admission.allocations import judge_placement
 from lattice.admission.facts import Facts, QuotaFacts, Requester
 from lattice.admission.submission import cached_submission
+from lattice.admission.tenants import homes
 from lattice.daemon.logs import event
 from lattice.errors import Rejected
 from lattice.quota.layout import Layout
@@ -105,11 +106,19 @@ class Admission:
 
     def _judge(self, allocation: Allocation, vcluster: VCluster) -> tuple[str, str] | None:
         self.judgements += 1
-        facts = Facts(NOBODY, tenants=self._tenants, vclusters=self._vclusters, quotas=self._quota_facts())
+        home = self._tenant_of(allocation.metadata.namespace, allocation.spec.tenant)
+        facts = Facts(NOBODY, namespace_tenant=home, tenants=self._tenants, vclusters=self._vclusters, quotas=self._quota_facts())
         refused = judge_placement(cached_submission(allocation, vcluster), facts)
         if refused is None:
             return None
         return "NeverFits" if refused.reason in MALFORMED else "NotAdmitted", refused.message
+
+    def _tenant_of(self, namespace: str, named: str) -> str | None:
+        """The tenant that has the namespace; None where no tenant lists it: its label, which the API server judges, decides."""
+        mine = self._tenants.get(named)
+        if mine is not None and namespace in homes(mine):
+            return named
+        return next((name for name, tenant in self._tenants.items() if namespace in homes(tenant)), None)
 
     def _quota_facts(self) -> QuotaFacts:
         layout = self._layout()

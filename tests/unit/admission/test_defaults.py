@@ -29,6 +29,16 @@ def test_a_bare_submission_gets_user_tenant_vcluster_walltime_and_finalizer() ->
     assert filled["metadata"]["finalizers"] == ["lattice.dev/release"]
 
 
+def test_work_that_names_a_leaf_is_labelled_for_the_policy_of_leaves_and_no_other_is() -> None:
+    assert "labels" not in accepted(submit(allocation(), facts(vclusters=(vcluster(),)))).obj["metadata"]
+    named = fill(Request.creation(allocation(quota="optics"), "physics"), facts(vclusters=(vcluster(),))).obj
+    assert named["metadata"]["labels"] == {"lattice.dev/quota": "named"}
+    labelled = allocation()
+    labelled["metadata"]["labels"] = {"quota.scheduling.koordinator.sh/name": "optics"}
+    found = fill(Request.creation(labelled, "physics"), facts(vclusters=(vcluster(),))).obj["metadata"]["labels"]
+    assert found == {"lattice.dev/quota": "named", "quota.scheduling.koordinator.sh/name": "optics"}
+
+
 def test_the_tenants_default_vcluster_comes_before_the_only_one() -> None:
     known = facts(tenants=(tenant(defaultVCluster="ml"),), vclusters=(vcluster(), vcluster("ml")))
     assert spec_of(accepted(submit(allocation(), known)).obj)["vcluster"] == "ml"

@@ -119,11 +119,14 @@ def test_every_policy_denies_and_says_why() -> None:
     bindings = of_kind("ValidatingAdmissionPolicyBinding")
     for name, policy in of_kind("ValidatingAdmissionPolicy").items():
         parameters = policy["spec"].get("paramKind", {}).get("apiVersion", "")
-        foreign = parameters not in ("", "v1") and not parameters.startswith("lattice.dev/")
-        assert policy["spec"]["failurePolicy"] == ("Ignore" if foreign else "Fail"), name
-        every = {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}} if parameters not in ("", "v1") else {}
+        assert policy["spec"]["failurePolicy"] == "Fail", name
+        every: dict[str, Any] = {}
         if parameters == "v1":  # a list that nobody finds is no empty list
             every = {"paramRef": {"name": name, "namespace": "lattice-system", "parameterNotFoundAction": "Deny"}}
+        elif parameters:  # asked once for each group: for what names one alone
+            every = {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}}
+            named = {"matchExpressions": [{"key": "lattice.dev/quota", "operator": "Exists"}]}
+            assert policy["spec"]["matchConstraints"]["objectSelector"] == named
         assert bindings[name]["spec"] == {"policyName": name, "validationActions": ["Deny"], **every}
         for validation in policy["spec"]["validations"]:
             assert "message" in validation or "messageExpression" in validation, name

@@ -68,6 +68,7 @@ class Site:
         ),
         pytest.param(Site(maxNodesPerAllocation=2), {"resources": {"nodes": "1-3"}}, "3 nodes exceed maxNodesPerAllocation", id="nodes"),
         pytest.param(Site(), {"tasks": {"total": 16777216}}, "spec.tasks.total is 16777216", id="tasks"),
+        pytest.param(Site(), {"tenant": "chem"}, 'spec.tenant is "chem", but namespace "physics" belongs to tenant "physics"', id="tenant"),
         pytest.param(Site(), {"quota": "nowhere"}, 'quota "nowhere" does not exist', id="leaf"),
     ],
 )  # fmt: skip
@@ -105,6 +106,14 @@ def test_what_does_not_read_never_fits_and_a_vcluster_that_is_gone_has_its_own_r
     assert found[0] == "NeverFits"
     del site.vclusters["hpc"]
     assert site.blocked(lifecycle={"walltime": "30d"}) is None
+
+
+def test_a_tenant_that_is_gone_starts_nothing() -> None:
+    site = Site()
+    waits = allocation()
+    assert site.admission.blocked(waits) is None
+    del site.tenants["physics"]
+    assert site.admission.blocked(waits) == ("NotAdmitted", 'tenant "physics" not found. Hint: ask the operators to make it')
 
 
 def test_a_leaf_that_is_declared_may_be_named_and_a_parent_may_not() -> None:

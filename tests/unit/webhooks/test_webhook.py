@@ -65,7 +65,7 @@ class Caller:
             "userInfo": {"username": changes.get("user", "alice"), "groups": ["system:authenticated"]},
             "object": obj,
             "oldObject": old,
-            "dryRun": True,
+            "dryRun": changes.get("dry_run", True),
         }
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
         status, answer = await self.post(path, json.dumps(review).encode())
@@ -341,6 +341,22 @@ async def test_more_than_may_wait_is_refused_by_the_count_of_a_moment_ago(runnin
     assert 'user "alice" of tenant "physics" would exceed max_pending quota (current: 2, requested: 1, limit: 2)' in refusal
     theirs = await running.caller.review("/validate", {**obj, "spec": {**obj["spec"], "user": "carol"}}, user="carol")
     assert 'tenant "physics" would exceed max_pending quota (current: 3, requested: 1, limit: 3)' in theirs["status"]["message"]
+
+
+async def test_a_flood_is_at_its_end_with_the_limit_and_not_with_the_next_count(running: Running) -> None:
+    await running.cluster.create(
+        CONFIGS, made("LatticeConfig", "lattice", {"submission": {"maxPendingPerUser": 5, "maxPendingPerTenant": 7}})
+    )
+    obj = await mutated(running.caller, allocation())
+    assert all([(await running.caller.review("/validate", obj))["allowed"] for _ in range(10)]), "of a dry run nothing is stored"
+    answers = [await running.caller.review("/validate", obj, dry_run=False) for _ in range(8)]
+    assert [answer["allowed"] for answer in answers] == [True] * 5 + [False] * 3
+    assert "max_pending quota (current: 5, requested: 1, limit: 5)" in answers[-1]["status"]["message"]
+    theirs = {**obj, "spec": {**obj["spec"], "user": "carol"}}
+    let_in = [(await running.caller.review("/validate", theirs, user="carol", dry_run=False))["allowed"] for _ in range(3)]
+    assert let_in == [True, True, False]
+    await running.clock.run_for(11)
+    assert (await running.caller.review("/validate", obj))["allowed"], "none of them was stored after all"
 
 
 async def test_only_who_shows_the_api_servers_certificate_is_answered(running: Running, tmp_path: Path) -> None:
