@@ -32,9 +32,12 @@ def patience_with(standings: Sequence[Standing]) -> float:
 
 
 def reported(allocation: Allocation, now: float, standings: Sequence[Standing]) -> tuple[str, str, Exit | None]:
-    """The end as reports tell it; work that a signal ended when its walltime was over was ended by that."""
+    """The end as reports tell it; work that a signal ended when its walltime was over was ended by that.
+
+    Where nobody could write when it began, it is counted from when it was given its nodes.
+    """
     reason, message, ended = end_of(standings)
-    start, walltime = allocation.status.start_time, allocation.spec.lifecycle.walltime
+    start, walltime = allocation.status.start_time or allocation.status.scheduled_time, allocation.spec.lifecycle.walltime
     if reason != "TaskFailed" or ended is None or ended.code not in ENDED_BY_SIGNAL or start is None or not walltime:
         return reason, message, ended
     ran = now - min(standing.vouched_seconds for standing in standings) - parse_time(start)

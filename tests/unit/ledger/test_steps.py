@@ -295,6 +295,13 @@ CUT: list[tuple[str, Facts, Step]] = [
      facts(running(status_start_time=SCHEDULED_AT, spec={"lifecycle": {"walltime": "1m"}}), HELD,
            a=replace(FAILED, name="a", detail="143"), b=replace(FAILED, detail="143")),
      End("WalltimeExceeded", "its walltime of 1m was over; exit code 143 on a", Exit(code=143, signal=15, node="a"))),
+    ("by the time since it was given its nodes where nobody could write when it began",
+     facts(running(status_scheduled_time=SCHEDULED_AT, spec={"lifecycle": {"walltime": "1m"}}), HELD,
+           a=replace(FAILED, name="a", detail="143"), b=replace(FAILED, detail="143")),
+     End("WalltimeExceeded", "its walltime of 1m was over; exit code 143 on a", Exit(code=143, signal=15, node="a"))),
+    ("and not before", facts(running(status_scheduled_time=SCHEDULED_AT, spec={"lifecycle": {"walltime": "1h"}}), HELD,
+           a=replace(FAILED, name="a", detail="143"), b=replace(FAILED, detail="143")),
+     End("TaskFailed", "exit code 143 on a", Exit(code=143, signal=15, node="a"))),
 ]  # fmt: skip
 
 
