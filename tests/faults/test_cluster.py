@@ -92,9 +92,9 @@ def _deleted(cluster: BlockingCluster) -> bool:
 
 def test_while_the_api_server_is_away_work_ends_on_its_own_and_at_its_walltime(scene: Scene) -> None:
     names = [
-        scene.submit(seconds=3, code=7),
-        scene.submit(seconds=600, walltime=6),
-        scene.submit(nodes=2, seconds=4, code=3),
+        scene.submit(seconds=8, code=7),
+        scene.submit(seconds=600, walltime=10),
+        scene.submit(nodes=2, seconds=9, code=3),
         scene.submit(seconds=AWAY_SECONDS + 10, code=0),
     ]
     runs = [scene.running(name) for name in names]
