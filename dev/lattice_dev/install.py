@@ -114,7 +114,7 @@ def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authority: Path, hollow: bool) -> int:
-    """Applies CRDs and the chart's plain files, and waits until each CRD is served; answers how many objects there are.
+    """Applies CRDs, waits until each is served, and applies the chart's plain files; answers how many objects there are.
 
     Webhooks are left out when `webhook`, their URL, is empty.
     """
@@ -123,12 +123,15 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     bundle = base64.b64encode(authority.read_bytes()).decode()
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
-    for manifest in [*definitions, *chosen, *METRICS_READER, *(HOLLOW_ROLES if hollow else ())]:
+    for manifest in definitions:
         apply(cluster, manifest)
     for manifest in foreign:
         create_missing(cluster, manifest)  # another one's kinds: made where they are missing, never changed
     names = [manifest["metadata"]["name"] for manifest in (*definitions, *foreign)]
+    # Before the policies: the API server looks again only every half minute for the kind of a policy's parameters that it has not found.
     wait_until(lambda: _not_established(cluster, names), within=120, clock=clock, what="the CRDs")
+    for manifest in [*chosen, *METRICS_READER, *(HOLLOW_ROLES if hollow else ())]:
+        apply(cluster, manifest)
     return len(definitions) + len(chosen)
 
 
