@@ -42,6 +42,8 @@ ALARM_LEFT: Final = 1 / 6
 TOO_LONG: Final = 1.1
 """A certificate with more than this part of the intended life before it is replaced soon: the first one, made by hand."""
 LOOK_SECONDS: Final = 60.0
+LOOK_PART: Final = 1 / 20
+"""The same as a part of a certificate's life, where that is short."""
 FIRST_POLL, LONGEST_POLL = 0.5, 30.0
 REFUSED_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 30.0
@@ -204,7 +206,7 @@ class Renewal:
             return await self._renew(end - now, life)
         self._poll, self._said = FIRST_POLL, ""
         self._tell(NOTHING)
-        return max(0.05, min(LOOK_SECONDS, end - now - self._threshold(life)))
+        return max(0.05, min(LOOK_SECONDS, life * LOOK_PART, end - now - self._threshold(life)))
 
     def _threshold(self, life: float) -> float:
         """Seconds before its end at which a certificate is renewed."""

@@ -1,4 +1,4 @@
-"""Certificates of nodes live three minutes here: they are renewed by the API server's own flow, under work, and through kills."""
+"""Certificates of nodes live two minutes here: they are renewed by the API server's own flow, under work, and through kills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.e2e.conftest import Room, new_instance, room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
-LIFE = 180
+LIFE = 120
 USES = {"api": "ca", "peer": "agents-ca"}
 
 
@@ -78,17 +78,17 @@ def renewed(instance: Instance, before: dict[tuple[str, str], x509.Certificate])
         now = all_of(instance)
         return all(now[which].serial_number != before[which].serial_number for which in before)
 
-    until(all_new, within=LIFE, every=0.5, what="new certificates of both nodes for both uses")
+    until(all_new, within=1.5 * LIFE, every=0.5, what="new certificates of both nodes for both uses")
 
 
 def test_work_goes_on_while_every_certificate_is_renewed_and_the_former_ones_end(short: Instance, alice: Person) -> None:
-    until(lambda: all(left(one) <= LIFE for one in all_of(short).values()), within=60, every=0.5, what="certificates of three minutes")
-    alice.apply("long", nodes=2, entrypoint="sleep 400", tasks={"on": "EveryNode"}, walltime="10m")
+    until(lambda: all(left(one) <= LIFE for one in all_of(short).values()), within=60, every=0.5, what="certificates of two minutes")
+    alice.apply("long", nodes=2, entrypoint="sleep 300", tasks={"on": "EveryNode"}, walltime="10m")
     alice.phase("long", "Running")
     pids = {node: short.pid(f"agent-{node}") for node in ("nid001", "nid002")}
     before = all_of(short)
     renewed(short, before)
-    until(lambda: all(left(one) < 0 for one in before.values()), within=LIFE, every=0.5, what="the end of the former certificates")
+    until(lambda: all(left(one) < 0 for one in before.values()), within=1.5 * LIFE, every=0.5, what="the end of the former certificates")
     before = all_of(short)
     for (node, use), found in before.items():
         assert 0 < left(found) <= LIFE
@@ -108,10 +108,10 @@ def test_an_agent_that_is_killed_between_its_request_and_the_answer_renews_all_t
     short: Instance, boss: BlockingCluster, alice: Person
 ) -> None:
     waiting = {request_name("nid001", use) for use in USES}
-    until(lambda: waiting.isdisjoint(requests(boss)), within=LIFE, every=0.2, what="the end of the answered requests")
+    until(lambda: waiting.isdisjoint(requests(boss)), within=1.5 * LIFE, every=0.2, what="the end of the answered requests")
     short.kill("operator", signal.SIGSTOP)
     try:
-        until(lambda: waiting <= open_requests(boss), within=LIFE, every=0.2, what="requests that nobody answers")
+        until(lambda: waiting <= open_requests(boss), within=1.5 * LIFE, every=0.2, what="requests that nobody answers")
         before = {which: found for which, found in all_of(short).items() if which[0] == "nid001"}
         asked = requests(boss)
         short.kill("agent-nid001")
@@ -144,7 +144,7 @@ def test_a_node_that_cannot_renew_says_so_and_recovers(short: Instance, boss: Bl
 
     short.kill("operator", signal.SIGSTOP)
     try:
-        until(expiring("True"), within=LIFE, every=0.3, what="the condition CertificateExpiring")
+        until(expiring("True"), within=1.5 * LIFE, every=0.3, what="the condition CertificateExpiring")
     finally:
         short.kill("operator", signal.SIGCONT)
     until(expiring("False"), within=30, every=0.3, what="its end")

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 60.0
-"""How long an answered request stays, for its agent to read the answer."""
+"""How long an answered request stays at most, for its agent to read the answer; the agent asks for the next one under the same name."""
+KEPT_PART: Final = 1 / 6
+"""The same as a part of a certificate's life, where that is short."""
 BACKDATED_SECONDS: Final = 300.0
 """Clocks of other machines may be so far behind."""
 CURVES: Final = ("secp256r1", "secp384r1")
@@ -79,6 +81,7 @@ class Requests:
         self._nodes = nodes
         self._is_forgotten = is_forgotten
         self._signing = signing
+        self._kept = min(KEPT_SECONDS, signing.lifetime * KEPT_PART)
         self._measured = measured
         self._answered: dict[str, tuple[str, float]] = {}
 
@@ -102,7 +105,7 @@ class Requests:
             refusal = await asyncio.to_thread(self._refusal, found)
             found = await self._decide(found, refusal)
             if refusal:
-                return KEPT_SECONDS
+                return self._kept
         if found["spec"]["signerName"] == SIGNERS[PEER] and self._signing.key:
             await self._sign(found)
         return None
@@ -116,7 +119,7 @@ class Requests:
         if known != uid:
             since = self._clock.monotonic()
             self._answered[name] = uid, since
-        left = since + KEPT_SECONDS - self._clock.monotonic()
+        left = since + self._kept - self._clock.monotonic()
         if left > 0:
             return left
         with contextlib.suppress(NotFound):
