@@ -46,15 +46,20 @@ def relative(text: str | None, now: float) -> str:
     return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
+def ahead(text: str | None, now: float) -> str:
+    """The same of an expected start, which is never in the past: once its time has come, `now`."""
+    return relative(text, now) if not text or parse_time(text) > now else "now"
+
+
 def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
     """When it is expected to start: even odds, and nine times of ten."""
     if expected is None:
         return ""
     parts = []
     if expected.p50:
-        parts.append(f"{expected.p50} ({relative(expected.p50, now)}) as likely as not")
+        parts.append(f"{expected.p50} ({ahead(expected.p50, now)}) as likely as not")
     if expected.p90:
-        parts.append(f"9 times of 10 by {expected.p90} ({relative(expected.p90, now)})")
+        parts.append(f"9 times of 10 by {expected.p90} ({ahead(expected.p90, now)})")
     told = ", ".join(parts)
     if not told:
         return f"not known: {expected.reason}" if expected.reason else ""
@@ -78,9 +83,9 @@ def start_cell(expected: ExpectedStart | None, now: float) -> str:
     if expected is None or not (expected.p50 or expected.p90):
         return ""
     if not expected.p50:
-        return f"≤ {relative(expected.p90, now).removeprefix('in ')}"
-    first = relative(expected.p50, now)
-    second = relative(expected.p90, now).removeprefix("in ")
+        return f"≤ {ahead(expected.p90, now).removeprefix('in ')}"
+    first = ahead(expected.p50, now)
+    second = ahead(expected.p90, now).removeprefix("in ")
     return first if not second or second == first.removeprefix("in ") else f"{first}–{second}"
 
 

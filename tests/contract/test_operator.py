@@ -106,7 +106,8 @@ def _in_use(server: ApiServer, path: str) -> bool:
 def _node_becomes_ready_and_drains(server: ApiServer) -> None:
     n1, scheduler = agent(server, "n1"), Person(server, "lattice:scheduler")
     assert n1("POST", f"{GROUP}/latticenodes", kind("n1", "LatticeNode", {"group": "g0"})).ok
-    assert n1("PATCH", f"{GROUP}/latticenodes/n1/status", {"status": {"health": "Healthy", "fingerprint": "6.1"}}).ok
+    healthy = {"status": {"health": "Healthy", "fingerprint": "6.1"}}
+    servers.until(lambda: n1("PATCH", f"{GROUP}/latticenodes/n1/status", healthy).ok, "the operator has bound the agent of n1", within=10)
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}}
     assert n1("POST", LEASES, lease).ok
     assert scheduler("PATCH", f"{GROUP}/latticenodes/n1/status", {"status": {"index": 0}}).ok

@@ -792,7 +792,7 @@ def test_a_group_with_work_is_not_deleted_and_its_schema_holds_without_the_webho
 def test_the_labels_that_say_where_work_belongs_stay_as_they_began(server: ApiServer) -> None:
     alice, prefix = Person(server, "alice"), "quota.scheduling.koordinator.sh/"
     body = allocation("labelled")
-    body["metadata"]["labels"] = {prefix + "name": "theory"}
+    body["metadata"]["labels"] = {prefix + "name": "theory", "lattice.dev/quota": "named"}
     passed(alice("POST", ALLOCATIONS, body))
     for label, value in (("name", "lab"), ("name", None), ("preemptible", "false")):
         change = {"metadata": {"labels": {prefix + label: value}}}

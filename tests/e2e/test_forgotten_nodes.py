@@ -70,7 +70,7 @@ def test_the_stolen_key_of_a_forgotten_node_opens_nothing_until_the_node_is_adde
         lifecycle={"requeue": {"policy": "Never"}},
     )  # fmt: skip
     alice.phase("shared", "Running")
-    row = row_of(admin, "shared")
+    row, group = row_of(admin, "shared"), admin.get(NODES, THIEF)["spec"]["group"]
     assert ask(control_plane, THIEF, row).work.metadata.name == "shared"
     olga.lattice("node", "disable", THIEF, "--reason=its key was stolen", "--yes")
     alice.ended("shared")
@@ -94,7 +94,7 @@ def test_the_stolen_key_of_a_forgotten_node_opens_nothing_until_the_node_is_adde
 
     time.sleep(5)  # its agent still runs, and tries again every second
     assert THIEF not in {item["metadata"]["name"] for item in admin.list(NODES).items}
-    assert olga.lattice("node", "add", THIEF).stdout == f"Added {THIEF} (1 node)\n"
+    assert olga.lattice("node", "add", THIEF, f"--group={group}").stdout == f"Added {THIEF} (1 node)\n"
     ready(olga)
     alice.apply("again", entrypoint="true", resources={"constraints": {"nodeList": THIEF}})
     assert alice.ended("again")["phase"] == "Completed"

@@ -176,7 +176,8 @@ def test_a_dead_node_that_somebody_vouches_for_is_released_and_can_be_forgotten(
     )
     other = status["head"]
     assert other != node
-    index = admin.get(NODES, node)["status"]["index"]
+    found = admin.get(NODES, node)
+    index, group = found["status"]["index"], found["spec"]["group"]
     refused = olga.lattice("node", "forget", other, "--timeout=1s", "--yes", ok=False)
     assert refused.returncode in (1, 3), refused.stderr
     admin.patch(NODES, other, {"metadata": {"annotations": {"lattice.dev/forget": None}}})
@@ -185,7 +186,7 @@ def test_a_dead_node_that_somebody_vouches_for_is_released_and_can_be_forgotten(
     names = admin.get(NODE_INDEXES, "lattice", type=NodeIndex).spec.names
     assert names[str(index)] == ""
     control_plane.power_on(node, wipe=True, wait=False)
-    assert olga.lattice("node", "add", node).stdout == f"Added {node} (1 node)\n"
+    assert olga.lattice("node", "add", node, f"--group={group}").stdout == f"Added {node} (1 node)\n"
     reaches(olga, node, "Ready", within=60)
     assert admin.get(NODES, node)["status"]["index"] == index
     assert_sound(admin)

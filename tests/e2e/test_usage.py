@@ -213,7 +213,7 @@ def test_hours_of_work_whose_object_is_removed_by_force_are_charged_also_after_t
     (row,) = [row for row in recorded(admin, tenant.name) if row.uid == uid]
     assert (row.nodes, row.user, row.reason) == (2, "alice", "Removed")
     assert row.node_seconds >= 2 * 4
-    used = Seen(lambda: asked(me, "usage", "--tenant", tenant.name), lambda found: found["nodeHours"] >= 2 * 4 / 3600)
+    used = Seen(lambda: asked(me, "usage", "--tenant", tenant.name), lambda found: found["nodeHours"] >= round(2 * 4 / 3600, 4))
     until(used, within=30, every=0.5, what="the hours in usage")
     assert [one["name"] for one in asked(me, "history", "--tenant", tenant.name)["rows"]] == ["forced"]
     held = encode_uid(uid)
