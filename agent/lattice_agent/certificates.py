@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 LEFT_LEAST, LEFT_SPREAD = 1 / 3, 0.07
 """A renewal begins when this part of the life is left, a little earlier from node to node."""
-ALARM_LEFT: Final = 1 / 6
+ALARM_LEFT: Final = 1 / 4
 """A certificate that is not renewed with this part of its life left is told of."""
 TOO_LONG: Final = 1.1
 """A certificate with more than this part of the intended life before it is replaced soon: the first one, made by hand."""
