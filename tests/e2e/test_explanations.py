@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import ssl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,12 +76,18 @@ def valid(text: str) -> dict[str, Any]:
 # The owner
 
 
-def test_who_asks_too_much_at_a_time_waits_his_turn_and_is_answered(alice_there: Person) -> None:
+def test_who_asks_too_much_at_a_time_waits_his_turn_and_is_answered(alice_there: Person, control_plane: Instance) -> None:
     def planned(number: int) -> Any:
         return alice_there.lattice("plan", "-o", "json", f"--nodes={1 + number % 4}", "--walltime=10m", "--", "true", ok=False)
 
     with ThreadPoolExecutor(8) as pool:
-        done = list(pool.map(planned, range(8)))
+        control_plane.kill("scheduler", signal.SIGSTOP)  # who answers first takes his time
+        try:
+            asked = [pool.submit(planned, number) for number in range(8)]
+            time.sleep(2)
+        finally:
+            control_plane.kill("scheduler", signal.SIGCONT)
+        done = [one.result() for one in asked]
     assert {one.returncode for one in done} <= {0, 3}, [one.stderr for one in done]
     waited = [one.stderr for one in done if "requests POST plan under way (limit: 1): wait for their answers; asking again" in one.stderr]
     assert waited, "eight plans at once, and one is answered at a time"
