@@ -36,7 +36,7 @@ from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import CERTIFICATE_REQUESTS
-from lattice.units import format_time
+from lattice.units import format_time, parse_time
 from lattice.views import Node
 from lattice_controllers.operator.agents import FORGET
 from lattice_controllers.operator.metrics import OperatorMetrics
@@ -83,7 +83,6 @@ class Requests:
         self._signing = signing
         self._kept = min(KEPT_SECONDS, signing.lifetime * KEPT_PART)
         self._measured = measured
-        self._answered: dict[str, tuple[str, float]] = {}
 
     def _on_request(self, change: Change[dict[str, Any]]) -> None:
         found = change.new or change.old
@@ -94,12 +93,11 @@ class Requests:
         """Answer one request, or delete it when it was answered long enough ago."""
         found = self.informer.objects.get(name)
         if found is None:
-            self._answered.pop(name, None)
             return None
         status = found.get("status") or {}
         said = {one["type"] for one in status.get("conditions") or ()}
         if status.get("certificate") or said & {"Denied", "Failed"}:
-            return await self._put_away(name, found["metadata"]["uid"])
+            return await self._put_away(found)
         if "Approved" not in said:
             found = await self._cluster.get(CERTIFICATE_REQUESTS, name)
             refusal = await asyncio.to_thread(self._refusal, found)
@@ -114,23 +112,23 @@ class Requests:
         node = self._nodes.get(str(found["spec"].get("username", "")).removeprefix(AGENT))
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
-    async def _put_away(self, name: str, uid: str) -> float | None:
-        known, since = self._answered.get(name, ("", 0.0))
-        if known != uid:
-            since = self._clock.monotonic()
-            self._answered[name] = uid, since
-        left = since + self._kept - self._clock.monotonic()
+    async def _put_away(self, found: Mapping[str, Any]) -> float | None:
+        """Delete an answered request once its agent has had time to read the answer, whichever operator gave it."""
+        metadata = found["metadata"]
+        told = [one["lastTransitionTime"] for one in found["status"].get("conditions") or () if one.get("lastTransitionTime")]
+        left = parse_time(max(told, default=metadata["creationTimestamp"])) + self._kept - self._clock.now()
         if left > 0:
             return left
         with contextlib.suppress(NotFound):
-            await self._cluster.delete(CERTIFICATE_REQUESTS, name, uid=uid)
+            await self._cluster.delete(CERTIFICATE_REQUESTS, metadata["name"], uid=metadata["uid"])
         return None
 
     async def _decide(self, found: dict[str, Any], refusal: str) -> dict[str, Any]:
         """Write the verdict; the object after it."""
         word, reason = ("Denied", "NotTheNodesOwn") if refusal else ("Approved", "NodeRenewal")
         message = refusal or "the node renews its own certificate"
-        verdict = {"type": word, "status": "True", "reason": reason, "message": message[:1000]}
+        at = format_time(self._clock.now())
+        verdict = {"type": word, "status": "True", "reason": reason, "message": message[:1000], "lastTransitionTime": at}
         body = {**found, "status": {**(found.get("status") or {}), "conditions": [verdict]}}
         name = found["metadata"]["name"]
         written = await self._cluster.replace(CERTIFICATE_REQUESTS, name, body, subresource="approval")
