@@ -35,6 +35,7 @@ def short() -> Iterator[Instance]:
     instance = new_instance("certs", Options(nodes=2, fsync=False, node_certificates=LIFE))
     try:
         instance.up()
+        until(lambda: all(left(one) <= LIFE for one in all_of(instance).values()), within=60, every=0.5, what="short certificates")
         yield instance
     finally:
         instance.down()
@@ -82,7 +83,6 @@ def renewed(instance: Instance, before: dict[tuple[str, str], x509.Certificate])
 
 
 def test_work_goes_on_while_every_certificate_is_renewed_and_the_former_ones_end(short: Instance, alice: Person) -> None:
-    until(lambda: all(left(one) <= LIFE for one in all_of(short).values()), within=60, every=0.5, what="short certificates")
     alice.apply("long", nodes=2, entrypoint="sleep 300", tasks={"on": "EveryNode"}, walltime="10m")
     alice.phase("long", "Running")
     pids = {node: short.pid(f"agent-{node}") for node in ("nid001", "nid002")}
