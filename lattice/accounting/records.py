@@ -99,6 +99,10 @@ class Page:
     sealed: bool
     text: str
 
+    def is_older(self, other: Page) -> bool:
+        """Whether the other one was written later."""
+        return int(self.version) < int(other.version)
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -139,15 +143,13 @@ class Records:
         """By the 22 characters of a uid."""
 
     def put(self, record: UsageRecord) -> Fresh:
-        """A record is there, or has grown: the rows that are new. An older version than the one known changes nothing."""
+        """What the server holds of a record now: the rows that are new. Fewer than were known are the truth too, after a restore."""
         page = page_of(record)
         before = self.pages.get(page.name)
-        if before is not None and int(page.version) <= int(before.version):
-            return NOTHING_NEW
-        if int(page.version) > int(self.version):
-            self.version = page.version
         known = before.text if before is not None else ""
         self.pages[page.name] = page
+        if int(page.version) > int(self.version):
+            self.version = page.version
         if not page.text.startswith(known):
             self._restart()
             return NOTHING_NEW
@@ -221,6 +223,7 @@ class Records:
 
     def _restart(self) -> None:
         self.restarts += 1
+        self.version = max((page.version for page in self.pages.values()), key=int, default="0")
         self._upto = {}
         for page in self.pages.values():
             self._take(page)

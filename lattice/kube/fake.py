@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.errors import AlreadyExists, Corrupt, Expired, LatticeError, NotFound, Rejected, Stale, UnknownOutcome
+from lattice.errors import AlreadyExists, Corrupt, Expired, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube import patches, selectors
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import OBJECT, EventKind, Listing, PatchKind, T, WatchEvent
@@ -133,6 +133,15 @@ class FakeCluster:
         for watcher in self._watchers:
             watcher.pending.append(self._version)
             watcher.wake.set()
+
+    def restore(self, resource: Resource, objects: Mapping[str, Plain]) -> None:
+        """Put a `snapshot` in the place of what is there; the objects keep their old versions, as with `--bump-revision`."""
+        self._objects[resource] = {
+            (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): copy.deepcopy(obj) for obj in objects.values()
+        }
+        self._version += 1_000_000
+        self.compact()
+        self.end_watches(Retry("connection refused", reason="Unreachable"))
 
     @property
     def watches(self) -> int:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(900)]
 NO_COMMIT = "no-recovery-is-committed"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     """An instance for both: each leaves it sound."""
     with site("recoveries", nodes=6, nodes_config=HEARTBEATS) as made:

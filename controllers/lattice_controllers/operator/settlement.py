@@ -2,17 +2,20 @@
 
 At most one write a tenant and round. A round takes what waits long enough, or at once what belongs to an allocation that is being
 deleted. Nothing is remembered between rounds but what was read: after a kill at any point the next leader goes on from the records.
+
+What this process wrote runs ahead of what it hears. So an older version that is heard changes nothing by itself; one that stands in a
+complete list is read once more, and then counts: etcd was restored, and what those rows held is to be written again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from lattice.accounting.charges import Charge, bounded, charges_of, removed
-from lattice.accounting.records import Fresh, Records
+from lattice.accounting.records import Fresh, Page, Records, page_of
 from lattice.accounting.settlement import Append, Open, is_settled, next_write, unsettled
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -57,6 +60,10 @@ class Settlement:
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
         self._removed: dict[str, Allocation] = {}
         """By key and uid: what was last seen of objects that were taken away before they were settled."""
+        self._compared = 0
+        """The last complete list of the records that was compared with what is known of them."""
+        self._restarts = 0
+        """Of the records, when every allocation was last looked at."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """An allocation changed: what ended is to be settled."""
@@ -82,8 +89,8 @@ class Settlement:
         return self._allocations.get(key) or self._removed.get(key)
 
     def is_settled(self, allocation: Allocation) -> bool:
-        """Whether every attempt of a final allocation stands in the records."""
-        return self.informer.synced.is_set() and is_settled(allocation, self.records)
+        """Whether every attempt of a final allocation stands in the records; not while nothing is heard of them."""
+        return self.informer.synced.is_set() and not self.informer.lost and is_settled(allocation, self.records)
 
     @property
     def backlog(self) -> int:
@@ -99,19 +106,49 @@ class Settlement:
 
     async def round(self, *, all_of_it: bool = False) -> None:
         """Settle what is due of every tenant; `all_of_it`: what waits for company too."""
+        await self._compare()
+        self._look_again()
         now = self._clock.monotonic()
         for tenant, keys in list(self._waiting.items()):
             if all_of_it or min(keys.values(), default=float("inf")) <= now:
-                await self._tried(tenant)
+                await self._tried(tenant, self._settle)
         self._measured.unsettled.set(self.backlog)
 
-    async def _tried(self, tenant: str) -> None:
+    async def _compare(self) -> None:
+        """After each complete list: read again what it shows older than it is known, or not at all."""
+        lists = self.informer.lists
+        if self._compared == lists:
+            return
+        tenants = {page.tenant for page in self.records.pages.values() if self._is_behind(page)}
+        for tenant in tenants:
+            if not await self._tried(tenant, self._read_again):
+                return  # with the next round
+        self._compared = lists
+
+    def _is_behind(self, page: Page) -> bool:
+        shown = self.informer.objects.get(page.name)
+        return shown is None or page_of(shown).is_older(page)
+
+    def _look_again(self) -> None:
+        """Rows went away: whatever they held is to be settled again."""
+        if self._restarts == self.records.restarts:
+            return
+        self._restarts = self.records.restarts
+        event(log, "UsageRowsGone", logging.WARNING, message="etcd was restored, or a record deleted: what is missing is written again")
+        for key, allocation in self._allocations.items():
+            if unsettled(allocation, self.records):
+                self._want(key, allocation)
+
+    async def _tried(self, tenant: str, work: Callable[[str], Awaitable[None]]) -> bool:
+        """Whether this could be done for a tenant; the next round tries again."""
         try:
-            await self._settle(tenant)
+            await work(tenant)
         except Corrupt:
             raise
         except LatticeError as error:
             event(log, "SettlementFailed", logging.WARNING, tenant=tenant, reason=error.reason, message=error.message)
+            return False
+        return True
 
     async def _settle(self, tenant: str) -> None:
         """Write until nothing of the tenant is unsettled; what changed meanwhile is read again, and comes with the next round."""
@@ -160,9 +197,17 @@ class Settlement:
         return [bounded(charge, heard=self._heard(charge.uid, charge.attempt), now=now) for charge in found]
 
     async def _read_again(self, tenant: str) -> None:
+        """What the server holds of a tenant counts, also where it is older than what was known before it was asked."""
+        asked = {page.name: page for page in self.records.pages.values() if page.tenant == tenant}
         listing = await self._cluster.list(USAGE_RECORDS, type=UsageRecord, labels=f"lattice.dev/tenant={tenant}")
-        for record in listing.items:
-            self._take(record)
+        held = {record.metadata.name: record for record in listing.items}
+        for name, record in held.items():
+            known = self.records.pages.get(name)
+            if known is None or known is asked.get(name) or not page_of(record).is_older(known):
+                self._take(record)
+        for name, page in asked.items():
+            if name not in held and self.records.pages.get(name) is page:
+                self._drop(name)
 
     def _take(self, record: UsageRecord) -> None:
         fresh = self.records.put(record)
@@ -171,14 +216,15 @@ class Settlement:
             self._on_rows(fresh)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
-        if change.new is not None:
+        known = self.records.pages.get(change.key)
+        if change.new is None:
+            self._drop(change.key)
+        elif known is None or not page_of(change.new).is_older(known):
             self._take(change.new)
-        elif change.old is not None:
-            event(log, "UsageRecordGone", logging.WARNING, record=change.key)
-            self.records.drop(change.old.metadata.name)
-            for key, allocation in self._allocations.items():
-                if unsettled(allocation, self.records):
-                    self._want(key, allocation)
+
+    def _drop(self, name: str) -> None:
+        event(log, "UsageRecordGone", logging.WARNING, record=name)
+        self.records.drop(name)
 
     def _want(self, key: str, allocation: Allocation) -> None:
         due = self._clock.monotonic() + (0.0 if allocation.metadata.deletion_timestamp else PATIENCE_SECONDS)

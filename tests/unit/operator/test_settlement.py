@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
@@ -15,7 +16,7 @@ from lattice.accounting.records import Records, month_of, rows_text
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Retry, Stale
 from lattice.kube.fake import FakeCluster
-from lattice.kube.informer import Informer
+from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ALLOCATIONS, EVENTS, TENANTS, USAGE_RECORDS
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
@@ -45,17 +46,23 @@ class Site:
 
     async def lead(self, seconds: float) -> Settlement:
         """A leader that is killed after so many seconds."""
+        async with self.leading() as settlement:
+            await self.clock.run_for(seconds)
+        return settlement
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[Settlement]:
+        """A leader that is killed at the end."""
         informer: Informer[Allocation] = Informer(
             self.cluster, ALLOCATIONS, type=Allocation, clock=self.clock, on_change=lambda change: settlement.on_allocation(change)
         )
         settlement = Settlement(self.cluster, self.clock, informer.objects, OperatorMetrics())
         tasks = [asyncio.ensure_future(work()) for work in (informer.run, settlement.informer.run, settlement.run)]
-        await self.clock.run_for(seconds)
+        yield settlement
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
-        return settlement
 
     def records(self) -> Records:
         """What stands on the server, read from the start."""
@@ -128,6 +135,51 @@ async def test_a_final_allocation_is_settled_only_once_its_rows_are_acknowledged
     assert not (await site.lead(8.0)).is_settled(life.view)
     site.cluster.heal()
     assert (await site.lead(8.0)).is_settled(life.view)
+
+
+@pytest.mark.parametrize("records_gone", [False, True])
+async def test_a_leader_that_lives_through_a_restore_writes_again_what_the_snapshot_does_not_hold(records_gone: bool) -> None:
+    site = Site(11)
+    lives = [live(number, site.roll, START) for number in range(1, 41)]
+    for life in lives[:20]:
+        await site.show(life)
+    await site.lead(30.0)
+    snapshot = {} if records_gone else site.cluster.snapshot(USAGE_RECORDS)
+    async with site.leading() as settlement:
+        for life in lives[20:]:
+            await site.show(life)
+        await site.clock.run_for(30.0)
+        assert recorded(site.records()) == sums(lives)
+        assert all(settlement.is_settled(life.view) for life in lives)
+        for _ in range(2):  # two restores in a row, to the same snapshot
+            site.cluster.fail(Retry("connection refused", reason="Unreachable"), resource=USAGE_RECORDS, times=3)
+            site.cluster.restore(USAGE_RECORDS, snapshot)
+            await site.clock.run_for(0.1)
+            assert not any(settlement.is_settled(life.view) for life in lives[20:]), "nothing may go while nothing is heard of the records"
+            await site.clock.run_for(60.0)
+            assert recorded(site.records()) == sums(lives)
+            settlement.records.validate()
+            assert all(settlement.is_settled(life.view) for life in lives)
+
+
+async def test_an_older_version_that_is_heard_late_is_no_restore() -> None:
+    site = Site(12)
+    life = live(1, site.roll, START)
+    await site.show(life)
+    async with site.leading() as settlement:
+        await site.clock.run_for(30.0)
+        (record,) = (msgspec.convert(obj, UsageRecord) for obj in site.cluster.snapshot(USAGE_RECORDS).values())
+        older = msgspec.structs.replace(
+            record,
+            metadata=msgspec.structs.replace(record.metadata, resource_version="1"),
+            spec=msgspec.structs.replace(record.spec, rows=""),
+        )
+        settlement._on_record(Change(record.metadata.name, older, older))
+        site.cluster.sent.clear()
+        await site.clock.run_for(30.0)
+        assert settlement.is_settled(life.view)
+        assert [sent for sent in site.cluster.sent if sent.resource == USAGE_RECORDS] == []
+        assert settlement.records.restarts == 0
 
 
 @pytest.mark.parametrize("replaced", [False, True])
