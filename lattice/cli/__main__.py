@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lattice.cli import exits
+from lattice.cli.registry import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
 from lattice.cli.streams import open_closed_streams
-from lattice.cli.verbs import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
 from lattice.errors import LatticeError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
         return code
     except LatticeError as error:
         from lattice.cli.failures import explain
-        from lattice.cli.render import printable
+        from lattice.cli.render.text import printable
 
         outside.stdout.flush()
         outside.stderr.write(printable("\n".join(explain(error))) + "\n")
@@ -91,8 +91,8 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
 
 def complete() -> NoReturn:
     """The program `kubectl_complete-lattice`, which kubectl asks for completions of `kubectl lattice`."""
-    from lattice.cli.completion import candidates
     from lattice.cli.surroundings import outside
+    from lattice.cli.verbs.completion import candidates
 
     for line in candidates(sys.argv[1:], outside()):
         sys.stdout.write(line + "\n")

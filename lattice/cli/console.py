@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from lattice.cli.cluster import Blocking
 from lattice.cli.configuration import Configuration
-from lattice.cli.render import printable
+from lattice.cli.render.text import printable
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Console:
     def document(self, obj: Any) -> None:
         """An object as `-o json` or `-o yaml` asks."""
         if self.format == "yaml":
-            from lattice.cli.yaml_text import dump
+            from lattice.cli.render.yaml_text import dump
 
             self.raw(dump([obj]))
             return

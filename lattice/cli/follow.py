@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lattice.cli.allocation_rows import is_final, label, state_line
+from lattice.cli.render.allocations import is_final, label, state_line
 from lattice.errors import Expired, NotFound, Retry
 from lattice.kube.cluster import EventKind
 from lattice.kube.resources import ALLOCATIONS

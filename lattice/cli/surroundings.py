@@ -73,7 +73,7 @@ def _configure(path: str | None, context: str | None) -> ClusterConfig:
 
 
 def _connect(config: ClusterConfig) -> Blocking:
-    from lattice.cli.render import printable
+    from lattice.cli.render.text import printable
     from lattice.kube.blocking import BlockingCluster
 
     return BlockingCluster(config, warn=lambda text: print(printable(f"Warning: {text}"), file=sys.stderr))

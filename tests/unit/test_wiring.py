@@ -9,13 +9,13 @@ from pathlib import Path
 import grimp
 import pytest
 
-from lattice.cli.verbs import VERBS
+from lattice.cli.registry import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONS = ("lattice_controllers", "lattice_webhooks", "lattice_agent", "lattice_gateway", "lattice_dev")
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 STARTED_BY_NAME = (
-    *(f"lattice.cli.{verb.module}" for verb in VERBS.values()),
+    *(f"lattice.cli.verbs.{verb.module}" for verb in VERBS.values()),
     "lattice_dev.generate.__main__",
     "lattice_dev.generate.stubs",
 )

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from lattice.cli.verbs import ALIASES, VERBS, add_global_flags, verb_module
+from lattice.cli.registry import ALIASES, VERBS, add_global_flags, verb_module
 
 PLURAL: Final = ("*", "+")
 

@@ -12,7 +12,7 @@ import pytest
 
 from lattice.cli.__main__ import run
 from lattice.cli.console import Outside
-from lattice.cli.verbs import split_verb
+from lattice.cli.registry import split_verb
 from lattice.daemon.clock import ManualClock
 from lattice.errors import LatticeError
 from lattice.kube.fake import FakeCluster

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lattice.cli.__main__ import parse
-from lattice.cli.verbs import VERBS, split_verb, verb_module
+from lattice.cli.registry import VERBS, split_verb, verb_module
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

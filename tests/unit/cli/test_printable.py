@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lattice.cli
-from lattice.cli.render import Column, Painted, fields, printable, table
-from lattice.cli.yaml_text import dump
+from lattice.cli.render.text import Column, Painted, fields, printable, table
+from lattice.cli.render.yaml_text import dump
 from lattice.kube.resources import CONFIG_MAPS, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 
 from .conftest import COMPLETED, FAILED, RUNNING, WAITING, Bench, said
@@ -61,7 +61,7 @@ def test_documents_keep_their_values_and_hold_nothing_that_a_terminal_obeys(valu
 def test_only_the_console_writes_to_the_streams() -> None:
     writers = {
         (path.name, function.name)
-        for path in Path(lattice.cli.__file__).parent.glob("*.py")
+        for path in Path(lattice.cli.__file__).parent.rglob("*.py")
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
@@ -77,7 +77,7 @@ def test_only_the_console_writes_to_the_streams() -> None:
         ("__main__.py", "_without_verb"),
         ("__main__.py", "_another_program"),
     }
-    traces = {("replay_suite.py", "_generate"), ("replay_capture.py", "run")}
+    traces = {("suite.py", "_generate"), ("capture.py", "run")}
     console = {("console.py", "raw"), ("console.py", "complain"), ("console.py", "confirm")}
     assert writers - own_words - outside_the_console - traces - console - {("__main__.py", "complete")} == set()
 

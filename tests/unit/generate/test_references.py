@@ -8,7 +8,7 @@ import pytest
 
 from lattice.admission.reasons import REFUSALS
 from lattice.cli import exits
-from lattice.cli.verbs import VERBS
+from lattice.cli.registry import VERBS
 from lattice.models.reasons import ADMINISTRATION_REASONS, END_REASONS, NODE_REASONS, PENDING_REASONS
 from lattice_dev.generate.commands import commands_page
 from lattice_dev.generate.crds import openapi

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lattice.cli.plan import sentences
+from lattice.cli.verbs.plan import sentences
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Binding, Bindings, Declared, Source, bindings_of

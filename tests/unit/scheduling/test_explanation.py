@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.cli import plan as plan_verb
-from lattice.cli import why as why_verb
-from lattice.cli.queue_rows import queue_lines
+from lattice.cli.render.queues import queue_lines
+from lattice.cli.verbs import plan as plan_verb
+from lattice.cli.verbs import why as why_verb
 from lattice.errors import NotFound
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group

@@ -1,0 +1,109 @@
+"""`lattice admin status`: whether Lattice works, in one look."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.leadership import Leadership, leadership
+from lattice.cli.render.allocations import phase_of
+from lattice.cli.render.text import fields
+from lattice.errors import Denied, NotFound
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODES
+from lattice.models.conditions import LEDGER_CONDITION
+from lattice.views import Allocation, Config, Ledger, Node
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+SCHEMA = "lattice.dev/status/v1"
+CONFIG_GONE = "the LatticeConfig is gone, or may not be read: what it said last is in force, until a daemon is started anew"
+
+
+def arguments(_parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(console: Console) -> int:
+    """0 when a scheduler and an operator lead and the ledger is right, else 1."""
+    scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
+    nodes = console.cluster.list(NODES, type=Node).items
+    allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
+    answer = summary(scheduler, operator, nodes, allocations, _ledger(console), _config(console))
+    if console.format in ("json", "yaml"):
+        console.document(answer)
+    else:
+        console.say(*_sentences(answer))
+    stopped = answer["ledger"] is not None and answer["ledger"]["condition"]
+    return exits.FAILED if scheduler.sentence or operator.sentence or stopped else exits.DONE
+
+
+def _ledger(console: Console) -> Ledger | None:
+    try:
+        return console.cluster.get(LEDGERS, "lattice", type=Ledger)
+    except (NotFound, Denied):
+        return None
+
+
+def _config(console: Console) -> Config | None:
+    try:
+        return console.cluster.get(CONFIGS, "lattice", type=Config)
+    except (NotFound, Denied):
+        return None
+
+
+def summary(
+    scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None,
+    config: Config | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The answer for programs; its fields are part of the interface."""
+    status = ledger.status if ledger is not None else None
+    return {
+        "schema": SCHEMA,
+        "scheduler": _leader(scheduler),
+        "operator": _leader(operator),
+        "nodes": dict(sorted(Counter(node.status.state for node in nodes).items())),
+        "allocations": dict(sorted(Counter(phase_of(one) for one in allocations).items())),
+        "ledger": None
+        if status is None
+        else {
+            "epoch": status.epoch,
+            "seq": status.seq,
+            "nextNumber": status.next_number,
+            "recoveries": status.recoveries,
+            "usedNodes": sum(account.used_nodes for account in status.tenants.values()),
+            "totalNodes": status.total_nodes,
+            "bytes": sum(map(len, status.shards)),
+            "condition": ledger.metadata.annotations.get(LEDGER_CONDITION) if ledger is not None else None,
+        },
+        "config": None if config is None else {"generation": config.metadata.generation},
+    }
+
+
+def _leader(leader: Leadership) -> dict[str, Any]:
+    return {"holder": leader.holder or None, "silentSince": leader.silent_since or None, "message": leader.sentence or None}
+
+
+def _sentences(answer: dict[str, Any]) -> list[str]:
+    ledger = answer["ledger"]
+    book = "not readable, or not there"
+    if ledger is not None:
+        held = f"{ledger['usedNodes']} of {ledger['totalNodes']} nodes held"
+        book = ledger["condition"] or f"epoch {ledger['epoch']}, seq {ledger['seq']}, {held}, {ledger['bytes']} bytes"
+    return fields(
+        [
+            ("Scheduler", answer["scheduler"]["message"] or f"leads: {answer['scheduler']['holder'] or 'may not be looked at'}"),
+            ("Operator", answer["operator"]["message"] or f"leads: {answer['operator']['holder'] or 'may not be looked at'}"),
+            ("Nodes", _counts(answer["nodes"]) or "none"),
+            ("Allocations", _counts(answer["allocations"]) or "none"),
+            ("Ledger", book),
+            *([] if answer["config"] else [("Options", CONFIG_GONE)]),
+        ]
+    )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -1,0 +1,223 @@
+"""The flags of `lattice admin vcluster`, and the spec that they mean; pure."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import astuple, fields
+from decimal import Decimal
+from typing import Any, Final
+
+from lattice.cli.verbs.update import walltime_of
+from lattice.errors import Rejected
+from lattice.scheduling.policy import BALANCED, POLICIES, PROFILES, Weights
+from lattice.units import parse_duration, parse_quantity
+
+WEIGHTS: Final = tuple(field.name for field in fields(Weights))
+"""The names of w1 to w9."""
+_POLICY_WORDS: Final = {
+    **{policy.lower(): policy for policy in POLICIES},
+    "hpcbackfill": "Backfill",
+    "servicebinpack": "BinPack",
+    "fifo": "InteractiveFifo",
+    "reservation": "SensitiveReservation",
+}
+_PROFILE_WORDS: Final = {profile.lower(): profile for profile in PROFILES}
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """One flag for each weight, and the profile."""
+    words = ", ".join(dashed(profile) for profile in PROFILES)
+    parser.add_argument("--profile", metavar="PROFILE", help=f"weights of the book's table: {words}; none: the balanced ones")
+    for number, name in enumerate(WEIGHTS, start=1):
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="W", help=f"w{number}, for example 0.15 or 150m")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Policy, cycle, borrowing, limits; `none` takes a limit away."""
+    words = ", ".join(dashed(policy) for policy in POLICIES)
+    parser.add_argument("--policy", "--scheduler", "--scheduler-type", metavar="POLICY", help=f"{words} (default: backfill)")
+    parser.add_argument("--cycle-interval", metavar="TIME", help="longest time between two cycles")
+    parser.add_argument("--backfill-depth", metavar="0-1000", help="how many blocked allocations hold a reservation; 1 is EASY")
+    parser.add_argument(
+        "--group", action="append", metavar="GROUP", help="its home groups, repeatable (default: all nodes that are at home in no vcluster)"
+    )
+    parser.add_argument("--for-tenant", action="append", metavar="TENANT", help="who may submit, repeatable (default: everybody)")
+    parser.add_argument("--partition", action="append", metavar="NAME", help="Slurm partitions that mean it, repeatable")
+    parser.add_argument("--default-walltime", metavar="TIME", help="of work that gives none")
+    parser.add_argument("--max-walltime", metavar="TIME|none", help="longest walltime")
+    for flag, text in (
+        ("nodes", "most nodes of one allocation"),
+        ("total-nodes", "most nodes of all its work"),
+        ("running", "most allocations that hold nodes"),
+        ("running-per-user", "of these, of one user"),
+        ("nodes-per-user", "most nodes of one user"),
+        ("pending-per-user", "most allocations of one user that wait"),
+        ("pending", "most allocations that wait"),
+        ("pending-per-tenant", "of these, of one tenant"),
+        ("running-per-tenant", "most allocations of one tenant that hold nodes"),
+        ("nodes-per-tenant", "most nodes of one tenant"),
+    ):
+        parser.add_argument(f"--max-{flag}", metavar="N|none", help=text)
+    parser.add_argument("--max-class", metavar="0-10|none", help="highest preemption class")
+    parser.add_argument("--lend", choices=("yes", "no"), help="whether others may use its idle home nodes")
+    parser.add_argument("--borrow", choices=("yes", "no"), help="whether its work may run on idle home nodes of others")
+    parser.add_argument("--max-borrowed", metavar="N|none", help="most nodes of others at a time")
+    parser.add_argument("--borrow-priority", metavar="0-10", help="who borrows first (higher) and gives back last")
+    parser.add_argument("--max-borrow-duration", metavar="TIME|none", help="longest walltime of work on borrowed nodes")
+    parser.add_argument("--return-grace", metavar="TIME", help="time that its work has to leave a borrowed node")
+    parser.add_argument("--min-runtime", metavar="TIME|none", help="no allocation is preempted before it has run so long")
+    parser.add_argument("--max-preemptions", metavar="N|none", help="how often one allocation may be preempted")
+    state = parser.add_mutually_exclusive_group()
+    state.add_argument("--closed", action="store_const", dest="state", const="Closed", help="work is accepted and waits")
+    state.add_argument("--open", action="store_const", dest="state", const="Open", help="work is placed")
+
+
+def config_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The spec of what `add_config` was given; a limit of None is taken away."""
+    limits = {"maxNodesPerAllocation": args.max_nodes, "maxNodes": args.max_total_nodes} | {
+        camel(f"max_{name}"): getattr(args, f"max_{name}")
+        for name in (
+            "running", "running_per_user", "nodes_per_user", "pending", "pending_per_user", "pending_per_tenant", "running_per_tenant",
+            "nodes_per_tenant",
+        )
+    }  # fmt: skip
+    sections: dict[str, dict[str, Any]] = {
+        "cycle": {
+            "interval": _given("--cycle-interval", args.cycle_interval, _duration),
+            "depth": _given("--backfill-depth", args.backfill_depth, _count),
+        },
+        "borrowing": {
+            "lend": None if args.lend is None else args.lend == "yes",
+            "borrow": None if args.borrow is None else args.borrow == "yes",
+            "maxBorrowed": _limit("--max-borrowed", args.max_borrowed, _count),
+            "priority": _given("--borrow-priority", args.borrow_priority, _count),
+            "maxDuration": _limit("--max-borrow-duration", args.max_borrow_duration, _duration),
+            "returnGrace": _given("--return-grace", args.return_grace, _duration),
+        },
+        "defaults": {"walltime": walltime_of(args.default_walltime) if args.default_walltime else None},
+        "limits": {
+            "maxWalltime": _limit("--max-walltime", args.max_walltime, lambda _flag, text: walltime_of(text)),
+            **{key: _limit(f"--{_flag_of(key)}", text, _positive) for key, text in limits.items()},
+            "maxPreemptionClass": _limit("--max-class", args.max_class, _count),
+        },
+        "preemption": {
+            "minRuntime": _limit("--min-runtime", args.min_runtime, _duration),
+            "maxPerAllocation": _limit("--max-preemptions", args.max_preemptions, _count),
+        },
+    }
+    spec: dict[str, Any] = {
+        "policy": policy_word(args.policy) if args.policy else None,
+        "nodes": {"selector": {"group": args.group}} if args.group else None,
+        "tenants": args.for_tenant or ([args.tenant] if args.tenant else None),
+        "partitionNames": args.partition,
+        "state": args.state,
+    }
+    spec |= {name: _only_given(section) for name, section in sections.items()}
+    return {key: value for key, value in spec.items() if value not in (None, {})}
+
+
+def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
+    """The part of spec that the weight flags mean: a profile alone, or all nine weights, those not named as they are `now`.
+
+    With both, the profile gives what is not named; the profile `none` is the balanced weights. Empty when nothing was named;
+    None takes a field away.
+    """
+    named = {name: getattr(args, name) for name in WEIGHTS if getattr(args, name) is not None}
+    profile = profile_word(args.profile) if args.profile else ""
+    if not named:
+        return {"profile": profile or None, "weights": None} if args.profile else {}
+    base = now
+    if args.profile:
+        base = PROFILES[profile] if profile else BALANCED
+    exact = dict(zip(WEIGHTS, (Decimal(str(round(weight, 6))) for weight in astuple(base)), strict=True))
+    for name, text in named.items():
+        exact[name] = _weight(name, text)
+    if not any(exact.values()):
+        raise Rejected("all weights are 0: give at least one above 0", reason="BadInput")
+    return {"profile": None, "weights": {camel(name): milli(weight) for name, weight in exact.items()}}
+
+
+def policy_word(text: str) -> str:
+    """The policy of `hpc-backfill`, `bin-pack`, `sensitive-reservation`, `interactive-fifo`, or as the object has it."""
+    return _known("--policy", text, _POLICY_WORDS, POLICIES)
+
+
+def profile_word(text: str) -> str:
+    """The profile of `hpc-batch`, or as the object has it; empty for `none`."""
+    return "" if text.lower() == "none" else _known("--profile", text, _PROFILE_WORDS, (*PROFILES, "none"))
+
+
+def milli(weight: Decimal) -> str:
+    """A weight as a quantity: `150m`, or `0.0125` where a thousandth does not say it."""
+    thousand = weight * 1000
+    return f"{int(thousand)}m" if thousand == int(thousand) else f"{weight.normalize():f}"
+
+
+def camel(name: str) -> str:
+    """`wait_time` as the object has it."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def dashed(word: str) -> str:
+    """`HpcBatch` as it is typed: hpc-batch."""
+    return re.sub(r"(?<!^)([A-Z])", r"-\1", word).lower()
+
+
+def _known(flag: str, text: str, words: dict[str, str], known: tuple[str, ...]) -> str:
+    found = words.get(re.sub(r"[-_ ]", "", text).lower())
+    if found is None:
+        raise Rejected(f"{flag}={text}: write {', '.join(dashed(word) for word in known)}", reason="BadInput")
+    return found
+
+
+def _weight(name: str, text: str) -> Decimal:
+    flag = f"--{name.replace('_', '-')}"
+    if text.startswith("-"):
+        raise Rejected(f"{flag}={text}: a weight is at least 0", reason="BadInput")
+    try:
+        return Decimal(parse_quantity(text))
+    except Rejected as error:
+        raise Rejected(f"{flag}={text}: a weight is a number such as 0.15 or 150m", reason="BadInput") from error
+
+
+_NONE: Final = object()
+
+
+def _limit(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any:
+    return _NONE if text is not None and text.lower() in ("none", "unlimited") else _given(flag, text, parse)
+
+
+def _given(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any:
+    return None if text is None else parse(flag, text)
+
+
+def _only_given(section: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if value is _NONE else value for key, value in section.items() if value is not None}
+
+
+def _duration(flag: str, text: str) -> str:
+    try:
+        parse_duration(text)
+    except Rejected as error:
+        raise Rejected(f"{flag}: {error.message}", reason="BadInput") from error
+    return text
+
+
+def _count(flag: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise Rejected(f"{flag}={text}: not a number from 0 on", reason="BadInput")
+    return int(text)
+
+
+def _positive(flag: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise Rejected(f"{flag}={text}: not a number from 1 on, and not none", reason="BadInput")
+    return int(text)
+
+
+def _flag_of(key: str) -> str:
+    special = {"maxNodesPerAllocation": "max-nodes", "maxNodes": "max-total-nodes"}
+    return special.get(key) or re.sub(r"([A-Z])", r"-\1", key).lower()

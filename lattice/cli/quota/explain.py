@@ -1,0 +1,48 @@
+"""`lattice quota explain ALLOCATION`: every gate between an allocation and its nodes, each with its numbers."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.find import Finder
+from lattice.cli.gateway import ask
+from lattice.cli.leadership import with_silence
+from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.render.gates import gate_lines
+from lattice.errors import NotFound, Retry
+from lattice.scheduling.quota_answers import QuotaExplanation
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `quota explain`."""
+    parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
+
+
+def run(console: Console) -> int:
+    """Show them once."""
+    one = Finder(console).one(console.args.allocation)
+    if is_final(one):
+        sentence = f"allocation {label(one)} has ended ({phase_of(one)}): no gate stands before it. Hint: lattice why {label(one)}"
+        raise NotFound(sentence, reason="NotPending")
+    path = f"/v1/quota/explain/{quote(one.metadata.namespace, safe='')}/{quote(one.metadata.name, safe='')}"
+    try:
+        found = msgspec.json.decode(ask(console, path), type=QuotaExplanation)
+    except Retry as error:
+        raise with_silence(console, error) from error
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what explains no quota: {error}", reason="AnswerBroken") from error
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(found))
+    elif console.format == "name":
+        console.say(next((gate.reason for gate in found.gates if gate.first), "None"))
+    else:
+        console.say(*gate_lines(found, width=console.outside.columns, color=console.color))
+    return exits.DONE

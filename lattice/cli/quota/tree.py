@@ -1,0 +1,83 @@
+"""`lattice quota tree`: what each group of the quota trees may use, uses and borrows, as the scheduler knows it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.gateway import ask
+from lattice.cli.leadership import with_silence
+from lattice.cli.render.quota_tree import LEGEND, tree_lines
+from lattice.cli.watch import WATCH_SECONDS, again_and_again
+from lattice.errors import NotFound, Retry
+from lattice.scheduling.quota_answers import Quotas
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `quota tree`."""
+    parser.add_argument(
+        "--resource", action="append", default=[], metavar="RESOURCE", help="only this one, for example nodes or gpu/GH200; repeatable"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help=f"again every {WATCH_SECONDS:.0f} s")
+
+
+def run(console: Console) -> int:
+    """Show it once, or again and again."""
+    if console.args.watch:
+        return again_and_again(console, lambda: _lines(console))
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(_asked(console)))
+        return exits.DONE
+    found = _asked(console)
+    console.say(*_shown(console, found))
+    if console.format != "name" and found.trees:
+        console.note("", LEGEND)
+    return exits.DONE
+
+
+def _lines(console: Console) -> list[str]:
+    return _shown(console, _asked(console))
+
+
+def _shown(console: Console, found: Quotas) -> list[str]:
+    if console.format == "name":
+        return [group.name for tree in found.trees for group in tree.groups if group.name]
+    return tree_lines(found, width=console.outside.columns, wide=console.format == "wide", color=console.color)
+
+
+def _asked(console: Console) -> Quotas:
+    try:
+        found = msgspec.json.decode(ask(console, "/v1/quota?" + urlencode({"namespaces": console.namespace})), type=Quotas)
+    except Retry as error:
+        raise with_silence(console, error) from error
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what is no quota tree: {error}", reason="AnswerBroken") from error
+    return _only(found, console.args.resource) if console.args.resource else found
+
+
+def _only(found: Quotas, wanted: list[str]) -> Quotas:
+    """These resources alone; NotFound names those that there are."""
+    known = dict.fromkeys(total.resource for tree in found.trees for total in tree.totals)
+    for name in wanted:
+        if name not in known:
+            raise NotFound(f"no quota tree counts {name!r}. Counted: {', '.join(known) or 'nothing'}", reason="NoSuchResource")
+    replace = msgspec.structs.replace
+    trees = []
+    for tree in found.trees:
+        groups = [
+            replace(
+                group,
+                shares=[share for share in group.shares if share.resource in wanted],
+                startable=[one for one in group.startable if one.resource in wanted],
+            )
+            for group in tree.groups
+        ]
+        trees.append(replace(tree, totals=[total for total in tree.totals if total.resource in wanted], groups=groups))
+    return replace(found, trees=trees)

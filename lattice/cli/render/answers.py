@@ -1,0 +1,205 @@
+"""The scheduler's answers as people read them: expected start, score, blockers, changes, placement. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lattice.cli.render.text import Column, plural, span, table
+from lattice.scheduling.answers import Blocker, Change, ExpectedStart, Held, Placement, Position, Preemption, Quota, Ranking, Use, Work
+from lattice.units import parse_time
+
+_BLOCKERS: Final = (
+    Column("WHO"),
+    Column("WHAT", shrink_to=16),
+    Column("NODES", right=True),
+    Column("SINCE", right=True),
+    Column("UNTIL", right=True),
+)
+_SCORES: Final = (Column("FACTOR"), Column("VALUE", right=True), Column("WEIGHT", right=True), Column("POINTS", right=True))
+_FACTORS: Final = {
+    "f1": ("priority", "class"),
+    "f2": ("waitTime", "waiting"),
+    "f3": ("fairShare", "fair share"),
+    "f4": ("topology", "topology"),
+    "f5": ("dataReadiness", "data"),
+    "f6": ("backlog", "backlog"),
+    "f7": ("energy", "energy"),
+    "f8": ("checkpoint", "checkpoint"),
+    "f9": ("conformance", "conformance"),
+}
+"""Each term: its weight's name, and the word that people read."""
+
+
+def label(work: Work) -> str:
+    """How sentences name an allocation: number and name."""
+    return f"{work.number} {work.namespace}/{work.name}" if work.number else f"{work.namespace}/{work.name}"
+
+
+def relative(text: str | None, now: float) -> str:
+    """`in 12m`, `5m ago`, `now`; empty without a time."""
+    if not text:
+        return ""
+    seconds = parse_time(text) - now
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def ahead(text: str | None, now: float) -> str:
+    """The same of an expected start, which is never in the past: once its time has come, `now`."""
+    return relative(text, now) if not text or parse_time(text) > now else "now"
+
+
+def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
+    """When it is expected to start: even odds, and nine times of ten."""
+    if expected is None:
+        return ""
+    parts = []
+    if expected.p50:
+        parts.append(f"{expected.p50} ({ahead(expected.p50, now)}) as likely as not")
+    if expected.p90:
+        parts.append(f"9 times of 10 by {expected.p90} ({ahead(expected.p90, now)})")
+    told = ", ".join(parts)
+    if not told:
+        return f"not known: {expected.reason}" if expected.reason else ""
+    return f"{told} ({expected.reason})" if expected.reason else told
+
+
+def reservation_sentence(held: Held | None, now: float) -> str:
+    """When it starts at the latest by its reservation, and what moved that last."""
+    if held is None:
+        return ""
+    told = f"starts at the latest {held.start} ({relative(held.start, now)}), given {held.given}" if held.start else ""
+    if held.cause:
+        to = f"to {held.moved_to}" if held.moved_to else "and taken back"
+        moved = f"moved from {held.moved_from} {to}: {held.because}"
+        return f"{told}; {moved}" if told else moved
+    return told
+
+
+def start_cell(expected: ExpectedStart | None, now: float) -> str:
+    """The expected start in a table: `in 12m–1h17m`, from even odds to nine times of ten."""
+    if expected is None or not (expected.p50 or expected.p90):
+        return ""
+    if not expected.p50:
+        return f"≤ {ahead(expected.p90, now).removeprefix('in ')}"
+    first = ahead(expected.p50, now)
+    second = ahead(expected.p90, now).removeprefix("in ")
+    return first if not second or second == first.removeprefix("in ") else f"{first}–{second}"
+
+
+def position_sentence(place: Position | None) -> str:
+    """`3 of 12 in hpc-batch`."""
+    return f"{place.position} of {place.of} in {place.vcluster}" if place is not None else ""
+
+
+def score_sentence(score: Ranking | None) -> str:
+    """The score, and the budget's multiplier where it lowers it."""
+    if score is None:
+        return ""
+    return f"{score.total:.3f}" + (f" (budget × {score.multiplier:.2f})" if score.multiplier != 1.0 else "")
+
+
+def score_lines(score: Ranking | None) -> list[str]:
+    """The total, and a table by factor: value × weight = points; factors without a weight are left out."""
+    if score is None:
+        return []
+    budget = f", of which the tenant's budget leaves {score.multiplier:.1%}" if score.multiplier != 1.0 else ""
+    rows = []
+    for term, value in score.terms.items():
+        weight_name, word = _FACTORS.get(term, (term, term))
+        weight = score.weights.get(weight_name)
+        if weight is None:
+            rows.append([word, f"{value:.3f}", "", ""])
+        elif weight:
+            rows.append([word, f"{value:.3f}", f"{weight:.3f}", f"{value * weight:.3f}"])
+    return [f"{score.total:.3f}{budget}", *(table(_SCORES, rows) if rows else [])]
+
+
+def factor_list(score: Ranking) -> list[str]:
+    """`class 0.50×0.15` for every factor that has a weight."""
+    shown = []
+    for term, value in score.terms.items():
+        weight_name, word = _FACTORS.get(term, (term, term))
+        weight = score.weights.get(weight_name, 0.0)
+        if weight:
+            shown.append(f"{word} {value:.2f}×{weight:.2f}")
+    return shown
+
+
+def blocker_table(blockers: Sequence[Blocker], now: float, width: int = 0) -> list[str]:
+    """What stands before it, in order."""
+    rows = [[_who(one), _what(one), str(one.nodes), _ago(one, now), _until(one, now)] for one in blockers]
+    return table(_BLOCKERS, rows, width=width) if rows else []
+
+
+def _who(one: Blocker) -> str:
+    return {"Reservation": "reservation", "Unavailable": "unavailable"}.get(one.kind) or one.whose
+
+
+def _what(one: Blocker) -> str:
+    if one.kind in ("Reservation", "Unavailable"):
+        return one.name
+    what = "waits ahead" if one.kind == "Ahead" else ""
+    if one.work is not None:
+        job = f" ({one.work.job})" if one.work.job else ""
+        return (
+            f"{label(one.work)}{job}"
+            + (f" of {one.work.user}" if one.whose != "you" and one.work.user else "")
+            + (f", {what}" if what else "")
+        )
+    count = plural(one.allocations, "allocation")
+    return f"{count} ahead" if one.kind == "Ahead" else count
+
+
+def _ago(one: Blocker, now: float) -> str:
+    return relative(one.since, now)
+
+
+def _until(one: Blocker, now: float) -> str:
+    if one.kind in ("Ahead", "Unavailable"):
+        return ""
+    if one.first is not None and one.first != one.until:
+        last = f", all {relative(one.until, now)}" if one.until else ""
+        return f"first {relative(one.first, now)}{last}"
+    return relative(one.until, now) or ("unbounded" if one.kind == "Holder" else "")
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """The smallest changes, one line each."""
+    return [change.text for change in changes]
+
+
+def placement_sentence(placement: Placement) -> str:
+    """The nodes, with the groups they stand in."""
+    groups = ", ".join(f"{group.name}: {group.nodes}" for group in placement.groups)
+    notes = [f"{plural(len(placement.groups), 'group')} ({groups})"]
+    if placement.fingerprints > 1:
+        notes.append(f"{placement.fingerprints} fingerprints")
+    if placement.borrowed:
+        notes.append(f"{placement.borrowed} borrowed")
+    if placement.backfilled:
+        notes.append("ahead of work that waits with a reservation")
+    asked = f" (asks for {placement.least}-{placement.most})" if placement.most else ""
+    return f"{placement.nodes}: {plural(placement.count, 'node')}{asked} in {', '.join(notes)}"
+
+
+def preemption_lines(preemption: Preemption | None) -> list[str]:
+    """What would have to go for it; nothing where nothing may."""
+    if preemption is None or not preemption.victims:
+        return []
+    numbers = f"at a cost of {preemption.cost:.1f} GPU-hours, for work worth {preemption.value:.1f}"
+    first = f"{plural(preemption.nodes_freed, 'node')} {numbers} (decided; this release preempts nothing)"
+    return [first, *(f"{label(one.work) if one.work else one.whose}: {plural(one.nodes, 'node')}" for one in preemption.victims)]
+
+
+def quota_sentence(quota: Quota | None) -> str:
+    """The tenant's hard quota before and after."""
+    if quota is None:
+        return ""
+    return f"tenant {quota.tenant}: nodes {_use(quota.nodes)}, allocations {_use(quota.allocations)}"
+
+
+def _use(use: Use) -> str:
+    return f"{use.used} → {use.after} of {use.limit if use.limit is not None else 'unlimited'}"

@@ -1,0 +1,91 @@
+"""`lattice cancel`: set `spec.cancel`; the object and its history stay."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.failures import explain
+from lattice.cli.find import Finder
+from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.render.text import plural
+from lattice.cli.verbs.status import parse_states
+from lattice.errors import LatticeError, Rejected
+from lattice.kube.resources import ALLOCATIONS
+from lattice.views import Allocation
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice cancel 12 13 --reason='wrong input'
+  lattice cancel --all-mine --state=pending
+  lattice cancel --name=train"""
+ASK_ABOVE = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `cancel`."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
+    )
+    parser.add_argument("--all-mine", action="store_true", help="all that are mine and have not ended")
+    parser.add_argument("--state", metavar="STATE,…", help="of these, only those in this state")
+    parser.add_argument("--name", metavar="NAME", help="of mine, those with this job name")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; shown in the allocation")
+    parser.add_argument("--yes", action="store_true", help=f"do not ask above {ASK_ABOVE}")
+
+
+def run(console: Console) -> int:
+    """Cancel each that is meant; ended ones are said and left alone."""
+    args = console.args
+    if not args.allocations and not (args.all_mine or args.name or args.state):
+        raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")
+    states = parse_states(args.state)
+    found, errors = Finder(console).many(args.allocations) if args.allocations else (_mine(console), [])
+    if states:
+        found = [one for one in found if phase_of(one) in states]
+    for error in errors:
+        console.complain(*explain(error))
+    codes = [exits.of_error(error) for error in errors]
+    if not found:
+        console.note("Nothing to cancel")
+        return exits.of_several(codes)
+    if len(found) > ASK_ABOVE and not console.confirm(f"Cancel {plural(len(found), 'allocation')}?"):
+        console.note("Nothing was cancelled")
+        return exits.FAILED
+    codes += [_cancel(console, one) for one in found]
+    console.show_changed(one=len(args.allocations) == 1)
+    return exits.of_several(codes)
+
+
+def _mine(console: Console) -> list[Allocation]:
+    listed = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation, fields=f"spec.user={console.user}").items
+    name = console.args.name
+    return [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]
+
+
+def _cancel(console: Console, one: Allocation) -> int:
+    if is_final(one):
+        console.note(f"Allocation {label(one)} has ended already: {phase_of(one)}")
+        return exits.DONE
+    try:
+        wish = {"spec": {"cancel": {"reason": console.args.reason}}}
+        made = console.cluster.patch(ALLOCATIONS, one.metadata.name, wish, one.metadata.namespace, type=dict[str, Any])
+    except LatticeError as error:
+        console.complain(*explain(error))
+        return exits.of_error(error)
+    console.changed("Allocation", made, _told(one))
+    return exits.DONE
+
+
+def _told(one: Allocation) -> str:
+    """What the cancel does: processes on nodes are told to end first, and that takes time."""
+    name, grace = label(one), one.spec.lifecycle.grace_period
+    if not one.status.nodes:
+        return f"Cancelled allocation {name}"
+    return f"Cancelling allocation {name}: TERM now, KILL after {grace} if it is still there; `lattice wait {name}` waits for its end"

@@ -1,0 +1,171 @@
+"""`lattice logs`: what an allocation prints, through the gateway."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from lattice.cli import exits
+from lattice.cli.find import Finder
+from lattice.cli.follow import until
+from lattice.cli.gateway import open_logs
+from lattice.cli.render.allocations import is_final, label, state_line
+from lattice.cli.render.log_lines import End, Printed, Remark, Shown, Weaver
+from lattice.cli.verbs.status import oldest_end
+from lattice.errors import NotFound, Rejected, Retry
+from lattice.kube.resources import ALLOCATIONS
+from lattice.units import format_time
+from lattice.views import Allocation
+from lattice.views.work import Work
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice logs -f 12                   until the work ends
+  lattice logs 12 --node=nid001 --tail=50
+  lattice logs 12 --attempt=1          of an attempt before the last requeue
+  lattice logs 12 --stderr --since=10m --timestamps"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `logs`."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the work ends; waits for a pending allocation")
+    parser.add_argument("--node", metavar="NODE", default="", help="only what this node printed")
+    parser.add_argument("--stderr", action="store_true", help="only standard error")
+    parser.add_argument("--stdout", action="store_true", help="only standard output")
+    parser.add_argument("--attempt", metavar="N", default="", help="of this attempt (default: the newest that has nodes)")
+    parser.add_argument("--tail", metavar="N", default="", help="only the last N lines of each node")
+    parser.add_argument("--since", metavar="TIME", default="", help="only since: 10m (ago), or 2026-12-01T08:00:00Z")
+    parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
+
+
+def run(console: Console) -> int:
+    """Stream until the end of the work, or of what is there."""
+    args = console.args
+    if args.tail and not args.tail.isdigit():
+        raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
+    if args.output in ("yaml", "name"):
+        raise Rejected(
+            f"-o {args.output} is not for output: lines are printed as they are, or with -o json as one object each", reason="BadInput"
+        )
+    since = _since(args.since, console.outside.now())
+    one = Finder(console).one(args.allocation)
+    if args.attempt:
+        _check_attempt(one, args.attempt)
+    elif not _has_started(one):
+        if _earlier(one):
+            console.note(f"Note: attempt {one.status.attempt} has not started: {state_line(one)}; earlier output: {_earlier(one)}")
+        if not args.follow or is_final(one):
+            console.complain(f"Error: allocation {label(one)} has not started: {state_line(one)}", "  Hint: -f waits for it")
+            return exits.FAILED if is_final(one) else exits.NOT_YET
+        console.note(f"Note: waiting for allocation {label(one)} to start: {state_line(one)}")
+        try:
+            one = until(console, one, lambda now: _has_started(now) or is_final(now)) or one
+        except KeyboardInterrupt:
+            return _detached(console, one)
+    work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
+    several = one.status.node_count > 1 and not work.spec.on_head_only
+    return _stream(console, one, prefix=several and not args.node, since=since)
+
+
+def _earlier(one: Allocation) -> str:
+    """The commands that show what earlier attempts printed; empty without any."""
+    ran = [entry.attempt for entry in one.status.attempts if entry.start_time]
+    return ", ".join(f"`lattice logs {label(one)} --attempt {attempt}`" for attempt in ran)
+
+
+def _check_attempt(one: Allocation, wanted: str) -> None:
+    """Refuse an attempt that there was not, with those that there were."""
+    if not (wanted.isascii() and wanted.isdigit() and int(wanted) >= 1):
+        raise Rejected(f"--attempt={wanted}: not the number of an attempt", reason="BadInput")
+    known = [entry.attempt for entry in one.status.attempts if entry.nodes] + ([one.status.attempt] if _has_started(one) else [])
+    if int(wanted) not in known:
+        shown = ", ".join(map(str, known)) or "none"
+        raise NotFound(f"allocation {label(one)} has no output of attempt {wanted}; attempts that ran: {shown}", reason="AttemptUnknown")
+
+
+def _has_started(one: Allocation) -> bool:
+    return bool(one.status.start_time)
+
+
+def _since(text: str, now: float) -> str:
+    return format_time(oldest_end(text, now)) if text else ""
+
+
+def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> int:
+    args = console.args
+    stream = open_logs(
+        console,
+        one.metadata.namespace,
+        one.metadata.name,
+        follow="true" if args.follow else "",
+        node=args.node,
+        stream="stderr" if args.stderr and not args.stdout else "stdout" if args.stdout and not args.stderr else "",
+        tail=args.tail,
+        since=since,
+        attempt=args.attempt,
+    )
+    weaver, ended, latest = Weaver(prefix, args.timestamps), False, ""
+    try:
+        for line in stream.lines():
+            record = json.loads(line)
+            latest = str(record.get("time", latest))
+            if console.format == "json":
+                console.say(line.decode(errors="replace").rstrip("\n"))
+                ended = ended or "end" in record
+            else:
+                for shown in weaver.feed(record):
+                    ended = _show(console, shown) or ended
+            console.outside.stdout.flush()
+    except KeyboardInterrupt:
+        return _detached(console, one)
+    except ValueError as error:
+        raise Retry(f"the gateway sent what is no JSON: {error}", reason="StreamBroken") from error
+    except Retry as error:
+        raise _broken(one, latest, error.message) from error
+    finally:
+        stream.close()
+    for shown in weaver.flush():
+        _show(console, shown)
+    if args.follow and not ended:
+        raise _broken(one, latest, "the stream ended before the work did")
+    return exits.DONE
+
+
+def _broken(one: Allocation, latest: str, why: str) -> Retry:
+    """The stream is gone and the work is not: how to go on where it broke."""
+    since = f" --since={_moment(latest)}" if latest else ""
+    return Retry(f"{why}. Hint: the work goes on; go on reading with `lattice logs -f {label(one)}{since}`", reason="StreamBroken")
+
+
+def _moment(time: str) -> str:
+    """The time of a record, whole seconds: what was printed in that second may come twice, and nothing is left out."""
+    try:
+        return format_time(int(float(time)))
+    except ValueError:
+        return time
+
+
+def _detached(console: Console, one: Allocation) -> int:
+    verb = "lattice logs -f" if console.args.follow else "lattice logs"
+    console.note(f"Detached: allocation {label(one)} goes on. Its output: `{verb} {label(one)}`")
+    return exits.INTERRUPTED
+
+
+def _show(console: Console, shown: Shown) -> bool:
+    """Print it; whether it is the end."""
+    match shown:
+        case Printed(text):
+            console.raw(text + "\n")  # the work's own bytes, as `cat` of its output would show them
+        case Remark(text):
+            console.outside.stdout.flush()
+            console.complain(f"Note: {text}")
+        case End():
+            return True
+    return False

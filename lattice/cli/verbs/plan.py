@@ -1,0 +1,128 @@
+"""`lattice plan`: what would become of work that is not submitted; it takes what `submit` takes, and submits nothing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.gateway import ask_plan
+from lattice.cli.leadership import with_silence
+from lattice.cli.render.answers import (
+    blocker_table,
+    change_lines,
+    expected_sentence,
+    placement_sentence,
+    position_sentence,
+    preemption_lines,
+    quota_sentence,
+    score_lines,
+    score_sentence,
+)
+from lattice.cli.render.text import fields
+from lattice.cli.verbs.submit import gather_documents, request_arguments, simplify
+from lattice.errors import AlreadyExists, Retry
+from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.answers import LATER, NEVER, NOW, Plan, Planned
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+TAKES_COMMAND = True
+MANIFESTS = (".yaml", ".yml", ".json")
+"""Ends of names that stand for a manifest rather than a script."""
+_CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
+
+
+__all__ = ["arguments", "run", "simplify"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `plan`."""
+    parser.usage = "lattice plan [flags] SCRIPT | FILE.yaml | -f FILE | -- COMMAND [ARGUMENT …]"
+    request_arguments(parser)
+    parser.epilog = "Nothing is submitted. Exit codes: 0 it starts now, 3 later, 4 never; 1 refused and 2 bad input as for submit."
+    parser.add_argument("--optimal", action="store_true", help="beside it, what an exact solver proves: no plan can be worth more")
+
+
+def run(console: Console) -> int:
+    """Plan all of it, in the order given; each as if those before it were submitted too."""
+    args = console.args
+    args.dry_run, args.request_id = "server", ""
+    if args.script is not None and args.script.endswith(MANIFESTS) and args.filename is None:
+        args.script, args.filename = None, args.script
+    documents = [_admitted(console, document) for document in gather_documents(console)]
+    try:
+        plan = ask_plan(console, documents, optimal=args.optimal)
+    except Retry as error:
+        raise with_silence(console, error) from error
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(plan))
+    elif console.format == "name":
+        console.say(*(one.verdict for one in plan.allocations))
+    else:
+        wide = console.format == "wide"
+        console.say(*sentences(plan, console.outside.now(), 0 if wide else console.outside.columns, wide=wide))
+    return max((_CODES[one.verdict] for one in plan.allocations), default=exits.DONE)
+
+
+def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
+    """The document as the API server would store it: with defaults, or its refusal; stored it is not."""
+    metadata = document["metadata"]
+    namespace = metadata["namespace"]
+    try:
+        made = console.cluster.create(ALLOCATIONS, document, namespace, type=dict[str, Any], dry_run=True)
+    except AlreadyExists:  # planned once more, beside the one that stands there
+        other = {**document, "metadata": {**metadata, "name": f"{metadata['name'][:57]}-{console.outside.random()}"}}
+        made = console.cluster.create(ALLOCATIONS, other, namespace, type=dict[str, Any], dry_run=True)
+        made["metadata"]["name"] = metadata["name"]
+    return made
+
+
+def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> list[str]:
+    """The plan for people; `wide` shows each score by factor."""
+    lines: list[str] = []
+    for one in plan.allocations:
+        lines += _one(one, now, width, wide)
+    if plan.optimal is not None:
+        lines += fields([("Optimal", _optimal(plan))])
+    return lines
+
+
+def _one(one: Planned, now: float, width: int, wide: bool) -> list[str]:
+    name = f"{one.allocation.namespace}/{one.allocation.name}"
+    if one.verdict == NOW and one.placement is not None:
+        head = f"{name} starts now"
+    elif one.verdict == NEVER:
+        head = f"{name} can never start: {one.reason}: {one.message}"
+    else:
+        head = f"{name} would wait: {one.reason}: {one.message}"
+    pairs = [
+        ("Nodes", placement_sentence(one.placement) if one.placement is not None else ""),
+        ("Queue", position_sentence(one.queue)),
+        ("Expected start", expected_sentence(one.expected_start, now) if one.verdict == LATER else ""),
+        ("Score", "\n".join(score_lines(one.score)) if wide else score_sentence(one.score)),
+        ("Would preempt", "\n".join(preemption_lines(one.preemption))),
+        ("Quota", quota_sentence(one.quota)),
+    ]
+    lines = [head, *(f"  {line}" for line in fields(pairs))]
+    if one.blockers:
+        lines += ["  Before it, in order:", *(f"    {line}" for line in blocker_table(one.blockers, now, max(0, width - 4)))]
+    if one.changes:
+        lines += ["  It would start now with:", *(f"    {line}" for line in change_lines(one.changes))]
+    return lines
+
+
+def _optimal(plan: Plan) -> str:
+    bound = plan.optimal
+    if bound is None:
+        return ""
+    if bound.bound <= 0:
+        return f"nothing that could start has a value ({bound.status})"
+    best = f", best found {bound.optimal:.1f}" if bound.optimal is not None else ""
+    told = f"this cycle is worth {bound.value:.1f} of at most {bound.bound:.1f} ({bound.value / bound.bound:.1%}){best}; {bound.status}"
+    rules = "; ".join(bound.unknown)
+    return f"{told}\nthe solver does not know, and the scheduler keeps: {rules}" if rules else told

@@ -1,0 +1,74 @@
+"""`lattice queue`: what is pending in order, reservations, and the use of nodes to come."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.gateway import ask
+from lattice.cli.leadership import with_silence
+from lattice.cli.render.queues import queue_lines
+from lattice.cli.watch import WATCH_SECONDS, again_and_again
+from lattice.errors import Rejected, Retry
+from lattice.scheduling.answers import Queues
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+_WIDTH = 100
+"""Of the plot, where standard output is no terminal."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `queue`."""
+    parser.add_argument("queue", nargs="?", metavar="VCLUSTER", default="", help="only this one; default: all, or --vcluster")
+    parser.add_argument("--limit", metavar="N", default="", help="most entries of each vcluster (default: 200)")
+    parser.add_argument("--no-timeline", action="store_true", help="no plot of the use of nodes to come")
+    parser.add_argument("-w", "--watch", action="store_true", help=f"again every {WATCH_SECONDS:.0f} s")
+
+
+def run(console: Console) -> int:
+    """Show it once, or again and again."""
+    limit = console.args.limit
+    if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+        raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")
+    if console.args.watch:
+        return again_and_again(console, lambda: _lines(console))
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(_asked(console)))
+    else:
+        console.say(*_lines(console))
+    return exits.DONE
+
+
+def _lines(console: Console) -> list[str]:
+    found = _asked(console)
+    if console.format == "name":
+        return [one.vcluster for one in found.vclusters]
+    width = console.outside.columns
+    return queue_lines(
+        found,
+        now=console.outside.now(),
+        width=width,
+        plot_width=0 if console.args.no_timeline else width or _WIDTH,
+        wide=console.format == "wide",
+        color=console.color,
+    )
+
+
+def _asked(console: Console) -> Queues:
+    args = console.args
+    which = args.queue or args.vcluster or ""
+    query = {"namespaces": console.namespace, **({"limit": args.limit} if args.limit else {})}
+    path = "/v1/queue" + (f"/{quote(which, safe='')}" if which else "") + "?" + urlencode(query)
+    try:
+        return msgspec.json.decode(ask(console, path), type=Queues)
+    except Retry as error:
+        raise with_silence(console, error) from error
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what is no queue: {error}", reason="AnswerBroken") from error

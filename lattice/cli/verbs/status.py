@@ -1,0 +1,109 @@
+"""`lattice status`: allocations, one line each, or everything about one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lattice.errors import Rejected
+from lattice.kube.resources import ALLOCATIONS
+from lattice.models.conditions import FINAL_PHASES, PHASES
+from lattice.units import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+_EXAMPLES = """\
+Examples:
+  lattice status                       mine: what waits, runs, or ended within the hour
+  lattice status 12                    everything about one
+  lattice status 12,14-17              several
+  lattice status --active              without what has ended
+  lattice status --all --state=pending
+  lattice status --since=24h -o json"""
+ENDED_SECONDS = 3600.0
+"""How long ended allocations stay in the list when nothing is asked for."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `status`."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
+    )
+    parser.add_argument("--all", action="store_true", help="of everybody in the tenant")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every tenant (needs the right)")
+    parser.add_argument("-u", "--user", metavar="USER", help="of this user")
+    parser.add_argument("--state", metavar="STATE,…", help=f"of {', '.join(PHASES).lower()}")
+    parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
+    parser.add_argument("--active", action="store_true", help="only what has not ended, as squeue lists it")
+    parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
+
+
+def run(console: Console) -> int:
+    """Show them once, or again and again."""
+    show = _named if console.args.allocations else _listed
+    if not console.args.watch:
+        return show(console)
+    from lattice.cli.watch import clear, repeat
+
+    def again() -> None:
+        clear(console)
+        show(console)
+
+    return repeat(console, again)
+
+
+def _named(console: Console) -> int:
+    from lattice.cli.verbs.status_view import show_named
+
+    return show_named(console)
+
+
+def parse_states(text: str | None) -> frozenset[str]:
+    """Phases of `running,pending` in any case; Rejected names those that there are."""
+    known = {phase.lower(): phase for phase in PHASES}
+    wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
+    for word in wanted:
+        if word not in known:
+            raise Rejected(f"--state={word}: no such state. States: {', '.join(known)}", reason="BadInput")
+    return frozenset(known[word] for word in wanted)
+
+
+def oldest_end(text: str | None, now: float) -> float:
+    """The time after which ended ones are shown."""
+    if not text:
+        return now - ENDED_SECONDS
+    try:
+        return now - parse_duration(text)
+    except Rejected:
+        pass  # no length of time: it may be a time
+    try:
+        return parse_time(text)
+    except Rejected as error:
+        sentence = f"--since={text}: say how long ago, such as 24h or 7d, or a time, such as 2026-12-01T08:00:00Z"
+        raise Rejected(sentence, reason="BadInput") from error
+
+
+def _selector(console: Console) -> str:
+    args = console.args
+    if args.user:
+        return f"spec.user={args.user}"
+    return "" if args.all or args.all_namespaces else f"spec.user={console.user}"
+
+
+def _listed(console: Console) -> int:
+    args = console.args
+    states = parse_states(args.state)
+    if args.active:
+        if args.since:
+            raise Rejected("--active and --since exclude each other: what has not ended has no end", reason="BadInput")
+        states = (states or frozenset(PHASES)) - FINAL_PHASES
+    after = None if states and not args.since else oldest_end(args.since, console.outside.now())
+    namespace = "" if args.all_namespaces else console.namespace
+    fields = _selector(console)
+    console.cluster.ask_list(ALLOCATIONS, namespace, fields=fields)
+    from lattice.cli.verbs.status_view import Wanted, show_list  # loaded while the server works on the answer
+
+    return show_list(console, Wanted(namespace, fields, states, args.vcluster or "", after))

@@ -1,0 +1,77 @@
+"""`lattice update`: what may be changed of an allocation after its creation."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lattice.cli import exits
+from lattice.cli.find import Finder
+from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.errors import Rejected
+from lattice.kube.resources import ALLOCATIONS
+from lattice.units import format_duration, parse_duration, parse_slurm_time
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `update`."""
+    parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
+    parser.add_argument("--walltime", "--time", metavar="TIME", help="a longer one needs the right")
+    parser.add_argument("--preemption-class", metavar="0-10", help="while it is pending")
+    parser.add_argument("--name", metavar="NAME", help="the job's name")
+    parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="set a label; KEY= removes it")
+
+
+def run(console: Console) -> int:
+    """Send one patch of what was named."""
+    spec = change_of(console.args)
+    one = Finder(console).one(console.args.allocation)
+    if is_final(one) and "lifecycle" in spec:
+        raise Rejected(f"allocation {label(one)} is {phase_of(one)}: no walltime and no class counts for it any more", reason="Ended")
+    made = console.cluster.patch(ALLOCATIONS, one.metadata.name, {"spec": spec}, one.metadata.namespace, type=dict[str, Any])
+    if console.is_document:
+        console.objects("Allocation", [made], one=True)
+    else:
+        console.say(f"Updated allocation {label(one)}")
+    return exits.DONE
+
+
+def change_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The part of spec that changes; Rejected when nothing was named."""
+    lifecycle: dict[str, Any] = {}
+    tags: dict[str, str | None] = {}
+    if args.walltime:
+        lifecycle["walltime"] = walltime_of(args.walltime)
+    if args.preemption_class is not None:
+        if not args.preemption_class.isdigit() or int(args.preemption_class) > 10:
+            raise Rejected(f"--preemption-class={args.preemption_class}: not a class from 0 to 10", reason="BadInput")
+        lifecycle["preemptionClass"] = int(args.preemption_class)
+    if args.name:
+        tags["name"] = args.name
+    for pair in args.tag:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise Rejected(f"--tag={pair}: write KEY=VALUE", reason="BadInput")
+        tags[key] = value or None
+    spec = {key: value for key, value in (("lifecycle", lifecycle), ("tags", tags)) if value}
+    if not spec:
+        raise Rejected("nothing to update: give --walltime, --preemption-class, --name or --tag", reason="BadInput")
+    return spec
+
+
+def walltime_of(text: str) -> str:
+    """The walltime as the Allocation writes it; zero and unlimited are refused."""
+    try:
+        seconds: float | None = parse_duration(text)
+        written = text
+    except Rejected:
+        seconds = parse_slurm_time(text)
+        written = format_duration(seconds or 0)
+    if not seconds:
+        raise Rejected(f"--walltime={text}: a walltime is more than 0", reason="BadInput")
+    return written

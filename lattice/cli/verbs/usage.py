@@ -1,0 +1,74 @@
+"""`lattice usage`: hours used, by day and by whom, and how budgets stand: when they run out, and what happens then."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from lattice.accounting.answers import UsagePart, UsageReport
+from lattice.cli import exits
+from lattice.cli.gateway import ask
+from lattice.cli.render.usage import usage_lines
+from lattice.errors import Retry
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+T = TypeVar("T", bound=UsagePart)
+_EXAMPLES = """\
+Examples:
+  lattice usage                          your own hours of the last 30 days, and the budgets that they count in
+  lattice usage --tenant physics         the tenant's; users are named for its admins
+  lattice usage --tenant physics --project lhc --days 90
+  lattice usage --tenant physics -o json"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `usage`."""
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--user", metavar="USER", default="", help="only this user's; me: yours (default without --tenant)")
+    parser.add_argument("--project", metavar="PROJECT", default="", help="only this project's")
+    parser.add_argument("--days", metavar="N", default="", help="of the last N days (default: 30)")
+    parser.add_argument("--all", action="store_true", help="of all tenants; for those who may list everybody's work")
+
+
+def run(console: Console) -> int:
+    """Ask the gateway, and show it."""
+    args = console.args
+    report = asked(console, "/v1/usage", UsageReport, **_who(console), days=args.days)
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(report))
+    elif console.format == "name":
+        console.say(*(part.name for part in (report.users or report.projects or report.tenants)))
+    else:
+        console.say(*usage_lines(report, width=console.outside.columns, wide=console.format == "wide", color=console.color))
+        if report.incomplete:
+            console.warn([report.incomplete])
+    return exits.DONE
+
+
+def _who(console: Console) -> dict[str, str]:
+    args = console.args
+    return whose(console, everybody=args.all)
+
+
+def whose(console: Console, *, everybody: bool) -> dict[str, str]:
+    """Whom the question is about: oneself where nobody is named."""
+    args = console.args
+    tenant, user = args.tenant or "", args.user
+    if not (tenant or user or everybody):
+        user = "me"
+    return {"tenant": tenant, "user": user, "project": args.project}
+
+
+def asked(console: Console, path: str, kind: type[T], **query: Any) -> T:
+    """The gateway's answer to a question."""
+    wanted = urlencode({key: value for key, value in query.items() if value})
+    try:
+        return msgspec.json.decode(ask(console, f"{path}?{wanted}"), type=kind)
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error

@@ -1,0 +1,184 @@
+"""`lattice why`: why an allocation waits, what stands before it and when it is expected to start, or how it ended."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.admin.vcluster_flags import camel
+from lattice.cli.find import Finder
+from lattice.cli.gateway import ask
+from lattice.cli.leadership import leadership
+from lattice.cli.render.allocations import blocker, is_final, label, leaving, phase_of, reason_sentence, since
+from lattice.cli.render.answers import (
+    blocker_table,
+    change_lines,
+    expected_sentence,
+    position_sentence,
+    preemption_lines,
+    reservation_sentence,
+    score_lines,
+)
+from lattice.cli.render.text import age, fields
+from lattice.errors import LatticeError, NotFound
+from lattice.kube.resources import VCLUSTERS
+from lattice.models.conditions import FINAL_PHASES, PENDING
+from lattice.models.reasons import BEYOND_LIMIT, END_REASONS, IN_ORDER, PENDING_REASONS, STAGING_REASONS
+from lattice.scheduling.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
+from lattice.scheduling.policies import weights_of
+from lattice.views import Allocation, VCluster
+from lattice.views.allocation import Score
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = True
+_NEXT = {reason.word: reason.next_step for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
+_MEANING = {reason.word: reason.meaning for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
+_ROUNDING = 0.003
+"""Total and terms are rounded to three decimals: points so near the total say nothing of a budget."""
+_NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
+"""Verbs of the next steps that take the allocation's number."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `why`."""
+    parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
+
+
+def run(console: Console) -> int:
+    """Say it once."""
+    one = Finder(console).one(console.args.allocation)
+    answer = explain_allocation(one)
+    if not is_final(one):
+        answer = _with_scheduler(console, one, answer)
+    answer = _with_weights(console, one, answer)
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(answer))
+    elif console.format == "name":
+        console.say(answer.reason)
+    else:
+        console.say(*sentences(label(one), answer, console.outside.now(), console.outside.columns))
+    return exits.DONE
+
+
+def explain_allocation(one: Allocation) -> Why:
+    """What the object itself says."""
+    why, phase, going = blocker(one), phase_of(one), leaving(one)
+    reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
+    message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
+    if why is not None and reason != "Cancelled":
+        message = why.message
+    if going and going != reason:
+        reason, _, message = reason_sentence(one).partition(": ")
+    return Why(
+        schema=WHY_SCHEMA,
+        allocation=Work(
+            namespace=one.metadata.namespace, name=one.metadata.name, number=one.status.number, uid=one.metadata.uid,
+            user=one.spec.user, job=one.spec.tags.get("name", ""),
+        ),
+        phase=phase,
+        reason=reason,
+        message=message or _MEANING.get(reason, ""),
+        since=since(one),
+        next_step=next_step(reason, label(one), message),
+        score=_score(one.status.score),
+    )  # fmt: skip
+
+
+def _score(shown: Score | None) -> Ranking | None:
+    """The score as the status has it: without weights."""
+    if shown is None or not shown.total:
+        return None
+    try:
+        return Ranking(total=float(shown.total), terms={name: float(value) for name, value in shown.terms.items()})
+    except ValueError:
+        return None  # no daemon of this release wrote it
+
+
+def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
+    """The weights of the vcluster beside a score that came from the status; without them where it cannot be read."""
+    score = answer.score
+    if score is None or score.weights or not score.terms:
+        return answer
+    try:
+        vcluster = console.cluster.get(VCLUSTERS, one.spec.vcluster, type=VCluster)
+    except LatticeError:
+        return answer
+    weights = {camel(name): weight for name, weight in asdict(weights_of(vcluster.spec)).items()}
+    points = sum(value * weight for value, weight in zip(score.terms.values(), weights.values(), strict=False))
+    multiplier = min(1.0, round(score.total / points, 3)) if points else 1.0
+    near = abs(points - score.total) < _ROUNDING
+    return msgspec.structs.replace(answer, score=msgspec.structs.replace(score, weights=weights, multiplier=1.0 if near else multiplier))
+
+
+def next_step(reason: str, name: str, message: str = "") -> str:
+    """What the person does next, as a command where it is one; waiting helps nothing that asks for more than a limit."""
+    if IN_ORDER in message:
+        return "wait: the order of submission decides there, and no class or score changes it"
+    beyond = BEYOND_LIMIT in message
+    step = "`lattice cancel`, and ask for less, or for a higher limit" if beyond else _NEXT.get(reason, "")
+    for verb in _NAMED_VERBS:
+        step = step.replace(f"`lattice {verb}`", f"`lattice {verb} {name}`")
+    return step
+
+
+def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
+    """What the scheduler adds; where it cannot be asked, since when it is silent, or why it cannot."""
+    lead = leadership(console)
+    silence = Silence(message=lead.sentence, silent_since=lead.silent_since or None) if lead.sentence else None
+    if answer.phase != PENDING:
+        return msgspec.structs.replace(answer, scheduler=silence)
+    path = f"/v1/why/{quote(one.metadata.namespace, safe='')}/{quote(one.metadata.name, safe='')}"
+    try:
+        said = msgspec.json.decode(ask(console, path), type=Why)
+    except NotFound as error:
+        if error.reason == "NotPending":
+            return msgspec.structs.replace(answer, scheduler=silence)
+        return msgspec.structs.replace(answer, scheduler=silence or Silence(message=error.message))
+    except (LatticeError, msgspec.DecodeError) as error:
+        return msgspec.structs.replace(answer, scheduler=silence or Silence(message=f"only the object was asked: {error}"))
+    return _joined(answer, said)
+
+
+def _joined(answer: Why, said: Why) -> Why:
+    """The scheduler's answer, with what only the object says; the fresher reason is the scheduler's."""
+    same = said.reason == answer.reason
+    return msgspec.structs.replace(
+        said,
+        phase=answer.phase,
+        since=answer.since if same or said.since is None else said.since,
+        next_step=next_step(said.reason, str(said.allocation.number or said.allocation.name), said.message),
+        message=said.message or answer.message,
+    )
+
+
+def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
+    """The answer for people."""
+    when = f" since {answer.since} ({age(answer.since, now)})" if answer.since else ""
+    lines = [f"Allocation {name} ({answer.allocation.namespace}/{answer.allocation.name}) is {answer.phase}{when}"]
+    lines.append(f"  {answer.reason}: {answer.message}" if answer.message else f"  {answer.reason}")
+    told = fields(
+        [
+            ("Queue", position_sentence(answer.queue)),
+            ("Expected start", expected_sentence(answer.expected_start, now)),
+            ("Reservation", reservation_sentence(answer.reservation, now)),
+            ("Score", "\n".join(score_lines(answer.score)) if answer.phase not in FINAL_PHASES else ""),
+            ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
+        ]
+    )
+    lines += [f"  {line}" for line in told]
+    if answer.blockers:
+        lines += ["  Before it, in order:", *(f"    {line}" for line in blocker_table(answer.blockers, now, max(0, width - 4)))]
+    if answer.changes:
+        lines += ["  It would start now with:", *(f"    {line}" for line in change_lines(answer.changes))]
+    if answer.next_step:
+        lines.append(f"  Next: {answer.next_step}")
+    if answer.scheduler is not None:
+        lines.append(f"  But {answer.scheduler.message}")
+    return lines
