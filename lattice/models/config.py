@@ -123,12 +123,14 @@ Pending = Annotated[int, Field(ge=1, le=1000000)]
 
 
 class SubmissionOptions(Part):
-    """`submission`: how much may wait, held or not, where a tenant's quota does not say; read at submission and at each cycle."""
+    """`submission`: how much may wait, held or not, where a tenant's quota does not say, and stay; read at submission and at each cycle."""
 
     max_pending_per_user: Pending = 1000
     """Allocations of one user of a tenant that wait; of more, only the oldest may start."""
     max_pending_per_tenant: Pending = 10000
     """Allocations of a tenant that wait; of more, only the oldest may start."""
+    max_finished_per_tenant: Annotated[int, Field(ge=100, le=1000000)] = 10000
+    """Allocations of a tenant that have ended and stay; of more, the oldest are deleted before their retention has passed."""
 
 
 class LatticeConfigSpec(Part):

@@ -440,6 +440,7 @@ class SubmissionOptions(View, frozen=True):
 
     max_pending_per_user: int = 1000
     max_pending_per_tenant: int = 10000
+    max_finished_per_tenant: int = 10000
 
     def pending_of_user(self, quota: TenantQuota) -> int:
         """Allocations of one user of a tenant that may wait."""

@@ -131,7 +131,7 @@ class Operator:
             self.fail_open = FailOpen(outside.server_metrics, clock, measured, lambda: self.configs.queue.add(CONFIG))
             self.configs = Configs(cluster, clock, self.nodes.retime, announcer, self.fail_open.stated)
         self.retention = Retention(
-            cluster, clock, self.allocations, self.usage, self.tenants.retention_of, measured, self.settlement.is_settled
+            cluster, clock, self.allocations, self.usage, self.configs, self.tenants.retention_of, measured, self.settlement.is_settled
         )
         self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
 

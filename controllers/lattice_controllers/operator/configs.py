@@ -55,6 +55,8 @@ class Configs:
         stated: Callable[[tuple[Condition, ...], int, str], tuple[Condition, ...]] = lambda conditions, _generation, _now: conditions,
     ) -> None:  # fmt: skip
         self._stated = stated
+        self.in_force = ConfigSpec()
+        """The last good options."""
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
         self._cluster = cluster
         self._clock = clock
@@ -77,6 +79,7 @@ class Configs:
             message = "; ".join(found) + "; the last good options stay in force"
             conditions = statuses.stalled(config.status.conditions, "OptionsRefused", message, metadata.generation, now)
         else:
+            self.in_force = config.spec
             self._on_timing(timing_of(config.spec.nodes))
             conditions = statuses.ready(config.status.conditions, metadata.generation, now)
         conditions = self._stated(conditions, metadata.generation, now)

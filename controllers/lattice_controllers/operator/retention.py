@@ -1,4 +1,7 @@
-"""Retention: final allocations are deleted when their tenant's `finishedRetention` has passed, once their usage is settled."""
+"""Retention: final allocations are deleted once their usage is settled and their tenant's `finishedRetention` has passed.
+
+Of more than `submission.maxFinishedPerTenant` the oldest go before that: whoever submits and cancels in a loop fills no etcd.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS
 from lattice.units import parse_duration
 from lattice.views import Allocation
+from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.usage import Usage
 
@@ -21,6 +25,8 @@ log = logging.getLogger(__name__)
 DEFAULT_RETENTION = "7d"
 SWEEP_SECONDS = 30.0
 MOST_A_SWEEP = 200
+PAUSE_SECONDS = 2.0
+"""Between two sweeps while more is due than one takes."""
 
 
 class Retention:
@@ -32,6 +38,7 @@ class Retention:
         clock: Clock,
         allocations: Informer[Allocation],
         usage: Usage,
+        configs: Configs,
         retention_of: Callable[[str], str],
         measured: OperatorMetrics,
         is_settled: Callable[[Allocation], bool] = lambda _allocation: True,
@@ -40,6 +47,7 @@ class Retention:
         self._clock = clock
         self._allocations = allocations
         self._usage = usage
+        self._configs = configs
         self._retention_of = retention_of
         self._measured = measured
         self._is_settled = is_settled
@@ -49,7 +57,8 @@ class Retention:
         await self._allocations.synced.wait()
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
-            await self.sweep()
+            while await self.sweep() == MOST_A_SWEEP:
+                await self._clock.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> int:
         """Delete what is due, at most 200 a sweep; how many were deleted."""
@@ -59,15 +68,21 @@ class Retention:
         return deleted
 
     def _due(self) -> list[Allocation]:
+        """What may go now, the longest ended first."""
         now = self._clock.now()
-        found = []
+        finished: dict[str, list[tuple[float, Allocation]]] = {}
         for key, ended in self._usage.ended.items():
             allocation = self._allocations.objects.get(key)
-            if allocation is None or now - ended < self._seconds(allocation.spec.tenant):
-                continue
-            if self._is_settled(allocation):
-                found.append(allocation)
-        return found
+            if allocation is not None:
+                finished.setdefault(allocation.spec.tenant, []).append((ended, allocation))
+        found: list[tuple[float, Allocation]] = []
+        for tenant, entries in finished.items():
+            entries.sort(key=lambda entry: entry[0])
+            surplus = max(0, len(entries) - self._configs.in_force.submission.max_finished_per_tenant)
+            until = now - self._seconds(tenant)
+            found += [entry for place, entry in enumerate(entries) if place < surplus or entry[0] <= until]
+        found.sort(key=lambda entry: entry[0])
+        return [allocation for _, allocation in found if self._is_settled(allocation)]
 
     def _seconds(self, tenant: str) -> float:
         try:

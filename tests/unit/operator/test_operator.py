@@ -542,3 +542,17 @@ async def test_final_allocations_go_after_their_retention_unless_a_gitops_tool_t
         assert names_of(world.cluster.snapshot(ALLOCATIONS)) == [f"physics/{name}" for name in ("elsewhere", "running", "tracked", "young")]
         await world.clock.run_for(3600)
         assert names_of(world.cluster.snapshot(ALLOCATIONS)) == [f"physics/{name}" for name in ("elsewhere", "running", "tracked")]
+
+
+async def test_of_more_finished_allocations_than_a_tenant_may_keep_the_oldest_go_before_their_retention(world: World) -> None:
+    await world.add(CONFIGS, "lattice", {"submission": {"maxFinishedPerTenant": 100}})
+    await world.add(TENANTS, "physics", {**PHYSICS, "finishedRetention": "7d"})
+    for number in range(330):
+        await submit(world, f"a{number:03d}", ended=1000 - number)
+    await submit(world, "running")
+    await submit(world, "tracked", ended=99999, labels={"app.kubernetes.io/instance": "prod"})
+    await submit(world, "elsewhere", ended=99999, tenant="unknown")
+    async with world.running():
+        await world.clock.run_for(40)
+        newest = [f"a{number:03d}" for number in range(230, 330)]
+        assert names_of(world.cluster.snapshot(ALLOCATIONS)) == [f"physics/{name}" for name in (*newest, "elsewhere", "running", "tracked")]
