@@ -20,7 +20,7 @@ from lattice.errors import LatticeError, Stale
 from lattice.kube.aiohttp import connect
 from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
-from lattice_controllers.scheduler.answers import AnswerServer, Desk, Files, Records
+from lattice_controllers.scheduler.answers import AnswerServer, CycleRecords, Queries, ServerFiles
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.term import RECORDS, Memory, Outside, Term
 
@@ -96,17 +96,17 @@ def _answering(
     given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, term: Callable[[], Term | None]
 ) -> Callable[[], Awaitable[None]]:
     """The server of answers, which the leader's Lease names."""
-    files = Files(given.answers_certificate, given.answers_key, given.answers_ca)
+    files = ServerFiles(given.answers_certificate, given.answers_key, given.answers_ca)
 
-    def desk() -> Desk | None:
+    def queries() -> Queries | None:
         leading = term()
-        return leading.desk if leading is not None else None
+        return leading.queries if leading is not None else None
 
-    def records() -> Records | None:
+    def records() -> CycleRecords | None:
         leading = term()
         return leading.recorder if leading is not None else None
 
-    server = AnswerServer(files, outside.clock, desk=desk, leader=lambda: elector.holder, records=records)
+    server = AnswerServer(files, outside.clock, queries=queries, leader=lambda: elector.holder, records=records)
 
     def listens(host: str, port: int) -> None:
         elector.annotations[ANSWERS] = f"https://{given.answers_advertise or f'{host}:{port}'}"

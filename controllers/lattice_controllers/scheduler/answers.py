@@ -39,7 +39,7 @@ QUEUE_LIMIT: Final = 200
 """Entries of one vcluster's queue, where the question does not say."""
 
 
-class Desk(Protocol):
+class Queries(Protocol):
     """Answers questions during one term of leadership."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
@@ -67,7 +67,7 @@ class Desk(Protocol):
         ...
 
 
-class Records(Protocol):
+class CycleRecords(Protocol):
     """Recorded cycles, during one term of leadership."""
 
     async def cycles(self) -> Cycles:
@@ -80,7 +80,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True)
-class Files:
+class ServerFiles:
     """Certificate and key that are shown, and the CA of the gateway's certificate: PEM files."""
 
     certificate: str
@@ -97,15 +97,15 @@ Answer = Callable[[web.Request], Awaitable[msgspec.Struct]]
 
 
 class AnswerServer:
-    """Serves while the process lives; `desk` and `records` are there while it leads, `leader` names who leads, as last seen."""
+    """Serves while the process lives; `queries` and `records` are there while it leads, `leader` names who leads, as last seen."""
 
     def __init__(
-        self, files: Files, clock: Clock, *, desk: Callable[[], Desk | None], leader: Callable[[], str],
-        records: Callable[[], Records | None] = lambda: None,
+        self, files: ServerFiles, clock: Clock, *, queries: Callable[[], Queries | None], leader: Callable[[], str],
+        records: Callable[[], CycleRecords | None] = lambda: None,
     ) -> None:  # fmt: skip
         self._files = files
         self._clock = clock
-        self._desk = desk
+        self._queries = queries
         self._records = records
         self._leader = leader
         self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
@@ -171,8 +171,8 @@ class AnswerServer:
     async def _cycle(self, request: web.Request) -> Part:
         return await self._of_leader(self._records()).cycle(cycle_of(request.match_info["cycle"]))
 
-    def _leading(self) -> Desk:
-        return self._of_leader(self._desk())
+    def _leading(self) -> Queries:
+        return self._of_leader(self._queries())
 
     def _of_leader(self, part: T | None) -> T:
         if part is None:

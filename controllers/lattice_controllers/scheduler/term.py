@@ -44,21 +44,21 @@ from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.admission import Admission
+from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.allocations import Allocations
-from lattice_controllers.scheduler.answers import Desk
-from lattice_controllers.scheduler.bounds import Bounds
+from lattice_controllers.scheduler.answers import Queries
+from lattice_controllers.scheduler.cache_updater import CacheUpdater
 from lattice_controllers.scheduler.committer import Changes, Committer, take_over
-from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.forecasts import Forecasts
-from lattice_controllers.scheduler.gatherer import Gatherer
-from lattice_controllers.scheduler.hearing import HEARD_AFTER, hear, silent_groups
 from lattice_controllers.scheduler.keeper import Keeper
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, hear, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
-from lattice_controllers.scheduler.numbers import NumberBlocks
 from lattice_controllers.scheduler.occurrences import Occurrences
+from lattice_controllers.scheduler.optimality import OptimalityMonitor
 from lattice_controllers.scheduler.plans import Plans
+from lattice_controllers.scheduler.query_service import QueryService
 from lattice_controllers.scheduler.quota_status import QuotaStatus
 from lattice_controllers.scheduler.quotas import Quotas
 from lattice_controllers.scheduler.recorder import Recorder, options_of
@@ -110,7 +110,7 @@ class Term:
         self._identity = identity
         self.working = False
         self._unsure = True
-        self.desk: Desk | None = None
+        self.queries: Queries | None = None
         """Answers questions, while this term works."""
 
     async def run(self) -> None:
@@ -131,12 +131,12 @@ class Term:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
                     group.create_task(process.endless(work()))
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
-                await self.gatherer.count()
+                await self.updater.count()
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.bounds.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.watch_ledger, self.keeper.verify,
-                    self.quota_status.run, self.revocations.run, self.occurrences.run, self.gatherer.run,
+                    self.optimality.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.watch_ledger, self.keeper.verify,
+                    self.quota_status.run, self.revocations.run, self.occurrences.run, self.updater.run,
                     lambda: self.keeper.keep_silence(self.leases),
                 ):  # fmt: skip
                     group.create_task(process.endless(later()))
@@ -187,7 +187,7 @@ class Term:
         )  # fmt: skip
         self.allocations = Allocations(
             cluster, clock, self.committer.stored, self.nodes, measured,
-            propose=propose, numbers=NumberBlocks(book.head.next_number, propose), stopped=self._stopped,
+            propose=propose, numbers=AllocationNumbers(book.head.next_number, propose), stopped=self._stopped,
             vcluster=self.vclusters.objects.get, config=self._config,
             settled=lambda allocation: is_settled(allocation, self.records), place=self._place, admission=admission,
             held=self.recovery.held,
@@ -198,12 +198,12 @@ class Term:
         )
         self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=self._wake, stopped=self._stopped)
         scoring = TimedScoring(self.scene.policies, clock, lambda vcluster, took: measured.cost_seconds.labels(vcluster).observe(took))
-        self.gatherer = Gatherer(
+        self.updater = CacheUpdater(
             self.scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=self._config, woken=self._wake,
             records=self.records, leaf=self.quotas.leaf, scoring=scoring,
         )  # fmt: skip
-        self.bounds = Bounds(clock, self.scene, measured)
+        self.optimality = OptimalityMonitor(clock, self.scene, measured)
         self.recorder = Recorder(
             clock, self.scene, measured, self._outside.records, options=lambda: options_of(self._config()), cycle=lambda: self.loop.cycles
         )
@@ -211,7 +211,7 @@ class Term:
             clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
             explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed,
             stopped=lambda: self._unsure or self._stopped(),
-            judged=self.bounds.judged, look=self.recorder.look, budget=self.allocations.budget,
+            judged=self.optimality.judged, look=self.recorder.look, budget=self.allocations.budget,
         )  # fmt: skip
         self.allocations.loop = self.loop
 
@@ -232,14 +232,14 @@ class Term:
         self.forecasts = Forecasts(
             clock, self.loop, measured, candidate=self.allocations.candidate, took=self.allocations.expectations.take, stopped=stopped
         )
-        self.desk = LoopDesk(
+        self.queries = QueryService(
             clock, self.loop, candidate=self.allocations.candidate,
             expected=lambda: self.allocations.expectations.found, number=self.allocations.shown_number,
             vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
-            bursts=lambda tenant: self.gatherer.scoring.shares.burst(tenant, clock.now()) > 0,
+            bursts=lambda tenant: self.updater.scoring.shares.burst(tenant, clock.now()) > 0,
             limits=lambda: preemption_limits(self._config()),
             bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since, remarks=self.quotas.remarks,
-            unsettled=lambda: Unsettled(self.records.version, list(self.gatherer.tally.unsettled())),
+            unsettled=lambda: Unsettled(self.records.version, list(self.updater.tally.unsettled())),
         )  # fmt: skip
         self.plans = Plans(
             cluster, clock, self.committer.stored, self.nodes, measured, since=book.head.seq,
@@ -284,7 +284,7 @@ class Term:
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.quotas.started()
         self.quotas.ready(self._outside.clock.now())
-        self.gatherer.started()
+        self.updater.started()
         self.reservations.started()
         self.forecasts.load(self.allocations.objects.values())
         self.nodes.leases_synced()
@@ -298,7 +298,7 @@ class Term:
 
     def _ready(self, now: float) -> float | None:
         """Bring the scene up to date; when time alone changes it next, in seconds since the epoch."""
-        wakes = self.gatherer.ready(now), self.quotas.ready(now)
+        wakes = self.updater.ready(now), self.quotas.ready(now)
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def _place(self, allocation: Allocation) -> tuple[str, int | None]:
@@ -310,7 +310,7 @@ class Term:
         """Work may belong to other groups of the quota tree, or to other nodes."""
         if not self.working:
             return  # it is looked at once everything is read
-        self.gatherer.leaves_changed()
+        self.updater.leaves_changed()
         for uid in list(self.loop.candidates):
             allocation = self.allocations.get(uid)
             if allocation is not None:
@@ -318,7 +318,7 @@ class Term:
 
     def _changed(self, changes: Changes) -> None:
         """Rows of a commit that stands: free and taken nodes, plans, allocations."""
-        self.gatherer.rows_changed(changes)
+        self.updater.rows_changed(changes)
         for old, new in changes:
             self.plans.changed(old, new)
             row = new or old
@@ -332,13 +332,13 @@ class Term:
 
     def _confirmed(self, uid: str) -> None:
         """The ledger holds what a cycle claimed."""
-        self.gatherer.refresh(uid)
+        self.updater.refresh(uid)
         self.forecasts.started(uid)
 
     def _touched(self, uids: Iterable[str]) -> None:
         """Nodes of these changed."""
         for uid in uids:
-            self.gatherer.refresh(uid)
+            self.updater.refresh(uid)
             self.allocations.queue.add(uid)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
@@ -346,7 +346,7 @@ class Term:
         self.reservations.on_allocation(change)
         if not self.working:
             return  # the rest is counted once everything is read
-        self.gatherer.on_allocation(change)
+        self.updater.on_allocation(change)
         self.occurrences.on_allocation(change)
         if change.new is not None:
             self.forecasts.learn(change.new)
@@ -361,7 +361,7 @@ class Term:
         if not self.working:
             return  # everything is counted once everything is read
         rows = fresh.rows()
-        self.gatherer.recorded(rows)
+        self.updater.recorded(rows)
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
@@ -370,7 +370,7 @@ class Term:
             return
         self.keeper.limits_changed()
         if self.working:
-            self.gatherer.contracts_changed()
+            self.updater.contracts_changed()
             self.allocations.touch([one.uid for one in self.loop.candidates.values() if one.tenant == change.key])
 
     def _sent(self, node: str) -> int:
@@ -395,7 +395,7 @@ class Term:
         if not self.working:
             return
         self.nodes.on_vclusters(self.vclusters.objects.values())
-        self.gatherer.policies_changed()
+        self.updater.policies_changed()
         self.allocations.touch(list(self.loop.candidates))
 
     async def _be_sure(self) -> None:

@@ -1,4 +1,4 @@
-"""How long questions hold the scheduler's loop: `why`, `plan` and `queue` asked of a crowded machine through the desk of a leader.
+"""How long questions hold the scheduler's loop: `why`, `plan` and `queue` asked of a crowded machine through the queries of a leader.
 
 The loop does nothing else meanwhile than to count the CPU time of its own thread from turn to turn; the baseline is the CPU time of the
 whole answer, for which the loop would be held if it gave the answer itself.
@@ -27,9 +27,9 @@ from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
 from lattice.views.ledger import TenantAccount
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.desk import LoopDesk
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.query_service import QueryService
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import NOW, crowd
 
@@ -63,22 +63,22 @@ class Held:
 def measure(*, quick: bool, say: Say) -> list[Figure]:
     """How long the longest turn of the loop is while each kind of question is answered."""
     nodes, pending = (500, 300) if quick else (5_000, 3_000)
-    desk, waiting = _leader(nodes, pending)
+    queries, waiting = _leader(nodes, pending)
     gc.collect()
     gc.freeze()  # as the scheduler does once it has read everything
     try:
-        return asyncio.run(_measure(desk, waiting, f"{pending:,} pending on {nodes:,} nodes", say))
+        return asyncio.run(_measure(queries, waiting, f"{pending:,} pending on {nodes:,} nodes", say))
     finally:
         gc.unfreeze()
 
 
-async def _measure(desk: LoopDesk, waiting: Sequence[str], where: str, say: Say) -> list[Figure]:
+async def _measure(queries: QueryService, waiting: Sequence[str], where: str, say: Say) -> list[Figure]:
     chosen = [waiting[place * (len(waiting) - 1) // (ASKED - 1)] for place in range(ASKED)]
     why, plan, queue = Held(), Held(), Held()
     for place, uid in enumerate(chosen, 1):
-        await _ask(partial(desk.why, uid, READER), why)
-        await _ask(lambda: desk.plan([DOCUMENT], READER, optimal=False), plan)
-        await _ask(lambda: desk.queue("", READER, 200), queue)
+        await _ask(partial(queries.why, uid, READER), why)
+        await _ask(lambda: queries.plan([DOCUMENT], READER, optimal=False), plan)
+        await _ask(lambda: queries.queue("", READER, 200), queue)
         say(place / len(chosen))
     return [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
 
@@ -108,8 +108,8 @@ async def _ask(question: Callable[[], Awaitable[object]], held: Held) -> None:
     held.waits.append(max(waits) * 1e3)
 
 
-def _leader(nodes: int, pending: int) -> tuple[LoopDesk, list[str]]:
-    """The desk of a scheduler that has just had a cycle, and the uids of what waits there in order."""
+def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
+    """The query service of a scheduler that has just had a cycle, and the uids of what waits there in order."""
     _, scene, crowded = crowd(nodes, pending, seed=1)
     clock = ManualClock(NOW)
     scene.accounts = {"physics": TenantAccount()}
@@ -138,8 +138,8 @@ def _leader(nodes: int, pending: int) -> tuple[LoopDesk, list[str]]:
     def candidate(allocation: Allocation) -> Candidate:
         return candidate_of(allocation, hpc, {})
 
-    desk = LoopDesk(
+    queries = QueryService(
         clock, loop, candidate=candidate, expected=dict, suppose=suppose, number=nothing, vclusters=lambda: {"hpc": hpc},
         tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))}, bursts=lambda _tenant: False, limits=PreemptionLimits,
     )  # fmt: skip
-    return desk, list(loop.reasons)
+    return queries, list(loop.reasons)

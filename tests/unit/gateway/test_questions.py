@@ -33,7 +33,7 @@ from lattice.scheduling.answers import (
 )
 from lattice.scheduling.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.readers import Reader
-from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, Files
+from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
 from tests.unit.gateway.authority import Pair
 from tests.unit.gateway.test_gateway import World, started
 
@@ -42,7 +42,7 @@ BODY = {"allocations": [{"metadata": {"name": "a", "namespace": "physics"}, "spe
 
 
 @dataclass
-class NotingDesk:
+class NotingQueries:
     """Answers little, and notes what it was asked by whom."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Site:
     """A gateway, and a scheduler that may lead."""
 
     world: World
-    desk: NotingDesk
+    queries: NotingQueries
     port: int = 0
     leads: bool = True
 
@@ -143,12 +143,12 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 @asynccontextmanager
 async def scheduler(world: World) -> AsyncIterator[Site]:
     pair = world.authority.pair("lattice:scheduler", dns=("lattice-scheduler",))
-    made = Site(world, NotingDesk())
-    files = Files(pair.certificate, pair.key, str(world.authority.path))
+    made = Site(world, NotingQueries())
+    files = ServerFiles(pair.certificate, pair.key, str(world.authority.path))
     server = AnswerServer(
         files,
         SystemClock(),
-        desk=lambda: made.desk if made.leads else None,
+        queries=lambda: made.queries if made.leads else None,
         leader=lambda: "vm-2-1234",
         records=lambda: SomeRecords() if made.leads else None,
     )
@@ -167,7 +167,7 @@ async def test_why_is_answered_with_the_identity_of_who_asks_and_the_namespaces_
     site.world.cluster.grants.add(("alice", "list", "allocations", ""))
     status, body = await site.get("/v1/why/physics/job")
     assert (status, body["schema"], body["reason"]) == (200, WHY_SCHEMA, "WaitingForNodes")
-    (kind, uid, reader), *_ = site.desk.asked
+    (kind, uid, reader), *_ = site.queries.asked
     assert (kind, uid) == ("why", body["allocation"]["uid"])
     assert reader == Reader("alice", frozenset({"physics"}), everything=True)  # the fake authoriser knows no namespaces
 
@@ -176,7 +176,7 @@ async def test_without_the_right_to_list_nothing_of_the_tenant_is_named(site: Si
     await site.lease()
     await site.world.allocation()
     assert (await site.get("/api/v1/why/physics/job"))[0] == 200
-    assert site.desk.asked[0][2] == Reader("alice")
+    assert site.queries.asked[0][2] == Reader("alice")
 
 
 async def test_who_may_not_read_the_allocation_is_told_no_more_than_he_said(site: Site) -> None:
@@ -185,14 +185,14 @@ async def test_who_may_not_read_the_allocation_is_told_no_more_than_he_said(site
     status, body = await site.get("/v1/why/physics/job", user="eve")
     assert (status, body["reason"]) == (403, "AllocationForbidden")
     assert "eve" in body["message"]
-    assert site.desk.asked == []
+    assert site.queries.asked == []
     assert (await site.get("/v1/queue", user="nobody"))[0] == 401
 
 
 async def test_the_queue_is_for_everybody_who_is_known(site: Site) -> None:
     await site.lease()
     assert (await site.get("/v1/queue/hpc?namespaces=physics,lab&limit=7", user="eve"))[0] == 200
-    assert site.desk.asked == [("queue", "hpc", Reader("eve"), 7)]
+    assert site.queries.asked == [("queue", "hpc", Reader("eve"), 7)]
     assert (await site.get("/v1/queue?limit=many"))[1]["reason"] == "ParameterInvalid"
     assert (await site.get("/v1/queue?color=red"))[1]["message"] == "the parameter color is not known; known are namespaces, limit"
 
@@ -204,7 +204,7 @@ async def test_the_quota_tree_is_for_everybody_who_is_known_and_all_its_groups_f
     assert (status, body["schema"]) == (200, QUOTA_SCHEMA)
     for user in ("bob", "alice"):
         assert (await site.get("/api/v1/quota", user=user))[0] == 200
-    assert [reader for _, reader in site.desk.asked] == [Reader("eve"), Reader("bob", everything=True), Reader("alice", groups=True)]
+    assert [reader for _, reader in site.queries.asked] == [Reader("eve"), Reader("bob", everything=True), Reader("alice", groups=True)]
     assert (await site.get("/v1/quota?tree=gpus"))[1]["message"] == "the parameter tree is not known; known is namespaces"
     assert (await site.get("/v1/quota", user="nobody"))[0] == 401
 
@@ -214,7 +214,7 @@ async def test_quota_is_explained_to_whoever_may_read_the_allocation(site: Site)
     await site.world.allocation()
     status, body = await site.get("/v1/quota/explain/physics/job")
     assert (status, body["schema"]) == (200, GATES_SCHEMA)
-    assert site.desk.asked == [("explain", body["allocation"]["uid"], Reader("alice"))]
+    assert site.queries.asked == [("explain", body["allocation"]["uid"], Reader("alice"))]
     assert (await site.get("/v1/quota/explain/physics/job", user="eve"))[1]["reason"] == "AllocationForbidden"
     assert (await site.get("/v1/quota/explain/physics/other"))[0] == 404
 
@@ -224,7 +224,7 @@ async def test_a_plan_needs_the_right_to_submit_and_is_for_oneself(site: Site) -
     assert (await site.post(BODY, user="eve"))[1]["reason"] == "SubmissionForbidden"
     status, body = await site.post({**BODY, "optimal": True})
     assert (status, body) == (200, {"schema": PLAN_SCHEMA, "at": AT, "allocations": []})
-    _, allocations, reader, optimal = site.desk.asked[0]
+    _, allocations, reader, optimal = site.queries.asked[0]
     assert (allocations[0]["spec"]["user"], reader.user, optimal) == ("alice", "alice", True)
     other = {"allocations": [{**BODY["allocations"][0], "spec": {"tenant": "physics", "user": "bob"}}]}
     assert (await site.post(other))[1]["reason"] == "RunasForbidden"
@@ -285,12 +285,12 @@ async def test_a_standby_says_who_leads_and_answers_nothing(site: Site) -> None:
     site.leads = False
     status, body = await site.get("/v1/queue")
     assert (status, body) == (503, {"reason": "NotLeading", "message": "this scheduler is a standby; vm-2-1234 leads"})
-    assert site.desk.asked == []
+    assert site.queries.asked == []
 
 
 async def test_what_the_scheduler_does_not_have_is_not_found_here_either(site: Site) -> None:
     await site.lease()
-    site.desk.why = lambda uid, reader: NotingDesk.why(site.desk, "gone", reader)  # type: ignore[method-assign]
+    site.queries.why = lambda uid, reader: NotingQueries.why(site.queries, "gone", reader)  # type: ignore[method-assign]
     await site.world.allocation()
     assert await site.get("/v1/why/physics/job") == (404, {"reason": "NotPending", "message": "it waits for nothing"})
     assert (await site.get("/v1/why/physics/other"))[0] == 404
@@ -300,7 +300,7 @@ async def test_what_the_scheduler_does_not_have_is_not_found_here_either(site: S
 async def test_the_scheduler_answers_the_gateway_alone(site: Site, name: str) -> None:
     status, body = await site.directly(site.world.authority.pair(name) if name else None)
     assert (status, body["reason"]) == (403, "NotTheGateway")
-    assert site.desk.asked == []
+    assert site.queries.asked == []
 
 
 async def test_a_certificate_of_another_authority_is_not_even_heard(site: Site) -> None:
@@ -311,8 +311,8 @@ async def test_a_certificate_of_another_authority_is_not_even_heard(site: Site) 
 async def test_the_gateway_asks_nobody_but_the_scheduler(site: Site) -> None:
     """An agent's certificate at the address of the Lease is not believed."""
     pair = site.world.authority.pair("lattice:agent:evil", dns=("evil",))
-    files = Files(pair.certificate, pair.key, str(site.world.authority.path))
-    server = AnswerServer(files, SystemClock(), desk=lambda: site.desk, leader=lambda: "")
+    files = ServerFiles(pair.certificate, pair.key, str(site.world.authority.path))
+    server = AnswerServer(files, SystemClock(), queries=lambda: site.queries, leader=lambda: "")
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run("127.0.0.1:0", lambda _host, port: listening.set_result(port)))

@@ -15,12 +15,12 @@ from lattice.ledger.proposals import Accepted, Proposal, Verdict
 from lattice.scheduling.machine import Machine
 from lattice.scheduling.scene import Scene
 from lattice.views import Allocation
+from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.committer import Committer
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
-from lattice_controllers.scheduler.numbers import NumberBlocks
 
 BODY: dict[str, Any] = {
     "apiVersion": "lattice.dev/v1alpha1",
@@ -46,7 +46,7 @@ async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocati
     metrics, book = SchedulerMetrics(), Book.empty("term", "commit")
     committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics, on_change=nothing)
     nodes = Nodes(cluster, clock, touched=nothing, woken=nothing, replan=nothing, heard=nothing)
-    numbers = NumberBlocks(1, accepted)
+    numbers = AllocationNumbers(1, accepted)
     found = Allocations(
         cluster, clock, committer.stored, nodes, metrics, propose=nothing, numbers=numbers, vcluster=nothing, config=nothing,
         stopped=lambda: False,

@@ -12,7 +12,7 @@ from lattice.ledger.proposals import Accepted, Numbers
 BLOCK = 1000
 
 
-class NumberBlocks:
+class AllocationNumbers:
     """Gives numbers below what the ledger has reserved; a crash wastes the rest of a block, never gives one twice."""
 
     def __init__(self, first: int, propose: Callable[[Numbers], Any]) -> None:

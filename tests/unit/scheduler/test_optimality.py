@@ -12,9 +12,9 @@ from lattice.scheduling.cycle import decide
 from lattice.scheduling.formulation import Formulation, formulate, value_of
 from lattice.scheduling.outcomes import Outcome
 from lattice.scheduling.solver import Bucket, Job, best_plan, upper_bound
-from lattice_controllers.scheduler.bounding import packed, unpacked
-from lattice_controllers.scheduler.bounds import BOUND_SECONDS, Bounds, in_a_process
+from lattice_controllers.scheduler.bound_worker import packed, unpacked
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.optimality import BOUND_SECONDS, OptimalityMonitor, in_a_process
 from tests.unit.scheduling.moments import NOW, moment, pending
 
 
@@ -33,20 +33,20 @@ class Solver:
         return self.bound
 
 
-def decided(*nodes: int, vcluster: str = "hpc") -> tuple[Bounds, Solver, list[Outcome], SchedulerMetrics, ManualClock]:
+def decided(*nodes: int, vcluster: str = "hpc") -> tuple[OptimalityMonitor, Solver, list[Outcome], SchedulerMetrics, ManualClock]:
     """A cycle over eight nodes with work of these sizes."""
     situation = moment(8, (), ())
     clock, metrics, solver = ManualClock(NOW), SchedulerMetrics(), Solver(6.0)
     queue = [pending(number, nodes=count, vcluster=vcluster) for number, count in enumerate(nodes, 1)]
     outcomes = list(decide(situation.scene, vcluster, queue, NOW))
-    return Bounds(clock, situation.scene, metrics, solve=solver), solver, outcomes, metrics, clock
+    return OptimalityMonitor(clock, situation.scene, metrics, solve=solver), solver, outcomes, metrics, clock
 
 
 def ratio(metrics: SchedulerMetrics, vcluster: str = "hpc") -> float | None:
     return metrics.registry.get_sample_value("lattice_scheduling_bound_ratio", {"vcluster": vcluster})
 
 
-async def measured(bounds: Bounds) -> None:
+async def measured(bounds: OptimalityMonitor) -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(bounds.run())
         for _ in range(10):

@@ -29,7 +29,7 @@ BUDGET_SECONDS = 1.0
 """How often budgets at whose end work waits are looked at."""
 
 
-class Gatherer:
+class CacheUpdater:
     """The one that changes the scene, except for what a cycle claims in it; `woken` hears that a cycle may find more now."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The desk of a leader: answers from a live loop, whose state stays as it was."""
+"""The query service of a leader: answers from a live loop, whose state stays as it was."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.desk import NO_BINDINGS, LoopDesk
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.query_service import NO_BINDINGS, QueryService
 from tests.build import uid
 from tests.unit.scheduling.moments import ALICE, NOW, holding, moment, pending
 
 HPC = VCluster(metadata=Metadata(name="hpc"))
 
 
-def desk(
+def service(
     nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
     bursting: Collection[str] = (), limits: PreemptionLimits | None = None, bindings: Bindings = NO_BINDINGS,
     number: Callable[[str], int | None] = lambda _uid: 7,
-) -> tuple[LoopDesk, Loop]:  # fmt: skip
+) -> tuple[QueryService, Loop]:  # fmt: skip
     """A loop with work on some nodes, and one that waits for more than are free."""
     queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
     held = holders or ((holding(1, tuple(range(running)), 1),) if running else ())
@@ -70,7 +70,7 @@ def desk(
     def candidate_from(allocation: Allocation) -> Any:
         return candidate_of(allocation, HPC, {})
 
-    made = LoopDesk(
+    made = QueryService(
         clock, loop, candidate=candidate_from, expected=dict, suppose=suppose,
         number=number, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
         bursts=lambda tenant: tenant in bursting, limits=lambda: limits or PreemptionLimits(),
@@ -85,7 +85,7 @@ def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
 
 
 async def test_why_names_only_changes_that_the_planner_found_true() -> None:
-    made, loop = desk()
+    made, loop = service()
     answer = await made.why(uid(2), ALICE)
     assert answer.reason == "WaitingForNodes"
     assert [(change.kind, change.value) for change in answer.changes] == [("Nodes", "1")]
@@ -93,7 +93,7 @@ async def test_why_names_only_changes_that_the_planner_found_true() -> None:
 
 
 async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
-    made, _ = desk()
+    made, _ = service()
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
     assert bool(found.victims) != bool(found.reason)
@@ -107,7 +107,7 @@ def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> H
 async def test_work_of_a_tenant_above_its_share_goes_first() -> None:
     holders = [low(3, (0,)), low(4, (1,), 2)]
     for bursting, whose in (((), "your tenant"), (("FOREIGN-lab",), "other tenants"), (("physics", "FOREIGN-lab"), "your tenant")):
-        made, loop = desk(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
+        made, loop = service(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
         found = (await made.why(uid(2), ALICE)).preemption
         assert found is not None
         assert [victim.whose for victim in found.victims] == [whose]
@@ -118,7 +118,7 @@ async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_i
     holders = [low(3, (0,)), low(4, (1,))]
 
     async def reason(limits: PreemptionLimits) -> str:
-        made, _ = desk(4, waiting=4, holders=holders, preemption_class=8, limits=limits)
+        made, _ = service(4, waiting=4, holders=holders, preemption_class=8, limits=limits)
         found = (await made.why(uid(2), ALICE)).preemption
         return "" if found is None else found.reason
 
@@ -128,7 +128,7 @@ async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_i
 
 
 async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> None:
-    made, loop = desk(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
+    made, loop = service(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
     loop.scene.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
@@ -136,7 +136,7 @@ async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> Non
 
 
 async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
-    made, loop = desk()
+    made, loop = service()
     before = dict(loop.candidates)
     plan = await made.plan([document(4), document(1), document(40)], ALICE, optimal=False)
     later, now, never = plan.allocations
@@ -156,7 +156,7 @@ async def test_the_loop_goes_on_while_changes_are_sought() -> None:
         waited.append(goes_on.wait(30))
         return 7
 
-    made, _ = desk(64, running=60, waiting=64, number=number)
+    made, _ = service(64, running=60, waiting=64, number=number)
 
     async def go_on() -> None:
         goes_on.set()
@@ -176,7 +176,7 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
         threads.add(threading.get_ident())
         return 7
 
-    made, loop = desk(number=number)
+    made, loop = service(number=number)
     scene = loop.scene
     before, settled = look(scene, "hpc", (), NOW, 0), dict(scene.settled)
     roster = scene.roster("hpc").candidates
@@ -201,7 +201,7 @@ async def test_a_question_that_nobody_waits_for_any_more_ends_before_the_next_on
         inside -= 1
         return 7
 
-    made, _ = desk(number=number)
+    made, _ = service(number=number)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(made.why(uid(2), ALICE))
         await asyncio.to_thread(asked.wait, 60)
@@ -217,7 +217,7 @@ async def test_a_question_that_nobody_waits_for_any_more_ends_before_the_next_on
 
 
 async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
-    made, _ = desk(8, running=3, waiting=7)
+    made, _ = service(8, running=3, waiting=7)
     plan = await made.plan([document(2), document(3)], ALICE, optimal=True)
     assert plan.optimal is not None
     assert 0 < plan.optimal.value <= (plan.optimal.optimal or 0) <= plan.optimal.bound
@@ -225,7 +225,7 @@ async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
 
 
 async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() -> None:
-    made, loop = desk(8, running=3, waiting=7)
+    made, loop = service(8, running=3, waiting=7)
     promised = "nodes that are promised to work that waits"
     ranged = {**document(2), "spec": {**document(2)["spec"], "resources": {"nodes": "1-4"}}}
 
@@ -247,7 +247,7 @@ async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() 
 
 
 async def test_a_tenant_of_others_cannot_be_planned_for() -> None:
-    made, _ = desk()
+    made, _ = service()
     with pytest.raises(Denied, match="is not one of the tenant"):
         await made.plan([{**document(), "metadata": {"name": "x", "namespace": "lab"}}], ALICE, optimal=False)
     with pytest.raises(Denied):
@@ -255,13 +255,13 @@ async def test_a_tenant_of_others_cannot_be_planned_for() -> None:
 
 
 async def test_what_cannot_be_read_is_refused_with_its_place() -> None:
-    made, _ = desk()
+    made, _ = service()
     with pytest.raises(Rejected, match="allocation 2 of the plan cannot be read"):
         await made.plan([document(), {"metadata": {"name": 1}}], ALICE, optimal=False)
 
 
 async def test_what_is_not_pending_and_unknown_vclusters_are_not_found() -> None:
-    made, _ = desk()
+    made, _ = service()
     with pytest.raises(NotFound):
         await made.why("nobody", ALICE)
     with pytest.raises(NotFound):
@@ -280,13 +280,13 @@ def planted(loop: Loop) -> None:
 
 
 async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> None:
-    made, loop = desk()
+    made, loop = service()
     assert (await made.quota(ALICE)).trees == []
     planted(loop)
     (tree,) = (await made.quota(ALICE)).trees
     assert [(group.name, group.whose) for group in tree.groups] == [("", "others"), ("default", "yours")]
     source = Source("lattice.dev", "theory")
-    bound, other = desk(bindings=bindings_of([Declared("theory", source, bindings=(Binding("physics"),))]))
+    bound, other = service(bindings=bindings_of([Declared("theory", source, bindings=(Binding("physics"),))]))
     planted(other)
     (tree,) = (await bound.quota(ALICE)).trees
     assert [(group.name, group.whose) for group in tree.groups] == [("theory", "yours"), ("", "others"), ("default", "yours")]
@@ -295,7 +295,7 @@ async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> N
 
 
 async def test_the_gates_of_work_that_waits_are_explained_and_the_loop_stays_as_it_was() -> None:
-    made, loop = desk()
+    made, loop = service()
     planted(loop)
     found = await made.explain_quota(uid(2), ALICE)
     assert (found.leaf, [gate.gate for gate in found.gates if gate.first]) == ("default", ["Nodes"])

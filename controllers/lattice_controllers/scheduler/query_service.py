@@ -44,8 +44,8 @@ EXACT_SECONDS: Final = 3.0
 """So many jobs are solved exactly, in at most so many deterministic seconds of the solver; more are only bounded."""
 
 
-class LoopDesk:
-    """The desk of a leader: reads the loop, its scene, and the caches beside it; `number` may be asked from any thread."""
+class QueryService:
+    """The query service of a leader: reads the loop, its scene, and the caches beside it; `number` may be asked from any thread."""
 
     def __init__(
         self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate],

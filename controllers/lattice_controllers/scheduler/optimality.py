@@ -18,7 +18,7 @@ from lattice.scheduling.outcomes import Outcome, Placed
 from lattice.scheduling.scene import Scene
 from lattice.scheduling.situation import ABOUT_NODES
 from lattice.scheduling.solver import installed
-from lattice_controllers.scheduler.bounding import packed
+from lattice_controllers.scheduler.bound_worker import packed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Sample:
     question: Formulation
 
 
-class Bounds:
+class OptimalityMonitor:
     """Takes a cycle that placed something, at most one in `BOUND_SECONDS`, the vclusters in turn; `solve` gives its bound."""
 
     def __init__(
@@ -100,9 +100,9 @@ class Bounds:
 
 
 async def in_a_process(question: Formulation) -> float:
-    """The bound, from `bounding`; Retry when it gave none."""
+    """The bound, from `bound_worker`; Retry when it gave none."""
     program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "lattice_controllers.scheduler.bounding",
+        sys.executable, "-m", "lattice_controllers.scheduler.bound_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

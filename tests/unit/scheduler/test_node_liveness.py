@@ -16,7 +16,7 @@ from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_repor
 from lattice.units import format_time
 from lattice.views.cluster import Lease, LeaseSpec, Node, NodeOptions, NodeStatus
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.hearing import FEW_NODES, OPERATOR_LEASE, hear, silent_groups
+from lattice_controllers.scheduler.node_liveness import FEW_NODES, OPERATOR_LEASE, hear, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 
 NAMESPACE = "lattice-system"
