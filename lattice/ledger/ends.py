@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lattice.ledger.reports import ENDED, GONE, LOST, START_FAILED, UNKNOWN_EXIT
-from lattice.ledger.starting import Standing, cut_pairs
+from lattice.ledger.starting import AttemptNodeState, cut_pairs
 from lattice.units import parse_duration, parse_time
 from lattice.views.allocation import Allocation, Exit
 
@@ -17,7 +17,7 @@ FAILED_STATES: Final = frozenset((UNKNOWN_EXIT, START_FAILED, LOST))
 ENDED_BY_SIGNAL: Final = frozenset((137, 143))
 
 
-def over_for_the_rest(standings: Sequence[Standing]) -> bool:
+def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
     """Whether what has ended somewhere ends the others, too: a failure, or all the work but nodes without a task."""
     if all(standing.empty for standing in standings):
         return False
@@ -26,12 +26,12 @@ def over_for_the_rest(standings: Sequence[Standing]) -> bool:
     return all(standing.empty or standing.idle for standing in standings)
 
 
-def patience_with(standings: Sequence[Standing]) -> float:
+def patience_with(standings: Sequence[AttemptNodeState]) -> float:
     """How long the reporter is waited for once every node has said that nothing is left."""
     return CUT_SECONDS if cut_pairs(standings) else REPORTER_SILENCE_SECONDS
 
 
-def reported(allocation: Allocation, now: float, standings: Sequence[Standing]) -> tuple[str, str, Exit | None]:
+def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """The end as reports tell it; work that a signal ended when its walltime was over was ended by that.
 
     Where nobody could write when it began, it is counted from when it was given its nodes.
@@ -46,7 +46,7 @@ def reported(allocation: Allocation, now: float, standings: Sequence[Standing]) 
     return "WalltimeExceeded", f"its walltime of {walltime} was over; {message}", ended
 
 
-def end_of(standings: Sequence[Standing]) -> tuple[str, str, Exit | None]:
+def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """Reason, sentence and exit as the nodes' reports tell it: the first failure, else 0; no exit where one of them is unknown."""
     for standing in standings:
         if standing.state == UNKNOWN_EXIT:

@@ -30,7 +30,7 @@ MOST_PAIRS, MOST_CHARACTERS = 4, 160
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AttemptNodeState:
     """One node of a row, as its Lease and the operator show it; `state` and `detail` are its report of this attempt.
 
     `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has said that
@@ -82,7 +82,7 @@ class Wait:
     seconds: float
 
 
-def judge(standings: Sequence[Standing], placed_seconds: float, timeout: float) -> Wait | None:
+def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout: float) -> Wait | None:
     """The wait of an attempt that was placed so long ago; None when every node has started it."""
     waiting = [one for one in standings if one.waits]
     if not waiting:
@@ -99,7 +99,7 @@ def judge(standings: Sequence[Standing], placed_seconds: float, timeout: float) 
     return Wait(reason, message, False, min(LOOK_SECONDS, max(1.0, timeout - waited)))
 
 
-def cut_pairs(standings: Sequence[Standing]) -> list[tuple[str, list[str]]]:
+def cut_pairs(standings: Sequence[AttemptNodeState]) -> list[tuple[str, list[str]]]:
     """Nodes of the attempt that cannot talk to others of it, with those others; costs one look a node where all can."""
     cut = [one for one in standings if one.away]
     if not cut:
@@ -109,7 +109,7 @@ def cut_pairs(standings: Sequence[Standing]) -> list[tuple[str, list[str]]]:
     return [(name, others) for name, others in found if others]
 
 
-def _sentence(standings: Sequence[Standing], waiting: Sequence[Standing]) -> str:
+def _sentence(standings: Sequence[AttemptNodeState], waiting: Sequence[AttemptNodeState]) -> str:
     """Which nodes are not prepared, which of them no gateway serves, which have started, and who cannot reach whom."""
     prepared = [one.name for one in waiting if one.prepared]
     missing = [one.name for one in waiting if not one.prepared]

@@ -18,7 +18,7 @@ from lattice.ledger.ends import end_of, over_for_the_rest, patience_with, report
 from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLAIMED, WITHDRAWN, Row
 from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
 from lattice.ledger.reports import GONE
-from lattice.ledger.starting import START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, Standing, cut_pairs
+from lattice.ledger.starting import START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, AttemptNodeState, cut_pairs
 from lattice.lifecycle.conditions import condition, is_true
 from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
@@ -41,7 +41,7 @@ class Facts:
     allocation: Allocation | None
     rows: tuple[Row, ...]
     now: float
-    standings: Mapping[tuple[int, int], Standing] = field(default_factory=dict)
+    standings: Mapping[tuple[int, int], AttemptNodeState] = field(default_factory=dict)
     """By (attempt, node index)."""
     names: Mapping[int, str] = field(default_factory=dict)
     settled: bool = True
@@ -52,9 +52,9 @@ class Facts:
     admitted: int | None = None
     """Seconds of walltime that the newest generation is admitted for; None: what its row says stays."""
 
-    def of(self, row: Row) -> list[Standing]:
+    def of(self, row: Row) -> list[AttemptNodeState]:
         """The standings of a row's nodes."""
-        return [self.standings.get((row.attempt, node), Standing(self.names.get(node, str(node)))) for node in row.nodes]
+        return [self.standings.get((row.attempt, node), AttemptNodeState(self.names.get(node, str(node)))) for node in row.nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
     return _starting(facts, allocation, row, standings) or _outrun(facts, allocation, row, standings)
 
 
-def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step | None:
+def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step | None:
     """While not all of its nodes have started: why is shown; what takes too long goes back to the queue."""
     status = allocation.status
     if is_true(status.conditions, kinds.STARTED) or status.scheduled_time is None:
@@ -280,7 +280,7 @@ def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[St
     return Rest(wait.seconds)
 
 
-def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step:
+def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
     """What its nodes end because its walltime is over is shown to end, once that takes longer than most; else what they report."""
     status = allocation.status
     if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
@@ -293,7 +293,7 @@ def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[Stan
     return ShowEnding("WalltimeExceeded", f"its walltime of {format_duration(row.walltime)} is over", over)
 
 
-def _appoint(row: Row, standings: list[Standing]) -> Step | None:
+def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
     """Another reporter, when the present one is silent and another node is not."""
     by_node = dict(zip(row.nodes, standings, strict=True))
     reporter = by_node.get(row.reporter)
@@ -305,7 +305,7 @@ def _appoint(row: Row, standings: list[Standing]) -> Step | None:
     return None
 
 
-def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing]) -> Step:
+def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
     """When every node says that it has ended and the reporter does not write: the end, from the Lease reports."""
     if not all(standing.empty for standing in standings):
         return Rest()
@@ -343,7 +343,7 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
     return retry or decide_end(allocation, reason, message, ended)
 
 
-def _withdrawn(facts: Facts, allocation: Allocation, standings: list[Standing]) -> Step | None:
+def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
     """What follows when the scheduler itself has ended the rest of an attempt; None: its reporter has told the end."""
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
     if staged is not None and staged.reason in TIMED_OUT and not is_true(allocation.status.conditions, kinds.STARTED):
@@ -353,7 +353,7 @@ def _withdrawn(facts: Facts, allocation: Allocation, standings: list[Standing]) 
     return decide_end(allocation, *_told(facts, allocation, standings))
 
 
-def _told(facts: Facts, allocation: Allocation, standings: list[Standing]) -> tuple[str, str, Exit | None]:
+def _told(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """The end as those nodes tell it on which it was not ended by order."""
     spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
     return reported(allocation, facts.now, spoken or standings)
@@ -373,7 +373,7 @@ def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
     return Retry(START_TIMEOUT, message, None, counted=False)
 
 
-def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[Standing], leaving: str) -> Step:
+def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState], leaving: str) -> Step:
     """Nodes are still ending it: keep the status and the reporter right meanwhile."""
     status = allocation.status
     if status.attempt != row.attempt:

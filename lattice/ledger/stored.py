@@ -14,7 +14,7 @@ from lattice.views.ledger import SensitiveUse, TenantAccount
 
 
 class Stored:
-    """Rows and counters of the last commit that stands; changed by `take` only."""
+    """Rows and counters of the last commit that stands; changed by `advance` only."""
 
     def __init__(self, book: Book) -> None:
         """`book` has nothing under way."""
@@ -25,7 +25,7 @@ class Stored:
         self.rows: dict[Key, Row] = dict(book.rows)
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
 
-    def take(
+    def advance(
         self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount], sensitive: SensitiveUse
     ) -> None:
         """A commit stands: its rows before and after, in order, and the counters that were stored with them."""
@@ -44,7 +44,7 @@ class Stored:
                 self._attempts.setdefault(new.uid, set()).add(new.attempt)
         self.head = head
 
-    def of(self, uid: str) -> Iterator[Row]:
+    def rows_of(self, uid: str) -> Iterator[Row]:
         """Every row of an allocation, oldest attempt first."""
         for attempt in sorted(self._attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]

@@ -56,7 +56,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupState:
     """Where a group stands now; of each resource that it manages, all in whole units."""
 
     name: str
@@ -251,7 +251,7 @@ class Forest:
         """Every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
         return tuple(self._gates(leaf, amounts, non_preemptible=non_preemptible))
 
-    def standing(self, name: str) -> Standing:
+    def standing(self, name: str) -> GroupState:
         """Where a group stands; raises NotFound."""
         if _built_in(name):
             return self._built_in_standing(ALIASES.get(name, name))
@@ -260,7 +260,7 @@ class Forest:
             raise NotFound(f'quota "{name}" is in no tree', reason="QuotaUnknown")
         return self._standing(tree, name)
 
-    def standings(self, tree: str = DEFAULT_TREE) -> Iterator[Standing]:
+    def standings(self, tree: str = DEFAULT_TREE) -> Iterator[GroupState]:
         """Every group of a tree, parents first."""
         names = self.names(tree)
         self._trees[tree].refresh()
@@ -375,10 +375,10 @@ class Forest:
             return NOBODY
         return self._trees[tree].borrowed(self._trees[tree].limits(gate.quota).parent, gate.resource)
 
-    def _standing(self, tree: str, name: str) -> Standing:
+    def _standing(self, tree: str, name: str) -> GroupState:
         grown = self._trees[tree]
         group = grown.limits(name)
-        return Standing(
+        return GroupState(
             name=name,
             tree=tree,
             parent="" if group.parent == ROOT else group.parent,
@@ -396,10 +396,10 @@ class Forest:
             runtime=grown.runtime(name),
         )
 
-    def _built_in_standing(self, name: str) -> Standing:
+    def _built_in_standing(self, name: str) -> GroupState:
         most = self._default_max if name == DEFAULT else {}
         demand = self._stray(name)
-        return Standing(
+        return GroupState(
             name=name,
             tree=DEFAULT_TREE,
             parent="",

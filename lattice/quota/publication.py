@@ -11,7 +11,7 @@ from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times
 from lattice.models.conditions import READY, STALLED
 from lattice.quota.amounts import quantities, quantity, resource_of, shown
 from lattice.quota.declared import PREFIX
-from lattice.quota.forest import Standing
+from lattice.quota.forest import GroupState
 from lattice.quota.groups import Resources
 from lattice.views import Condition, ElasticQuota, KoordinatorQuota
 
@@ -29,7 +29,7 @@ Patch = dict[str, Any]
 class News:
     """What the scheduler knows of one group."""
 
-    standing: Standing | None = None
+    standing: GroupState | None = None
     """None: it takes no part."""
     fault: tuple[str, str] | None = None
     """Why it takes no part, or is not as it was asked for: a reason and a sentence."""

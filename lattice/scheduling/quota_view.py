@@ -8,7 +8,7 @@ from typing import Final
 
 from lattice.quota.amounts import is_boundless
 from lattice.quota.declared import DEFAULT
-from lattice.quota.forest import DEFAULT_TREE, Forest, Standing
+from lattice.quota.forest import DEFAULT_TREE, Forest, GroupState
 from lattice.scheduling.quota_answers import (
     ABOVE_YOURS,
     OTHERS,
@@ -107,7 +107,7 @@ def startable(forest: Forest, leaf: str) -> list[Startable]:
     return [_room(key, levels, standing) for key in standing.max]
 
 
-def _room(key: str, levels: Sequence[Standing], leaf: Standing) -> Startable:
+def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable:
     bounds = [one for one in levels if key in one.max]
     rooms = {one.name: min(one.runtime.get(key, 0), one.max[key]) - one.used.get(key, 0) for one in bounds}
     least = min(rooms.values())
@@ -130,7 +130,7 @@ class _View:
         self._everything = sees_all(reader)
         self._above = frozenset(name for leaf in mine for name in forest.path(leaf)[1:])
         self._divisible = forest.total(tree)
-        self._first: list[Standing] = []
+        self._first: list[GroupState] = []
         self._seen = 0
 
     def concerns(self) -> bool:
@@ -171,7 +171,7 @@ class _View:
     def _is_there(self, name: str) -> bool:
         return not name or (self._forest.tree_of(name) == self._tree and name in self._forest)
 
-    def _named(self, one: Standing) -> QuotaGroup:
+    def _named(self, one: GroupState) -> QuotaGroup:
         whose: Belonging = YOURS if one.name in self._mine else ABOVE_YOURS if one.name in self._above else OTHERS
         reason, message = self._wrong.get(one.name, ("", ""))
         return QuotaGroup(
@@ -197,7 +197,7 @@ class _Sum:
         self.count = 0
         self._sums: dict[str, list[int]] = {}
 
-    def add(self, one: Standing) -> None:
+    def add(self, one: GroupState) -> None:
         """One more."""
         self.count += 1
         for key in one.max:
@@ -214,7 +214,7 @@ class _Sum:
         return QuotaGroup(whose=OTHERS, depth=self._depth, parent=self._parent, count=self.count, shares=shares)
 
 
-def _share(one: Standing, key: str) -> Share:
+def _share(one: GroupState, key: str) -> Share:
     return Share(
         resource=key,
         used=one.used.get(key, 0),

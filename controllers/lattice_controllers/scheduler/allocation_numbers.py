@@ -22,7 +22,7 @@ class AllocationNumbers:
         self._given: dict[str, int] = {}
         self._refill = asyncio.Lock()
 
-    async def ready(self) -> None:
+    async def ensure_reserved(self) -> None:
         """Wait until at least half a block is reserved."""
         if self._limit - self._next > BLOCK // 2:
             return
@@ -34,7 +34,7 @@ class AllocationNumbers:
                 raise Stale("no numbers could be reserved in the ledger", reason="Deposed")
             self._limit = wanted
 
-    def give(self, uid: str) -> int:
+    def assign(self, uid: str) -> int:
         """The number of this allocation: the same each time until it is forgotten."""
         number = self._given.get(uid)
         if number is None:
@@ -42,6 +42,6 @@ class AllocationNumbers:
             self._next += 1
         return number
 
-    def forget(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         """The allocation is gone, or carries its number."""
         self._given.pop(uid, None)

@@ -44,6 +44,7 @@ from lattice.scheduling.work import Candidate
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
+from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -55,14 +56,6 @@ log = logging.getLogger(__name__)
 STEPS_AT_ONCE = 12
 REFUSED_SECONDS = 1.0
 WORKERS, LATE_WORKERS = 48, 4
-
-
-class Committing(Protocol):
-    """What is asked of the committer."""
-
-    def propose(self, proposal: Proposal) -> Any:
-        """A future of the verdict."""
-        ...
 
 
 class Judging(Protocol):
@@ -90,7 +83,7 @@ class Allocations:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
-        propose: Callable[[Proposal], Any], numbers: Numbering, vcluster: Callable[[str], VCluster | None],
+        propose: Callable[[Proposal], Any], numbers: AllocationNumbers, vcluster: Callable[[str], VCluster | None],
         config: Callable[[], Config | None], stopped: Callable[[], bool], settled: Callable[[Allocation], bool] = lambda _allocation: True,
         place: Callable[[Allocation], tuple[str, int | None]] = lambda _allocation: ("", None), admission: Judging | None = None,
         held: Callable[[Allocation], str] = lambda _allocation: "",
@@ -132,10 +125,10 @@ class Allocations:
 
     def _lost(self, uid: str) -> None:
         self.objects.pop(uid, None)
-        self._numbers.forget(uid)
+        self._numbers.release(uid)
         self._waits_no_more(uid)
         if self.loop is not None:
-            self.loop.forget(uid)
+            self.loop.clear_placed(uid)
         self.queue.add(uid)
 
     def _waits_no_more(self, uid: str) -> None:
@@ -166,7 +159,7 @@ class Allocations:
         allocation = self.objects.get(uid)
         if allocation is None:
             return 0
-        return allocation.status.number or self._numbers.give(uid)
+        return allocation.status.number or self._numbers.assign(uid)
 
     def shown_number(self, uid: str) -> int | None:
         """The number that its status shows; None where it shows none yet. May be asked from any thread."""
@@ -187,7 +180,7 @@ class Allocations:
         return 0.05
 
     def _facts(self, uid: str) -> Facts:
-        rows = tuple(self._stored.of(uid))
+        rows = tuple(self._stored.rows_of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
         settled = allocation is None or not allocation.metadata.deletion_timestamp or self._settled(allocation)
@@ -224,7 +217,7 @@ class Allocations:
         if not isinstance(step, Queue):
             self._waits_no_more(uid)
             if self.loop is not None:
-                self.loop.drop(uid)
+                self.loop.withdraw(uid)
         match step:
             case Propose(proposal):
                 verdict: Verdict = await self._propose(proposal)
@@ -253,7 +246,7 @@ class Allocations:
                 patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, gpus=gpus, **stamp)
                 again = await self._write(allocation, patch, "placed")
                 if self.loop is not None:
-                    self.loop.forget(uid)
+                    self.loop.clear_placed(uid)
                 return again
             case ShowEnding():
                 patch = projection.ending(allocation, step, seq=self._stored.head.seq, now=self._clock.now())
@@ -271,7 +264,7 @@ class Allocations:
                 return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")
 
     async def _stamp(self, uid: str) -> dict[str, Any]:
-        await self._numbers.ready()
+        await self._numbers.ensure_reserved()
         return {"number": self.number(uid), "seq": self._stored.head.seq, "now": self._clock.now()}
 
     async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
@@ -291,11 +284,11 @@ class Allocations:
             return None
         if self._admission is not None:
             self._admission.enter(allocation)
-        self.loop.want(self.candidate(allocation))
+        self.loop.enqueue(self.candidate(allocation))
         waiting = self.loop.shown(uid)
         if waiting is None:
             return None
-        expected, alone = self.expectations.patch(uid), self.expectations.due(uid)
+        expected, alone = self.expectations.status_patch(uid), self.expectations.due(uid)
         reserved = self.loop.scene.reserved_since(allocation.spec.vcluster, uid)
         parts = {"score": self._score(uid), "expected": expected, "alone": alone, "reserved": reserved, **await self._stamp(uid)}
         patch = projection.pending(allocation, waiting.reason, waiting.message, **parts)
@@ -313,7 +306,7 @@ class Allocations:
     def candidate(self, allocation: Allocation) -> Candidate:
         """The allocation as the cycle reads it."""
         vcluster = self._vcluster(allocation.spec.vcluster)
-        rows = tuple(self._stored.of(allocation.metadata.uid))
+        rows = tuple(self._stored.rows_of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None
         if fenced_wait(allocation, rows):
             blocked = (
@@ -346,22 +339,6 @@ class Allocations:
 
 _ON = -1.0
 """The step was carried out: look again at once."""
-
-
-class Numbering(Protocol):
-    """Numbers of allocations, from blocks that the ledger reserved."""
-
-    def give(self, uid: str) -> int:
-        """The number of this allocation, the same each time."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """It is gone."""
-        ...
-
-    async def ready(self) -> None:
-        """Wait until a number can be given."""
-        ...
 
 
 def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:

@@ -65,8 +65,8 @@ class CacheUpdater:
 
     # -- what others tell ---------------------------------------------------------------------------
 
-    def started(self) -> None:
-        """Everything has been read once, and what records hold is counted (`count`)."""
+    def load(self) -> None:
+        """Everything has been read once, and what records hold is counted (`recount`)."""
         self.contracts_changed()
         self.policies_changed()
         for row in self._stored.rows.values():
@@ -82,9 +82,9 @@ class CacheUpdater:
             if old is not None and (new is None or holder_key(new) != holder_key(old)):
                 self._drop(old, ended=new is None)
 
-    def refresh(self, uid: str) -> None:
+    def refresh_holders(self, uid: str) -> None:
         """The object, or a node of an allocation changed."""
-        for row in list(self._stored.of(uid)):
+        for row in list(self._stored.rows_of(uid)):
             self._put(row)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
@@ -96,7 +96,7 @@ class CacheUpdater:
             self.tally.see(change.new)
         else:
             self.tally.forget(one.metadata.uid, self._clock.now())
-        self.refresh(one.metadata.uid)
+        self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:
         """Tenants changed."""
@@ -105,7 +105,7 @@ class CacheUpdater:
         self._budgets_until = float("-inf")
         self._woken()
 
-    def recorded(self, rows: Iterable[Charge]) -> None:
+    def usage_recorded(self, rows: Iterable[Charge]) -> None:
         """Records have grown by these rows, or lost some."""
         if self._restarts != self._records.restarts:
             self._recount.set()
@@ -126,7 +126,7 @@ class CacheUpdater:
 
     # -- before a cycle -----------------------------------------------------------------------------
 
-    def ready(self, now: float) -> float | None:
+    def refresh_for_cycle(self, now: float) -> float | None:
         """Bring up to date what time alone changes; when it does so next, in seconds since the epoch."""
         windows = self._reservations.windows(now)
         if windows != self.scene.windows:
@@ -185,11 +185,11 @@ class CacheUpdater:
         """Count everything anew whenever that is due, until cancelled."""
         while True:
             await self._recount.wait()
-            await self.count()
+            await self.recount()
             self._budgets_until = float("-inf")
             self._woken()
 
-    async def count(self) -> None:
+    async def recount(self) -> None:
         """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
         while True:
             self._recount.clear()

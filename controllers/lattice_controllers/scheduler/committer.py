@@ -119,7 +119,7 @@ class Committer:
         self._first, self._waiting = self._waiting, waited
         return answers
 
-    async def look(self) -> None:
+    async def check_stored(self) -> None:
         """Read what the API server holds; raises Deposed where that is not what this leader wrote last.
 
         A GET goes to etcd itself, however old the server's watch cache is. A commit under way asks for itself.
@@ -174,7 +174,7 @@ class Committer:
         await self._commit(batch[middle:])
 
     def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
-        self.stored.take(changes, self.book.head, self.book.accounts, self.book.sensitive)
+        self.stored.advance(changes, self.book.head, self.book.accounts, self.book.sensitive)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
             self._metrics.commit_seconds.labels(self._identity).observe(now - entry.since)

@@ -38,7 +38,7 @@ class Expectations:
         self._budget = budget or WriteBudget(clock)
         self._written: dict[str, float] = {}
 
-    def take(self, found: Mapping[str, Expected]) -> int:
+    def accept_forecast(self, found: Mapping[str, Expected]) -> int:
         """Takes a new forecast; returns how many allocations are written because of it.
 
         Of those that are due, the budget decides how many: first those that were never written, then the longest unwritten, of
@@ -48,7 +48,7 @@ class Expectations:
         self._written = {uid: when for uid, when in self._written.items() if uid in found}
         told = 0
         for uid in sorted((uid for uid in found if self.due(uid)), key=self._urgency):
-            if not self._budget.take():
+            if not self._budget.try_spend():
                 break
             self._tell(uid)
             told += 1
@@ -59,7 +59,7 @@ class Expectations:
         p50 = self.found[uid].p50
         return self._written.get(uid, -inf), inf if p50 is None else p50
 
-    def patch(self, uid: str) -> dict[str, Any] | None:
+    def status_patch(self, uid: str) -> dict[str, Any] | None:
         """What the status shows of it with the next write; None without a forecast."""
         found = self.found.get(uid)
         return expectation(found.p50, found.p90, found.reason) if found is not None else None

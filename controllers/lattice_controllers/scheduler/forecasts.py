@@ -48,7 +48,7 @@ class Forecasts:
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
-            if self._loop.cycles != seen and self._loop.candidates and not self._loop.hearing and not self._stopped():
+            if self._loop.cycles != seen and self._loop.candidates and not self._loop.awaiting_nodes and not self._stopped():
                 seen = self._loop.cycles
                 if self._guard.waits("") is None:
                     async with self._turn:
@@ -98,7 +98,7 @@ class Forecasts:
             ran = max(0.0, parse_time(status.end_time) - parse_time(status.start_time))
             self.forecaster.learn(work_of(candidate, status.node_count, candidate.walltime), ran)
 
-    def forget(self, uid: str) -> None:
+    def drop_allocation(self, uid: str) -> None:
         """Its object is gone."""
         self._learnt.discard(uid)
         self.forecaster.forget(uid)

@@ -58,8 +58,8 @@ class Loop:
         self.claiming: set[str] = set()
         self.reasons: dict[str, Waiting] = {}
         self.scores: dict[str, Score] = {}
-        """Of what waits, and of what was placed until its status says so (`forget`)."""
-        self.hearing = False
+        """Of what waits, and of what was placed until its status says so (`clear_placed`)."""
+        self.awaiting_nodes = False
         """Whether this process has only just begun to listen: that work waits for nodes is no news yet."""
         self._clock = clock
         self._metrics = metrics
@@ -88,7 +88,7 @@ class Loop:
         """Something changed: run a cycle at once."""
         self._wake.set()
 
-    def want(self, candidate: Candidate) -> None:
+    def enqueue(self, candidate: Candidate) -> None:
         """It waits for nodes."""
         known = self.candidates.get(candidate.uid)
         if candidate.uid in self.claiming or known == candidate:
@@ -110,7 +110,7 @@ class Loop:
         if given:
             self.scene.inherit(candidate.vcluster, candidate.uid, parse_time(given))
 
-    def drop(self, uid: str) -> None:
+    def withdraw(self, uid: str) -> None:
         """It does not wait any more."""
         if self.scene.elastic is not None:
             self.scene.elastic.drop(uid)
@@ -123,9 +123,9 @@ class Loop:
         self._reserved.pop(uid, None)
         self.moves.pop(uid, None)
 
-    def forget(self, uid: str) -> None:
+    def clear_placed(self, uid: str) -> None:
         """Its status shows where it was placed, or its object is gone."""
-        self.drop(uid)
+        self.withdraw(uid)
         self.scores.pop(uid, None)
 
     def shown(self, uid: str) -> Waiting | None:
@@ -254,7 +254,7 @@ class Loop:
     def _claim(self, placed: Placed, answers: asyncio.TaskGroup) -> None:
         candidate, nodes = placed.candidate, placed.nodes
         allocation = self._allocation(candidate.uid)
-        self.drop(candidate.uid)
+        self.withdraw(candidate.uid)
         if allocation is None:
             self.scene.drop_holder(candidate.uid)
             return
@@ -310,16 +310,16 @@ class Loop:
         now = self._clock.monotonic()
         if waiting.score is not None:
             self.scores[uid] = waiting.score
-        if self.hearing and waiting.reason in OF_NODES:
+        if self.awaiting_nodes and waiting.reason in OF_NODES:
             return
         self.reasons[uid] = waiting
         shown, since = self._shown.get(uid, (None, 0.0))
         reworded = shown is not None and shown.message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS
-        if shown is None or shown.reason != waiting.reason or (reworded and self._budget.take()):
+        if shown is None or shown.reason != waiting.reason or (reworded and self._budget.try_spend()):
             self._shown[uid] = (waiting, now)
             self._explained(uid)
             self._reserved_told(waiting.candidate)
-        elif self._reserved.get(uid) != self.scene.reserved_since(waiting.candidate.vcluster, uid) and self._budget.take():
+        elif self._reserved.get(uid) != self.scene.reserved_since(waiting.candidate.vcluster, uid) and self._budget.try_spend():
             self._reserved_told(waiting.candidate)
             self._explained(uid)
 

@@ -36,7 +36,7 @@ HEARD_AFTER: Final = 1.5
 """For how many of their intervals a new leader listens before it says who is silent."""
 
 
-async def hear(
+async def await_live_nodes(
     cluster: Cluster, clock: Clock, nodes: Nodes, *, call: Callable[[str], None], options: NodeOptions, namespace: str
 ) -> None:  # fmt: skip
     """Return once every Ready node is known to be alive, or was silent for longer than it may be; `call` asks a plan's nodes."""

@@ -24,7 +24,7 @@ from lattice.ledger.plans import NODES_PER_PLAN, plan_name
 from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
 from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, PREPARING, READY, UNNAMED, UNSERVED, NodeReport, parse_report
 from lattice.ledger.restoration import orders_of, rebuilt_index
-from lattice.ledger.starting import Standing
+from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import DEGRADED, DOWN
 from lattice.lifecycle.node import UNKNOWN, Timing
 from lattice.scheduling.facts import facts_of, home_groups
@@ -112,7 +112,7 @@ class Nodes:
             return
         if change.old is not None or self._leases_synced:
             self.seen.add(name)
-        if self.silence.hear(name, change.new.metadata.resource_version, self._clock.monotonic()):
+        if self.silence.note_heartbeat(name, change.new.metadata.resource_version, self._clock.monotonic()):
             self._touch(name)
         text = change.new.metadata.annotations.get(ANNOTATION)
         if not text:
@@ -173,7 +173,7 @@ class Nodes:
 
     # -- what others ask ----------------------------------------------------------------------------
 
-    def standing(self, row: Row, index: int) -> Standing:
+    def standing(self, row: Row, index: int) -> AttemptNodeState:
         """One node of a row, for `lattice.ledger.steps`."""
         name = self.names.get(index, f"index-{index}")
         node, report = self.nodes.get(name), self.reports.get(name)
@@ -183,7 +183,7 @@ class Nodes:
         judged = node is not None and (report is None or node.status.heartbeat == report.hb)
         unjudged = self._unjudged(name)
         now = self._clock.monotonic()
-        return Standing(
+        return AttemptNodeState(
             name=name,
             down=disable is not None
             or (name not in self.unanswered and (name in self.silence.lost if unjudged else state == DOWN and judged)),
@@ -327,7 +327,7 @@ class Nodes:
                 with contextlib.suppress(NotFound):
                     await self._cluster.delete(resource, name, namespace)
             self.nodes.pop(name, None)
-            self.silence.forget(name)
+            self.silence.unfollow(name)
             event(log, "Forgot a node", node=name)
 
     async def _released(self, name: str, propose: Callable[[Proposal], Any]) -> bool:

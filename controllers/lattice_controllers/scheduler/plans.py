@@ -52,7 +52,7 @@ class Plans:
             self._keys.setdefault(group, set()).add(row.key)
         return groups
 
-    def changed(self, old: Row | None, new: Row | None) -> None:
+    def row_changed(self, old: Row | None, new: Row | None) -> None:
         """A row of the ledger changed: its groups are planned anew."""
         groups: set[str] = set()
         if old is not None:
@@ -61,18 +61,18 @@ class Plans:
                 groups.add(group)
         if new is not None:
             groups |= self._file(new)
-        self.add(groups)
+        self.enqueue(groups)
 
     def groups(self) -> list[str]:
         """Every plan that a row of the ledger stands in."""
         return list(self._keys)
 
-    def add(self, groups: Iterable[str]) -> None:
+    def enqueue(self, groups: Iterable[str]) -> None:
         """Have these plans written if they differ."""
         for group in groups:
             self.queue.add(group)
 
-    def call(self, group: str) -> None:
+    def call_roll(self, group: str) -> None:
         """Have its nodes renew their Leases now: every plan that this term writes does so once."""
         self._called.add(group)
         self.queue.add(group)

@@ -84,7 +84,7 @@ class Recorder:
         self._some = asyncio.Event()
         self._writing = _Writing(folder)
 
-    def look(self, vcluster: str, candidates: Sequence[Candidate], now: float) -> Remember:
+    def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float) -> Remember:
         """What this cycle of a vcluster is about to read; the answer takes what it decided."""
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget

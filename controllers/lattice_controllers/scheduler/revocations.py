@@ -255,7 +255,7 @@ class Revocations:
                 await self._tell(row.uid, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
 
     def _row(self, uid: str) -> Row | None:
-        rows: Iterable[Row] = self._stored.of(uid)
+        rows: Iterable[Row] = self._stored.rows_of(uid)
         return next((row for row in rows if row.held), None)
 
     async def _tell(self, uid: str, reason: str, note: str, action: str) -> None:

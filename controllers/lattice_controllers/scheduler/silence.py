@@ -19,7 +19,7 @@ class Silence:
         self.lost: frozenset[str] = frozenset()
         self._beats = Heartbeats()
 
-    def hear(self, name: str, version: str, now: float) -> bool:
+    def note_heartbeat(self, name: str, version: str, now: float) -> bool:
         """Note a heartbeat; whether it ends a silence."""
         fresh = self._beats.hear(name, version, 0, now)
         if not fresh or name not in self.silent:
@@ -28,7 +28,7 @@ class Silence:
         self.lost -= {name}
         return True
 
-    def forget(self, name: str) -> None:
+    def unfollow(self, name: str) -> None:
         """Follow the node no more."""
         self._beats.forget(name)
 

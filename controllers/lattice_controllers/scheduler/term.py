@@ -50,10 +50,12 @@ from lattice_controllers.scheduler.answers import Queries
 from lattice_controllers.scheduler.cache_updater import CacheUpdater
 from lattice_controllers.scheduler.committer import Changes, Committer, take_over
 from lattice_controllers.scheduler.forecasts import Forecasts
-from lattice_controllers.scheduler.keeper import Keeper
+from lattice_controllers.scheduler.index_sync import IndexSync
+from lattice_controllers.scheduler.ledger_audit import LedgerAudit
+from lattice_controllers.scheduler.limit_sync import LimitSync
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, hear, silent_groups
+from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, await_live_nodes, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.occurrences import Occurrences
 from lattice_controllers.scheduler.optimality import OptimalityMonitor
@@ -65,6 +67,7 @@ from lattice_controllers.scheduler.recorder import Recorder, options_of
 from lattice_controllers.scheduler.recovery import Recovery
 from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
+from lattice_controllers.scheduler.silence_sweep import sweep_silence
 from lattice_controllers.scheduler.timed_scoring import TimedScoring
 
 log = logging.getLogger(__name__)
@@ -131,13 +134,13 @@ class Term:
                 for work in (self.committer.run, *(informer.run for informer in self.informers)):
                     group.create_task(process.endless(work()))
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
-                await self.updater.count()
+                await self.updater.recount()
                 self._synced()
                 for later in (
                     self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
-                    self.optimality.run, self.keeper.keep_nodes, self.keeper.keep_limits, self.keeper.watch_ledger, self.keeper.verify,
+                    self.optimality.run, self.index_sync.run, self.limit_sync.run, self.audit.watch_ledger, self.audit.verify,
                     self.quota_status.run, self.revocations.run, self.occurrences.run, self.updater.run,
-                    lambda: self.keeper.keep_silence(self.leases),
+                    lambda: sweep_silence(self._outside.clock, self.nodes, self.leases, self._config),
                 ):  # fmt: skip
                     group.create_task(process.endless(later()))
                 for ending in (self._hear, self._be_sure, self.recorder.run, self.quotas.run):
@@ -162,7 +165,7 @@ class Term:
             cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured, on_change=self._changed
         )
         self.nodes = Nodes(
-            cluster, clock, touched=self._touched, woken=self._wake, replan=lambda groups: self.plans.add(groups),
+            cluster, clock, touched=self._touched, woken=self._wake, replan=lambda groups: self.plans.enqueue(groups),
             heard=lambda node, report: self.recovery.heard(node, report),
         )  # fmt: skip
         self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
@@ -174,9 +177,9 @@ class Term:
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_config)
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
-        self.keeper = Keeper(
-            cluster, clock, self.committer, self.nodes, measured, tenants=self.tenants.objects, config=self._config, woken=self._wake
-        )
+        self.limit_sync = LimitSync(self.committer, tenants=self.tenants.objects, config=self._config, woken=self._wake)
+        self.index_sync = IndexSync(clock, self.committer, self.nodes)
+        self.audit = LedgerAudit(cluster, clock, self.committer, measured)
 
     def _build_decisions(self, book: Book) -> None:
         """What turns that into decisions: the scene, what is gathered into it, and the loop that decides."""
@@ -211,7 +214,7 @@ class Term:
             clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
             explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed,
             stopped=lambda: self._unsure or self._stopped(),
-            judged=self.optimality.judged, look=self.recorder.look, budget=self.allocations.budget,
+            judged=self.optimality.judged, look=self.recorder.begin_turn, budget=self.allocations.budget,
         )  # fmt: skip
         self.allocations.loop = self.loop
 
@@ -230,7 +233,12 @@ class Term:
             over_since=self.revocations.over_since, stopped=stopped,
         )  # fmt: skip
         self.forecasts = Forecasts(
-            clock, self.loop, measured, candidate=self.allocations.candidate, took=self.allocations.expectations.take, stopped=stopped
+            clock,
+            self.loop,
+            measured,
+            candidate=self.allocations.candidate,
+            took=self.allocations.expectations.accept_forecast,
+            stopped=stopped,
         )
         self.queries = QueryService(
             clock, self.loop, candidate=self.allocations.candidate,
@@ -280,25 +288,25 @@ class Term:
         self.loop.wake()
 
     def _synced(self) -> None:
-        self.loop.hearing = True
+        self.loop.awaiting_nodes = True
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.quotas.started()
         self.quotas.ready(self._outside.clock.now())
-        self.updater.started()
+        self.updater.load()
         self.reservations.started()
         self.forecasts.load(self.allocations.objects.values())
         self.nodes.leases_synced()
         self.allocations.all_rows()
         self.allocations.touch(list(self.allocations.objects))
-        self.plans.add(list(self.plans.plans))
-        self.plans.add(self.plans.groups())
-        self.keeper.nodes_changed()
-        self.keeper.limits_changed()
+        self.plans.enqueue(list(self.plans.plans))
+        self.plans.enqueue(self.plans.groups())
+        self.index_sync.nodes_changed()
+        self.limit_sync.limits_changed()
         self.working = True
 
     def _ready(self, now: float) -> float | None:
         """Bring the scene up to date; when time alone changes it next, in seconds since the epoch."""
-        wakes = self.updater.ready(now), self.quotas.ready(now)
+        wakes = self.updater.refresh_for_cycle(now), self.quotas.ready(now)
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def _place(self, allocation: Allocation) -> tuple[str, int | None]:
@@ -314,13 +322,13 @@ class Term:
         for uid in list(self.loop.candidates):
             allocation = self.allocations.get(uid)
             if allocation is not None:
-                self.loop.want(self.allocations.candidate(allocation))
+                self.loop.enqueue(self.allocations.candidate(allocation))
 
     def _changed(self, changes: Changes) -> None:
         """Rows of a commit that stands: free and taken nodes, plans, allocations."""
         self.updater.rows_changed(changes)
         for old, new in changes:
-            self.plans.changed(old, new)
+            self.plans.row_changed(old, new)
             row = new or old
             if row is not None:
                 self.allocations.queue.add(row.uid)
@@ -332,13 +340,13 @@ class Term:
 
     def _confirmed(self, uid: str) -> None:
         """The ledger holds what a cycle claimed."""
-        self.updater.refresh(uid)
+        self.updater.refresh_holders(uid)
         self.forecasts.started(uid)
 
     def _touched(self, uids: Iterable[str]) -> None:
         """Nodes of these changed."""
         for uid in uids:
-            self.updater.refresh(uid)
+            self.updater.refresh_holders(uid)
             self.allocations.queue.add(uid)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
@@ -351,7 +359,7 @@ class Term:
         if change.new is not None:
             self.forecasts.learn(change.new)
         elif change.old is not None:
-            self.forecasts.forget(change.old.metadata.uid)
+            self.forecasts.drop_allocation(change.old.metadata.uid)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         """A usage record has grown: what it holds counts from there, and allocations that waited for it may go."""
@@ -361,14 +369,14 @@ class Term:
         if not self.working:
             return  # everything is counted once everything is read
         rows = fresh.rows()
-        self.updater.recorded(rows)
+        self.updater.usage_recorded(rows)
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
         """A contract was made, changed or ended; what the operator mirrors into the status changes nothing."""
         if change.old is not None and change.new is not None and contract(change.old) == contract(change.new):
             return
-        self.keeper.limits_changed()
+        self.limit_sync.limits_changed()
         if self.working:
             self.updater.contracts_changed()
             self.allocations.touch([one.uid for one in self.loop.candidates.values() if one.tenant == change.key])
@@ -382,7 +390,7 @@ class Term:
         self.nodes.on_node(change)
         self.quotas.node_changed(change)
         self.reservations.node_changed(change.key)
-        self.keeper.nodes_changed()
+        self.index_sync.nodes_changed()
 
     def _on_config(self, change: Change[Config]) -> None:
         self._memory.options.heard(change)
@@ -391,7 +399,7 @@ class Term:
     def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
         """VClusters or options changed: policies, homes, defaults of what waits."""
         del change
-        self.keeper.limits_changed()
+        self.limit_sync.limits_changed()
         if not self.working:
             return
         self.nodes.on_vclusters(self.vclusters.objects.values())
@@ -410,10 +418,10 @@ class Term:
     async def _hear(self) -> None:
         """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
         outside = self._outside
-        await hear(
-            outside.cluster, outside.clock, self.nodes, call=self.plans.call, options=self._node_options(), namespace=outside.namespace
+        await await_live_nodes(
+            outside.cluster, outside.clock, self.nodes, call=self.plans.call_roll, options=self._node_options(), namespace=outside.namespace
         )
-        self.loop.hearing = False
+        self.loop.awaiting_nodes = False
         self.loop.wake()
 
 

@@ -26,7 +26,7 @@ class WriteBudget:
         self._tokens = float(burst)
         self._filled = clock.monotonic()
 
-    def take(self) -> bool:
+    def try_spend(self) -> bool:
         """Takes one token; False when there is none left."""
         now = self._clock.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) * self._per_second)

@@ -127,7 +127,7 @@ def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
             case Placed():
                 scene.put_holder(scene.holders[outcome.candidate.uid])
             case Waiting():
-                loop.want(outcome.candidate)
+                loop.enqueue(outcome.candidate)
                 loop.reasons[outcome.candidate.uid] = outcome
 
     async def suppose(outcomes: Sequence[Waiting]) -> dict[str, Expected]:

@@ -10,7 +10,7 @@ import pytest
 
 from lattice.ledger.format import Row
 from lattice.ledger.proposals import Appoint, Release, Renew, Stop
-from lattice.ledger.starting import Standing
+from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import (
     AddFinalizer,
     End,
@@ -51,8 +51,8 @@ def running(*more: Any, **fields: Any) -> Allocation:
     return allocation(1, *given, *more, **{**base, **fields})
 
 
-def facts(subject: Allocation | None, *rows: Row, **standings: Standing) -> Facts:
-    known = {(1, index): standings.get(name, Standing(name, state="r")) for index, name in NAMES.items()}
+def facts(subject: Allocation | None, *rows: Row, **standings: AttemptNodeState) -> Facts:
+    known = {(1, index): standings.get(name, AttemptNodeState(name, state="r")) for index, name in NAMES.items()}
     return Facts(subject, rows, 1.8e9, known, NAMES)
 
 
@@ -72,8 +72,8 @@ RELEASING = row(1, (0, 1), state="c")
 LOST = row(1, (0, 1), state="l")
 RECLAIMED = row(1, (0, 1), state="q")
 BY_A = Report(attempt=1, by="a")
-DOWN = Standing("b", down=True, silent=True, state="r")
-GONE = Standing("a", state="g", vouched_seconds=1)
+DOWN = AttemptNodeState("b", down=True, silent=True, state="r")
+GONE = AttemptNodeState("a", state="g", vouched_seconds=1)
 
 
 def finished(reason: str) -> Any:
@@ -102,7 +102,7 @@ CASES: list[tuple[str, Facts, Step]] = [
     ("what takes longer to end at its walltime says so", facts(since(62), TIMED),
      ShowEnding("WalltimeExceeded", "its walltime of 1m is over", 1.8e9 - 2.0)),
     ("that is said once, too", facts(since(62, condition("Ending")), TIMED), Rest()),
-    ("of a node that is silent nothing is said", facts(since(62), TIMED, b=Standing("b", silent=True, state="r")), Rest()),
+    ("of a node that is silent nothing is said", facts(since(62), TIMED, b=AttemptNodeState("b", silent=True, state="r")), Rest()),
     ("what has ended everywhere at its walltime is not ending", facts(since(62), TIMED, a=GONE, b=replace(GONE, name="b")), Rest(19.0)),
     ("what has ended by its reporter's word shows no ending",
      facts(running(finished("WalltimeExceeded"), condition("Ending"), condition("Stalled"), status_report=BY_A)), Observe()),
@@ -145,7 +145,7 @@ CASES: list[tuple[str, Facts, Step]] = [
     ("and then the next attempt follows", facts(running(finished("Lost"), status_report=BY_A)), Retry("Lost", "", None, counted=True)),
     ("lost before its start is a retry that spends nothing",
      facts(allocation(1, SCHEDULED, finished("Lost"), status_attempt=1, status_report=BY_A)), Retry("Lost", "", None, counted=False)),
-    ("a silent reporter is replaced", facts(running(), HELD, a=Standing("a", silent=True, state="r")), Propose(Appoint(KEY, 1))),
+    ("a silent reporter is replaced", facts(running(), HELD, a=AttemptNodeState("a", silent=True, state="r")), Propose(Appoint(KEY, 1))),
     ("a gone object is stopped", facts(None, HELD), Propose(Stop(KEY, "d"))),
     ("and freed when its nodes vouch", facts(None, row(1, (0, 1), state="d"), a=GONE), Propose(Release(KEY, (0,)))),
     ("an attempt that the ledger does not name starts again", facts(running()), Retry("Lost", "the ledger does not name this attempt", None, counted=True)),
@@ -158,14 +158,14 @@ def test_the_next_step(given: Facts, wanted: Step) -> None:
 
 
 def test_when_the_reporter_does_not_write_the_end_comes_from_the_reports() -> None:
-    ended = {name: Standing(name, state="e", detail="3" if name == "b" else "0", vouched_seconds=5.0) for name in "ab"}
+    ended = {name: AttemptNodeState(name, state="e", detail="3" if name == "b" else "0", vouched_seconds=5.0) for name in "ab"}
     assert next_step(facts(running(), HELD, **ended)) == Rest(15.0)
     later = {name: replace(standing, vouched_seconds=20.0) for name, standing in ended.items()}
     assert next_step(facts(running(), HELD, **later)) == End("TaskFailed", "exit code 3 on b", Exit(code=3, node="b"))
 
 
 def test_that_the_others_ended_with_zero_says_nothing_of_a_lost_node() -> None:
-    ended = Standing("a", state="e", detail="0", vouched_seconds=20.0)
+    ended = AttemptNodeState("a", state="e", detail="0", vouched_seconds=20.0)
     given = facts(running(spec={"lifecycle": {"requeue": {"max": 0}}}), LOST, a=ended, b=DOWN)
     step = next_step(given)
     assert isinstance(step, End)
@@ -173,7 +173,10 @@ def test_that_the_others_ended_with_zero_says_nothing_of_a_lost_node() -> None:
 
 
 def test_an_unknown_exit_is_not_hidden_by_the_code_of_one_that_was_ended_for_it() -> None:
-    said = {"a": Standing("a", state="e", detail="143", vouched_seconds=20.0), "b": Standing("b", state="x", vouched_seconds=20.0)}
+    said = {
+        "a": AttemptNodeState("a", state="e", detail="143", vouched_seconds=20.0),
+        "b": AttemptNodeState("b", state="x", vouched_seconds=20.0),
+    }
     step = next_step(facts(running(), HELD, **said))
     assert isinstance(step, End)
     assert (step.reason, step.exit) == ("ExitUnknown", None)
@@ -188,8 +191,8 @@ def staging(*more: Any, spec: dict[str, Any] | None = None, **fields: Any) -> Al
     return running(condition("Started", "False"), *more, spec=spec, status_scheduled_time=SCHEDULED_AT, **fields)
 
 
-def prepared(name: str, seconds: float = 200.0, *away: str, age: float = 1.0) -> Standing:
-    return Standing(name, state="p", detail="r", prepared_seconds=seconds, age=age, away=frozenset(away))
+def prepared(name: str, seconds: float = 200.0, *away: str, age: float = 1.0) -> AttemptNodeState:
+    return AttemptNodeState(name, state="p", detail="r", prepared_seconds=seconds, age=age, away=frozenset(away))
 
 
 def staged(reason: str) -> Any:
@@ -198,7 +201,7 @@ def staged(reason: str) -> Any:
 
 STARTED_LATE = "had not started 2m after the last node was prepared: every node is prepared; b cannot reach a"
 WITHDRAWN = row(1, (0, 1), state="w")
-STOPPED = Standing("a", state="g", vouched_seconds=3, away=frozenset("b"))
+STOPPED = AttemptNodeState("a", state="g", vouched_seconds=3, away=frozenset("b"))
 TIMED_OUT = tuple(Attempt(attempt=number, reason="StartTimeout") for number in (1, 2))
 STARTS: list[tuple[str, Facts, Step]] = [
     (
@@ -208,7 +211,7 @@ STARTS: list[tuple[str, Facts, Step]] = [
     ),
     (
         "what is shown is not shown again",
-        facts(staging(staged("PeersUnreachable")), HELD, a=prepared("a", 60), b=Standing("b", state="p")),
+        facts(staging(staged("PeersUnreachable")), HELD, a=prepared("a", 60), b=AttemptNodeState("b", state="p")),
         Stage("WaitsForNodes", "1 of 2 nodes are prepared; b is not prepared"),
     ),
     (
@@ -218,12 +221,14 @@ STARTS: list[tuple[str, Facts, Step]] = [
     ),
     (
         "what no node could prepare waits on",
-        facts(staging(), HELD, a=Standing("a", state="p"), b=Standing("b", state="p")),
+        facts(staging(), HELD, a=AttemptNodeState("a", state="p"), b=AttemptNodeState("b", state="p")),
         Stage("WaitsForNodes", "0 of 2 nodes are prepared; a,b are not prepared"),
     ),
     (
         "a gateway that is away is named with since when",
-        facts(staging(), HELD, a=Standing("a", state="p", detail="g", unserved_since=1800000000.0), b=Standing("b", state="p")),
+        facts(
+            staging(), HELD, a=AttemptNodeState("a", state="p", detail="g", unserved_since=1800000000.0), b=AttemptNodeState("b", state="p")
+        ),
         Stage(
             "NoGateway",
             "0 of 2 nodes are prepared; a,b are not prepared; no gateway gives a the work, since 2027-01-15T08:00:00Z",
@@ -237,7 +242,7 @@ STARTS: list[tuple[str, Facts, Step]] = [
     ),
     (
         "a part that has started is ended, too",
-        facts(staging(), HELD, a=Standing("a", state="r"), b=prepared("b", 200, "a")),
+        facts(staging(), HELD, a=AttemptNodeState("a", state="r"), b=prepared("b", 200, "a")),
         Stage(
             "PartlyStarted",
             "had not started 2m after the last node was prepared: 1 of 2 nodes are prepared; 1 have started; b cannot reach a",
@@ -275,13 +280,13 @@ STARTS: list[tuple[str, Facts, Step]] = [
         End("Cancelled", "cancelled"),
     ),
 ]
-FAILED = Standing("b", state="e", detail="7", vouched_seconds=3, away=frozenset("a"))
+FAILED = AttemptNodeState("b", state="e", detail="7", vouched_seconds=3, away=frozenset("a"))
 CUT: list[tuple[str, Facts, Step]] = [
     ("a failure that a cut node cannot tell ends the others", facts(running(), HELD, b=FAILED), Propose(Stop(KEY, "w"))),
     ("so does a start that failed", facts(running(), HELD, b=replace(FAILED, state="f", detail="StartFailed")), Propose(Stop(KEY, "w"))),
     ("a failure that is told is the reporter's affair", facts(running(), HELD, b=replace(FAILED, away=frozenset())), Rest()),
     ("an end without failure ends nobody else", facts(running(), HELD, b=replace(FAILED, detail="0")), Rest()),
-    ("but those without a task", facts(running(), HELD, a=Standing("a", state="r", detail="i"), b=replace(FAILED, detail="0")), Propose(Stop(KEY, "w"))),
+    ("but those without a task", facts(running(), HELD, a=AttemptNodeState("a", state="r", detail="i"), b=replace(FAILED, detail="0")), Propose(Stop(KEY, "w"))),
     ("the end is that of the rank that failed", facts(running(), WITHDRAWN, a=replace(STOPPED, detail=""), b=FAILED),
      End("TaskFailed", "exit code 7 on b", Exit(code=7, node="b"))),
     ("so it is when the reporter has heard of the order alone", facts(running(finished("Stopped"), status_report=BY_A), WITHDRAWN, b=FAILED),

@@ -133,11 +133,11 @@ async def test_what_is_not_committed_yet_is_not_there_to_be_projected() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert set(committer.book.rows) == {(uid(2), 1)}
-        assert [row.uid for row in committer.stored.of(uid(1))] == [uid(1)]
+        assert [row.uid for row in committer.stored.rows_of(uid(1))] == [uid(1)]
         assert (set(committer.stored.rows), committer.stored.head.seq) == ({(uid(1), 1)}, before)
         await asyncio.gather(*answers)
         assert (set(committer.stored.rows), committer.stored.head.seq) == ({(uid(2), 1)}, before + 1)
-        assert list(committer.stored.of(uid(1))) == []
+        assert list(committer.stored.rows_of(uid(1))) == []
 
 
 async def test_an_api_server_that_denies_everything_while_it_starts_is_waited_for() -> None:
@@ -317,10 +317,10 @@ async def test_a_leader_with_nothing_to_commit_sees_that_its_ledger_went_back() 
     async with leading(cluster) as leader:
         older = (await cluster.get(LEDGERS, "lattice"))["status"]
         assert await leader.committer.propose(claim(1, (0,))) == Accepted()
-        await leader.committer.look()
+        await leader.committer.check_stored()
         await cluster.patch(LEDGERS, "lattice", {"status": older}, subresource="status")
         with pytest.raises(Deposed, match="stands at seq") as raised:
-            await leader.committer.look()
+            await leader.committer.check_stored()
         assert raised.value.reason == "LedgerWentBack"
 
 
@@ -328,11 +328,11 @@ async def test_a_leader_with_nothing_to_commit_sees_that_its_ledger_was_taken_or
     cluster = FakeCluster(QuickClock())
     async with leading(cluster) as old, leading(cluster) as new:
         with pytest.raises(Deposed) as raised:
-            await old.committer.look()
+            await old.committer.check_stored()
         assert raised.value.reason == "Deposed"
         await cluster.delete(LEDGERS, "lattice")
         with pytest.raises(Deposed) as raised:
-            await new.committer.look()
+            await new.committer.check_stored()
         assert raised.value.reason == "LedgerGone"
 
 
@@ -342,7 +342,7 @@ async def test_a_look_reads_the_whole_ledger_only_where_its_version_is_another()
         await cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": {"x": "y"}}})
         before = len(cluster.sent)
         for _ in range(3):
-            await leader.committer.look()
+            await leader.committer.check_stored()
         assert [one.verb for one in cluster.sent[before:]] == ["get"] * 4
         assert await leader.committer.propose(claim(1, (0,))) == Accepted()
 
@@ -352,6 +352,6 @@ async def test_a_look_beside_a_commit_that_is_under_way_says_nothing_of_it() -> 
     async with leading(cluster) as leader:
         answers = [leader.committer.propose(claim(number, (number,))) for number in range(10)]
         for _ in range(50):
-            await leader.committer.look()
+            await leader.committer.check_stored()
             await asyncio.sleep(0)
         assert await asyncio.gather(*answers) == [Accepted()] * 10

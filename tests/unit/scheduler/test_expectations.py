@@ -29,7 +29,7 @@ class Shown:
         self.expectations = Expectations(self.clock, allocation=self.objects.get, tell=self.write)
 
     def write(self, told: str) -> None:
-        expected, alone = self.expectations.patch(told), self.expectations.due(told)
+        expected, alone = self.expectations.status_patch(told), self.expectations.due(told)
         stamp = {"number": 1, "seq": 1, "now": self.clock.now()}
         patch = projection.pending(self.objects[told], "WaitingForNodes", "few", expected=expected, alone=alone, **stamp)  # type: ignore[arg-type]
         if patch is None:
@@ -48,7 +48,7 @@ class Shown:
         """Seconds from now."""
         now = self.clock.now()
         found = {uid(1): Expected(now + p50 if p50 is not None else None, now + p90 if p90 is not None else None, reason)}
-        self.expectations.take(found)
+        self.expectations.accept_forecast(found)
         return found
 
     @property
@@ -100,7 +100,7 @@ def test_a_write_for_another_reason_carries_the_forecast_along(shown: Shown) -> 
     shown.clock.advance(5)
     shown.expectations.found = {uid(1): Expected(START + 9000, START + 9900)}
     patch = projection.pending(
-        shown.objects[uid(1)], "NodesUnavailable", "none", number=1, seq=2, now=START, expected=shown.expectations.patch(uid(1))
+        shown.objects[uid(1)], "NodesUnavailable", "none", number=1, seq=2, now=START, expected=shown.expectations.status_patch(uid(1))
     )
     assert patch is not None
     assert patch["status"]["expectedStart"]["p50"] == format_time(START + 9000)
@@ -115,6 +115,6 @@ def test_what_is_placed_expects_nothing_any_more(shown: Shown) -> None:
 
 def test_what_is_not_pending_any_more_is_forgotten(shown: Shown) -> None:
     shown.foresee(600, 1200)
-    shown.expectations.take({})
-    assert shown.expectations.patch(uid(1)) is None
+    shown.expectations.accept_forecast({})
+    assert shown.expectations.status_patch(uid(1)) is None
     assert not shown.expectations.due(uid(1))

@@ -34,7 +34,7 @@ async def test_a_forecast_that_fails_is_made_again_and_stops_nothing() -> None:
         confirmed=nothing, stopped=lambda: False,
     )  # fmt: skip
     waits = pending(2, nodes=4)
-    loop.want(waits)
+    loop.enqueue(waits)
     forecasts = Forecasts(clock, loop, metrics, candidate=nothing, took=take, stopped=lambda: False)
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()), group.create_task(forecasts.run())]

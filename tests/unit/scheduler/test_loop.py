@@ -101,7 +101,7 @@ def living(queue: Sequence[Candidate], *, held: int = 0, budget: WriteBudget | N
     )  # fmt: skip
     made = Living(clock, situation.scene, loop, metrics)
     for candidate in queue:
-        loop.want(candidate)
+        loop.enqueue(candidate)
     return made
 
 
@@ -164,7 +164,7 @@ async def test_work_that_arrives_while_its_vcluster_backs_off_is_told_at_once() 
     made.scene.scorings["hpc"] = Breaking(KeyError("x"))
     await run(made, 5.0)
     late, failures = pending(3), made.failures("hpc")
-    made.loop.want(late)
+    made.loop.enqueue(late)
     await run(made, 0.05)
     assert made.failures("hpc") == failures
     assert made.loop.reasons[late.uid].reason == "NotYetEvaluated"
@@ -178,7 +178,7 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     assert set(promised) == {wide.uid}
     small, unreadable = pending(2, walltime=60.0, preemption_class=8), pending(3, walltime="an hour", preemption_class=1)
     for candidate in (small, unreadable):
-        made.loop.want(candidate)
+        made.loop.enqueue(candidate)
     await run(made, 0.05)
     assert made.failures("hpc") == 1
     assert made.claimed == []
@@ -197,10 +197,10 @@ async def test_what_is_corrupt_stops_the_loop() -> None:
 async def test_that_work_waits_for_nodes_is_no_news_before_it_is_known_which_are_alive() -> None:
     crowded, held = pending(1, nodes=4), pending(2, held=True)
     made = living([crowded, held], held=8)
-    made.loop.hearing = True
+    made.loop.awaiting_nodes = True
     await run(made, 0.2)
     assert made.explained == [held.uid], "what waits by its own wish is told at once"
-    made.loop.hearing = False
+    made.loop.awaiting_nodes = False
     await run(made, 0.2)
     assert made.explained == [held.uid, crowded.uid]
 
@@ -217,7 +217,7 @@ async def test_the_queue_depth_is_what_waits_also_after_the_last_one_was_cancell
     await run(made, 0.1)
     assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 2
     for one in queue:
-        made.loop.forget(one.uid)
+        made.loop.clear_placed(one.uid)
     assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 0
 
 

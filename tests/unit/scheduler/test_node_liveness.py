@@ -16,7 +16,7 @@ from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_repor
 from lattice.units import format_time
 from lattice.views.cluster import Lease, LeaseSpec, Node, NodeOptions, NodeStatus
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.node_liveness import FEW_NODES, OPERATOR_LEASE, hear, silent_groups
+from lattice_controllers.scheduler.node_liveness import FEW_NODES, OPERATOR_LEASE, await_live_nodes, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 
 NAMESPACE = "lattice-system"
@@ -76,7 +76,7 @@ class Site:
         return hearing.result() - began
 
     async def timed(self) -> float:
-        await hear(self.cluster, self.clock, self.nodes, call=self.call, options=NodeOptions(), namespace=NAMESPACE)
+        await await_live_nodes(self.cluster, self.clock, self.nodes, call=self.call, options=NodeOptions(), namespace=NAMESPACE)
         return self.clock.monotonic()
 
 

@@ -14,7 +14,7 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES
 from lattice.ledger.proposals import Accepted
 from lattice.ledger.reports import ANNOTATION, RUNNING, NodeReport, ReportRow, format_report
-from lattice.ledger.starting import Standing
+from lattice.ledger.starting import AttemptNodeState
 from lattice.lifecycle.node import Timing
 from lattice.views import Lease, Node
 from lattice.views.cluster import Disable, NodeSpec, NodeStatus
@@ -64,7 +64,7 @@ class Watched:
         lease: Any = Lease(metadata=Metadata(name=f"n{index}", resource_version=str(self.beats), annotations={ANNOTATION: text}))
         self.nodes.on_lease(Change(f"lattice-node-lease/n{index}", None, lease))
 
-    def after(self, seconds: float) -> Standing:
+    def after(self, seconds: float) -> AttemptNodeState:
         """How the first node stands once so much time has passed, looked at each second."""
         begun = self.clock.monotonic()
         while self.clock.monotonic() < begun + seconds:
@@ -97,7 +97,7 @@ def test_a_deleted_node_is_down_after_the_ordinary_silence_and_not_before() -> N
     watched = Watched()
     watched.delete(0)
     assert not watched.after(29).silent
-    assert watched.after(2) == Standing("n0", silent=True, state=RUNNING, age=31.0)
+    assert watched.after(2) == AttemptNodeState("n0", silent=True, state=RUNNING, age=31.0)
     assert not watched.after(57).down
     watched.touched.clear()
     assert watched.after(3).down

@@ -49,15 +49,15 @@ def stored(cluster: FakeCluster, name: str) -> Plan | None:
 
 async def test_a_plan_that_orders_nothing_is_written_only_to_call_the_roll_and_only_once() -> None:
     async with writing() as (plans, cluster, clock):
-        plans.add(["group-0000"])
+        plans.enqueue(["group-0000"])
         await clock.run_for(0.1)
         assert stored(cluster, "group-0000") is None
-        plans.call("group-0001")
+        plans.call_roll("group-0001")
         await clock.run_for(0.1)
         called = stored(cluster, "group-0001")
         assert called is not None
         assert called.spec.call == EPOCH
-        plans.call("group-0001")
+        plans.call_roll("group-0001")
         await clock.run_for(0.1)
         assert len(cluster.writes(PLANS)) == 1
 
@@ -68,10 +68,10 @@ async def test_a_plan_of_an_earlier_term_with_the_same_orders_is_written_again_f
         plans.plans["group-0002"] = await cluster.create(
             PLANS, {**body, "spec": {"seq": 0, "text": plans.text("group-0002"), "call": 6}}, type=Plan
         )
-        plans.add(["group-0002"])
+        plans.enqueue(["group-0002"])
         await clock.run_for(0.1)
         assert len(cluster.writes(PLANS)) == 1
-        plans.call("group-0002")
+        plans.call_roll("group-0002")
         await clock.run_for(0.1)
         again = stored(cluster, "group-0002")
         assert again is not None
@@ -91,7 +91,7 @@ async def test_a_plan_is_written_in_the_format_that_every_agent_of_its_group_rea
             nodes.on_node(change)
         assert (plans.text("group-0000"), plans.text("group-0001"), nodes.lowest_format()) == ("1", "2", 1)
         nodes.on_node(registered("old", {"plan": 2}))
-        plans.call("group-0000")
+        plans.call_roll("group-0000")
         await clock.run_for(0.1)
         written = stored(cluster, "group-0000")
         assert written is not None

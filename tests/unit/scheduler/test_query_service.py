@@ -57,7 +57,7 @@ def service(
         confirmed=nothing, stopped=lambda: False,
     )  # fmt: skip
     for candidate in queue:
-        loop.want(candidate)
+        loop.enqueue(candidate)
     for outcome in decide(situation.scene, "hpc", queue, NOW):
         assert isinstance(outcome, Waiting)
         loop.reasons[outcome.candidate.uid] = outcome

@@ -50,7 +50,7 @@ class Recording:
         found = []
         for name in vclusters:
             queue = list(self.site.queues[name].values())
-            remember = self.recorder.look(name, queue, self.site.now)
+            remember = self.recorder.begin_turn(name, queue, self.site.now)
             outcomes = list(decide(self.site.scene, name, queue, self.site.now))
             remember(outcomes)
             found.append(outcomes)

@@ -87,7 +87,7 @@ class Site:
         """Commit at once; what is stopped is releasing from then on."""
         self.book.changes.clear()
         verdict, _ = self.book.apply(proposal)
-        self.stored.take(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
+        self.stored.advance(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
         if isinstance(proposal, Stop):
             self.stops.append(proposal)
             holder = self.scene.holders[proposal.key[0]]
@@ -107,14 +107,14 @@ class Site:
         claim = Claim(holder.uid, 1, 1, holder.user, holder.tenant, holder.vcluster, "B", nodes[0], nodes)
         self.book.changes.clear()
         self.book.apply(claim)
-        self.stored.take(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
+        self.stored.advance(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
         self.scene.put_holder(holder)
         return holder.uid
 
     def ask(self, candidate: Candidate) -> None:
         assert self.scene.elastic is not None
         self.scene.elastic.ask([candidate], NOW)
-        self.loop.want(candidate)
+        self.loop.enqueue(candidate)
 
     async def watch(self, seconds: float) -> list[str]:
         """Sample each second for so long; the uids of what was stopped."""
@@ -240,7 +240,7 @@ async def test_a_need_that_passes_before_the_delay_is_over_takes_nothing() -> No
     wish = pending(1, nodes=4, quota="b")
     site.ask(wish)
     await site.watch(DELAY - 2)
-    site.loop.drop(wish.uid)
+    site.loop.withdraw(wish.uid)
     assert await site.watch(3 * DELAY) == []
 
 

@@ -30,17 +30,17 @@ class Queue:
         """Forecasts starts an hour apart; returns how many are written because of it."""
         now = self.clock.now()
         found = {uid(n): Expected(now + 3600.0 * n, now + 7200.0 * n, "") for n in range(1, PENDING + 1)}
-        return self.expectations.take(found)
+        return self.expectations.accept_forecast(found)
 
 
 def test_a_quiet_time_lets_a_burst_through_and_then_the_rate() -> None:
     clock = ManualClock(START)
     budget = WriteBudget(clock, per_second=10.0, burst=5)
-    assert [budget.take() for _ in range(7)] == [True] * 5 + [False] * 2
+    assert [budget.try_spend() for _ in range(7)] == [True] * 5 + [False] * 2
     clock.advance(0.25)
-    assert [budget.take() for _ in range(3)] == [True, True, False]
+    assert [budget.try_spend() for _ in range(3)] == [True, True, False]
     clock.advance(3600)
-    assert sum(budget.take() for _ in range(100)) == 5
+    assert sum(budget.try_spend() for _ in range(100)) == 5
 
 
 def test_a_long_queue_whose_expected_starts_all_move_is_not_written_at_once() -> None:

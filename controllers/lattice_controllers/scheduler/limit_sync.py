@@ -1,0 +1,57 @@
+"""Copies the hard limits of tenants and the size of the sensitive pool into the ledger whenever they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from lattice.daemon.logs import event
+from lattice.ledger.proposals import Forget, Limits, Proposal, Refused, SensitivePool
+from lattice.views import Config, Tenant
+from lattice_controllers.scheduler.committer import Committer
+
+log = logging.getLogger(__name__)
+
+
+class LimitSync:
+    """Keeps the limits in the ledger equal to the declared ones; `woken` hears that a cycle may find more."""
+
+    def __init__(
+        self, committer: Committer, *, tenants: Mapping[str, Tenant], config: Callable[[], Config | None], woken: Callable[[], None]
+    ) -> None:
+        self._committer = committer
+        self._tenants = tenants
+        self._config = config
+        self._woken = woken
+        self._dirty = asyncio.Event()
+
+    def limits_changed(self) -> None:
+        """Notes that tenants or options changed."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Copies the limits of every tenant, and the size of the sensitive pool, after each change, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            config = self._config()
+            pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
+            wanted = [limits_of(tenant) for tenant in self._tenants.values()]
+            gone = [Forget(name) for name in self._committer.book.accounts if name not in self._tenants]
+            await self._propose_all(gone)
+            await self._propose_all([pool, *wanted])
+            self._woken()
+
+    async def _propose_all(self, proposals: Sequence[Proposal]) -> None:
+        for answer in [self._committer.propose(proposal) for proposal in proposals]:
+            verdict = await answer
+            if isinstance(verdict, Refused):
+                event(log, "The ledger refused a limit", logging.WARNING, reason=verdict.reason, message=verdict.message)
+
+
+def limits_of(tenant: Tenant) -> Limits:
+    """Returns the hard limits that a tenant asks for, as the ledger keeps them."""
+    quota = tenant.spec.quota
+    own = quota.per_user
+    return Limits(tenant.metadata.name, quota.max_nodes, quota.max_concurrent_allocations, own.max_nodes, own.max_running)

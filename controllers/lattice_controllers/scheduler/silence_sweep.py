@@ -1,0 +1,31 @@
+"""Sweeps, every second, the heartbeats of the nodes that hold work and that the operator does not judge."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from lattice.daemon.clock import Clock
+from lattice.errors import Rejected
+from lattice.kube.informer import Informer
+from lattice.lifecycle.node import Timing, timing_of
+from lattice.views import Config, Lease
+from lattice_controllers.scheduler.nodes import Nodes
+
+SWEEP_SECONDS = 1.0
+STALL_SECONDS = 5.0
+"""A sweep that comes so late means that this process itself stood still: silence starts from zero."""
+
+
+async def sweep_silence(clock: Clock, nodes: Nodes, leases: Informer[Lease], config: Callable[[], Config | None]) -> None:
+    """Judges silent nodes until cancelled; silence does not count while the watch of heartbeats is lost."""
+    timing, swept, resumed = Timing(), clock.monotonic(), float("-inf")
+    while True:
+        options, now = config(), clock.monotonic()
+        if options is not None:
+            with contextlib.suppress(Rejected):  # the operator refuses such options: the last good ones stay
+                timing = timing_of(options.spec.nodes)
+        resumed = now if now - swept > STALL_SECONDS or leases.lost else resumed
+        swept = now
+        nodes.sweep(max(leases.continuous_since, resumed), timing)
+        await clock.sleep(SWEEP_SECONDS)
