@@ -1,8 +1,9 @@
 """The agent: one process on every node, which starts, watches and ends the work that the plan names.
 
-What belongs here: the node's state machine and the reporter's view (`lifecycle`, `head`: pure), the shell that acts
-for them (`agent`, `__main__`), what agents say to each other (`peers`), and the effects on the machine (`host`,
-`runner`, `shim`). What does not: scheduling, and any decision that the ledger makes.
+Rooms, from the process down, each importing only what stands below it: `__main__`; the shell of one node (`node`); the reporter of an
+attempt (`reporter`); what is said to the API server and to other agents (`cluster`, `peers`); the effects on the machine (`host`); the
+files of the state directory (`state`); from an Allocation to a command (`work`, pure); the node's state machine (`lifecycle`, pure); what
+runs outside this process (`standalone`). Does not belong here: scheduling, and any decision that the ledger makes.
 """
 
 import os

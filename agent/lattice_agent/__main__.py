@@ -29,23 +29,23 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.scheduling.inventory import InventoryNode, read_inventory
 from lattice.units import dial_target, parse_duration, quantity_bytes
-from lattice_agent.agent import Agent, Outside
-from lattice_agent.certificates import Pair, Renewal, both, complete, hosts_of
-from lattice_agent.crew import Crew
-from lattice_agent.declared import Declared, of_class, read_components
-from lattice_agent.feeds import Configuration, Feed
+from lattice_agent.cluster.capabilities import Declared, of_class, read_components
+from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
+from lattice_agent.cluster.registration import Flaw, Registration, Self
+from lattice_agent.cluster.works import GrpcWorks, SharedWorks
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
 from lattice_agent.host.linux import open_host
 from lattice_agent.host.lock import alone_on
-from lattice_agent.keeping import Kept
 from lattice_agent.metrics import AgentMetrics
+from lattice_agent.node.agent import Agent, Outside
+from lattice_agent.node.feeds import Configuration, Feed
+from lattice_agent.node.queues import Crew
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.registration import Flaw, Registration, Self
-from lattice_agent.works import GrpcWorks, SharedWorks
+from lattice_agent.state.keeping import Kept
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30

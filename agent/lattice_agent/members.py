@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lattice_agent.host.interface import Key
+from lattice_agent.attempts import Key
 
 
 class Phase(Enum):

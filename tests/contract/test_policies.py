@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from lattice_agent.certificates import make_request
+from lattice_agent.cluster.certificates import make_request
 from tests import servers
 from tests.servers import MERGE, Answer, ApiServer
 

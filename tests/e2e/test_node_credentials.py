@@ -23,7 +23,7 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEASES, PLANS
 from lattice.ledger.plans import PlanRow, parse_plan
 from lattice.ledger.reports import ANNOTATION, ReportRow, format_report, parse_report
-from lattice_agent.works import Found, GrpcWorks
+from lattice_agent.cluster.works import Found, GrpcWorks
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person

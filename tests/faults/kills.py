@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lattice import errors
 from lattice.kube.resources import NODES
-from lattice_agent.shim import descendants
+from lattice_agent.standalone.shim import descendants
 from lattice_dev import processes
 from lattice_dev.instance import Instance
 from lattice_dev.processes import ProcessId

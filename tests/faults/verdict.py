@@ -10,8 +10,8 @@ from lattice.lifecycle.conditions import condition
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import FINISHED
 from lattice.views.allocation import Allocation, Exit
-from lattice_agent.host.interface import Key
-from lattice_agent.journal import Journal
+from lattice_agent.attempts import Key
+from lattice_agent.state.journal import Journal
 from tests.faults.load import Wish
 from tests.faults.witness import Task
 

@@ -20,7 +20,7 @@ STARTED_BY_NAME = (
     "lattice_dev.generate.stubs",
 )
 """Modules that the command line imports by the verb's name, and those that `make generate` runs."""
-STARTED_BY_PATH = {"lattice_agent.shim", "lattice_agent.runner", "lattice_dev.node", "lattice_dev.relay"}
+STARTED_BY_PATH = {"lattice_agent.standalone.shim", "lattice_agent.standalone.runner", "lattice_dev.node", "lattice_dev.relay"}
 """Single files that another process starts."""
 
 FOR_TESTS_OR_PEOPLE = {

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import Rejected, Stale
 from lattice.kube.clock import Clock
-from lattice_agent.host.interface import ExitRecord, Facts, Kept, Key, Known, OnExit, Ordered, Running, Seen, TaskExit, Work
+from lattice_agent.attempts import ExitRecord, Kept, Key, Known, Ordered, Running, Seen, TaskExit, Work
+from lattice_agent.host.interface import Facts, OnExit
 
 SECONDS = "HOLLOW_SECONDS"
 EXIT = "HOLLOW_EXIT"

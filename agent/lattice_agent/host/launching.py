@@ -12,16 +12,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
-from lattice_agent import launch
+from lattice_agent.attempts import Key, Running, Work
 from lattice_agent.host import users
 from lattice_agent.host.controllers import limits_for
-from lattice_agent.host.interface import Facts, Key, Running, Work
+from lattice_agent.host.interface import Facts
 from lattice_agent.host.scopes import Scopes
 from lattice_agent.host.starter import Starter
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import Watch
-from lattice_agent.journal import Journal
-from lattice_agent.launch import Place, refuse, unfit
+from lattice_agent.state.journal import Journal
+from lattice_agent.work import launch
+from lattice_agent.work.launch import Place, refuse, unfit
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

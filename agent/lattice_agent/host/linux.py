@@ -13,15 +13,16 @@ from typing import Any, ParamSpec, TypeVar
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import NotFound, Retry
-from lattice_agent import room
+from lattice_agent.attempts import ExitRecord, Kept, Key, Known, Ordered, Running, Seen, Work
 from lattice_agent.host import facts, processes, scopes
-from lattice_agent.host.interface import ExitRecord, Facts, Kept, Key, Known, OnExit, Ordered, Running, Seen, Work
+from lattice_agent.host.interface import Facts, OnExit
 from lattice_agent.host.launching import Launching
 from lattice_agent.host.starter import Starter
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import Watch
-from lattice_agent.journal import Journal
-from lattice_agent.shim import start_ticks
+from lattice_agent.standalone.shim import start_ticks
+from lattice_agent.state import disk_pressure
+from lattice_agent.state.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,9 @@ class LinuxHost:
     async def _look_at_disk(self) -> None:
         """Gives old output up, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
         try:
-            found = await self._looks.call(room.look, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy)
+            found = await self._looks.call(
+                disk_pressure.look, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
+            )
         except Retry as error:
             self._flaw = error.message
             return

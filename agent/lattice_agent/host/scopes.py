@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lattice_agent import shim
+from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.controllers import NO_LIMITS, Controllers, Limits, find_controllers
-from lattice_agent.host.interface import Key
-from lattice_agent.journal import parse_key
+from lattice_agent.standalone import shim
+from lattice_agent.state.journal import parse_key
 
 _SLICE = "lattice.slice"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lattice.errors import UnknownOutcome
-from lattice_agent import runner
+from lattice_agent.standalone import runner
 
 _LENGTH = struct.Struct(">I")
 _COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(runner.__file__).resolve()))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lattice.errors import Rejected
-from lattice_agent.environment import Account
+from lattice_agent.work.environment import Account
 
 _ENVIRONMENT_FILE = Path("/etc/environment")
 

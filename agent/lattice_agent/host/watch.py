@@ -16,8 +16,8 @@ from typing import Any
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Retry
+from lattice_agent.attempts import ExitRecord, Key, Running
 from lattice_agent.host import processes
-from lattice_agent.host.interface import ExitRecord, Key, Running
 from lattice_agent.host.scopes import Scopes
 from lattice_agent.host.threads import Threads
 

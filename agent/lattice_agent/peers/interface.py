@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from lattice_agent.bell import Bell
-from lattice_agent.host.interface import Key
+from lattice_agent.attempts import Key
+from lattice_agent.condition import Bell
 from lattice_agent.members import Direction, Member
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lattice.kube.clock import Clock
-from lattice_agent.bell import Bell
+from lattice_agent.condition import Bell
 from lattice_agent.members import Direction, Member
 from lattice_agent.peers.interface import Desk, Seat
 

@@ -16,8 +16,8 @@ from lattice.errors import Rejected
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
-from lattice_agent.bell import Bell
-from lattice_agent.host.interface import Key
+from lattice_agent.attempts import Key
+from lattice_agent.condition import Bell
 from lattice_agent.peers import logs, wire
 from lattice_agent.peers.client import NOT_HERE
 from lattice_agent.peers.interface import Desk, Logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_agent.host.interface import Key
+from lattice_agent.attempts import Key
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 
 

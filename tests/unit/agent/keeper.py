@@ -14,7 +14,7 @@ import msgspec
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry
-from lattice_agent.host.interface import ExitRecord, Key, Work
+from lattice_agent.attempts import ExitRecord, Key, Work
 from lattice_agent.host.linux import LinuxHost, open_host
 
 AT_ONCE = 6

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice_agent.host.interface import ExitRecord, Key, Ordered, Work
+from lattice_agent.attempts import ExitRecord, Key, Ordered, Work
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 

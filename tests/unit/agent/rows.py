@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lattice.ledger.plans import PlanRow
-from lattice_agent.host.interface import ExitRecord, Key, Known, Running, TaskExit, Work
-from lattice_agent.lifecycle import Terms
+from lattice_agent.attempts import ExitRecord, Key, Known, Running, TaskExit, Work
+from lattice_agent.lifecycle.machine import Terms
 from lattice_agent.members import Member, Phase, TaskEnd
 from tests.build import uid
 

@@ -19,14 +19,14 @@ from lattice.units import fold_nodes
 from lattice.views.allocation import AllocationStatus, Condition
 from lattice.views.work import Work as Allocation
 from lattice_agent.__main__ import AgentSettings, Place, World, build
-from lattice_agent.agent import Agent, Outside
-from lattice_agent.heartbeat import NAMESPACE
+from lattice_agent.cluster.heartbeat import NAMESPACE
+from lattice_agent.cluster.registration import Self
+from lattice_agent.cluster.works import Found, SharedWorks
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import Facts
 from lattice_agent.metrics import AgentMetrics
+from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.peers.local import LocalPeers
-from lattice_agent.registration import Self
-from lattice_agent.works import Found, SharedWorks
 from tests.build import uid
 
 BEAT = 10.0

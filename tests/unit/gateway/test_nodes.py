@@ -17,7 +17,7 @@ from lattice.daemon.mtls import Files
 from lattice.errors import Denied, Retry
 from lattice.ledger.plans import PlanRow
 from lattice.views import Node
-from lattice_agent.works import GrpcWorks
+from lattice_agent.cluster.works import GrpcWorks
 from lattice_dev.pki import Authority, Identity
 from lattice_gateway import nodes
 from lattice_gateway.metrics import Metrics

@@ -1,0 +1,342 @@
+"""The node's certificates: renewed in place before their end, by requests to the API server that the operator approves.
+
+A renewal makes a new key. Key and request stand beside the key file (`KEY.next`) until the certificate is there; that is written beside
+the certificate file (`CERTIFICATE.next`), and both take their places by rename. Whatever ends in between, the old pair or the new one is
+whole: `complete` finishes what was begun. A file that cannot be written leaves the old pair in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import logging
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lattice.daemon.logs import event
+from lattice.daemon.node_certificates import AGENT, API, GROUP, PEER, SHORTEST_SECONDS, SIGNERS, USAGES, request_name
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import CERTIFICATE_REQUESTS
+from lattice.units import format_time
+from lattice_agent.cluster.registration import Flaw
+from lattice_agent.metrics import AgentMetrics
+from lattice_agent.standalone.durable import sync_directory, write_durably
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+log = logging.getLogger(__name__)
+
+LEFT_LEAST, LEFT_SPREAD = 1 / 3, 0.07
+"""A renewal begins when this part of the life is left, a little earlier from node to node."""
+ALARM_LEFT: Final = 1 / 4
+"""A certificate that is not renewed with this part of its life left is told of."""
+TOO_LONG: Final = 1.1
+"""A certificate with more than this part of the intended life before it is replaced soon: the first one, made by hand."""
+LOOK_SECONDS: Final = 60.0
+LOOK_PART: Final = 1 / 20
+"""The same as a part of a certificate's life, where that is short."""
+FIRST_POLL, LONGEST_POLL = 0.5, 30.0
+REFUSED_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 30.0
+"""An answer that takes longer is missed."""
+NEXT: Final = ".next"
+WORDS: Final = {API: "for the API server", PEER: "for agents and gateways"}
+NOTHING = Flaw("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The files of a certificate and its key; they may be one file."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def asked(self) -> Path:
+        """A new key and the request made with it, until the certificate is there."""
+        return self.key.with_name(self.key.name + NEXT)
+
+    @property
+    def given(self) -> Path:
+        """The new certificate, until it takes its place."""
+        return self.certificate.with_name(self.certificate.name + (NEXT if self.certificate != self.key else ".given"))
+
+
+def complete(pair: Pair) -> None:
+    """Finishes a renewal that ended half way: a new certificate that stands beside the old one takes its place, with its key."""
+    if not pair.given.exists():
+        if pair.certificate.exists() and pair.asked.exists() and _fits(pair.certificate.read_bytes(), pair.asked.read_bytes()):
+            _drop(pair)
+        return
+    certificate, asked = pair.given.read_bytes(), pair.asked.read_bytes() if pair.asked.exists() else b""
+    if asked and _fits(certificate, asked):
+        _install(pair, certificate, _private(asked))
+    else:
+        pair.given.unlink()
+
+
+def _install(pair: Pair, certificate: bytes, key: bytes) -> None:
+    """Puts both in their places. Raises OSError, and then the former pair is whole, or `complete` makes the new one so."""
+    if pair.certificate == pair.key:
+        write_durably(str(pair.key.parent), pair.key.name, certificate + key)
+    else:
+        draft = pair.key.name + ".draft"
+        write_durably(str(pair.given.parent), pair.given.name, certificate)
+        write_durably(str(pair.key.parent), draft, key)
+        pair.key.with_name(draft).rename(pair.key)
+        pair.given.rename(pair.certificate)
+        sync_directory(str(pair.key.parent))
+        sync_directory(str(pair.certificate.parent))
+    _drop(pair)
+
+
+def _drop(pair: Pair) -> None:
+    for path in (pair.given, pair.asked):
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _fits(certificate: bytes, key: bytes) -> bool:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(certificate).public_key() == _public(key)
+    except ValueError:
+        return False
+
+
+def _public(key: bytes) -> PublicKeyTypes:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    return load_pem_private_key(_private(key), password=None).public_key()
+
+
+def _private(asked: bytes) -> bytes:
+    """The key of a file that holds a key and a request."""
+    return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
+
+
+def make_request(node: str, hosts: Sequence[str]) -> bytes:
+    """A new key and a request for the node's user with it, PEM; `hosts` are names and addresses that a server is known by."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP), x509.NameAttribute(NameOID.COMMON_NAME, AGENT + node)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+    request = builder.sign(key, hashes.SHA256())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    return private + request.public_bytes(serialization.Encoding.PEM)
+
+
+def _general(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def hosts_of(node: str, address: str) -> tuple[str, ...]:
+    """What a server certificate of the node is for: its name, and the address or longer name at which it listens."""
+    host = address.rpartition(":")[0].strip("[]")
+    if not host or host == node:
+        return (node,)
+    with suppress(ValueError):
+        return (node, str(ipaddress.ip_address(host)))
+    return (node, host) if host.startswith(node + ".") else (node,)
+
+
+class Renewal:
+    """Keeps one pair of files young; `tell` hears when it is near its end and cannot be."""
+
+    def __init__(
+        self, use: str, pair: Pair, node: str, hosts: Sequence[str], *, cluster: Cluster, clock: Clock, lifetime: float,
+        metrics: AgentMetrics, tell: Callable[[Flaw], None], early: float,
+    ) -> None:  # fmt: skip
+        """`lifetime` in seconds is what is asked for; `early` from 0 to 1 spreads the nodes."""
+        self._use = use
+        self._pair = pair
+        self._node = node
+        self._hosts = hosts
+        self._cluster = cluster
+        self._clock = clock
+        self._lifetime = lifetime
+        self._metrics = metrics
+        self._tell = tell
+        self._early = early
+        self._begun = clock.monotonic()
+        self._poll = FIRST_POLL
+        self._said = ""
+        self._waiting = math.inf
+        self._refused = False
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            await self._clock.sleep(await self.turn())
+
+    async def turn(self) -> float:
+        """Looks at the certificate, and takes one step of a renewal that is due; the seconds until the next look."""
+        try:
+            begin, end = await asyncio.to_thread(self._read)
+        except (OSError, ValueError) as error:
+            self._complain("CertificateUnreadable", str(error), 0.0, 1.0)
+            return LOOK_SECONDS
+        except Rejected as error:
+            self._complain(error.reason, error.message, math.inf, 1.0)
+            return LOOK_SECONDS
+        self._metrics.certificate_expiry.labels(self._node, self._use).set(end)
+        now, life = self._clock.now(), min(end - begin, self._lifetime)
+        if self._due(now, end, life):
+            return await self._renew(end - now, life)
+        self._poll, self._said = FIRST_POLL, ""
+        self._tell(NOTHING)
+        return max(0.05, min(LOOK_SECONDS, life * LOOK_PART, end - now - self._threshold(life)))
+
+    def _threshold(self, life: float) -> float:
+        """Seconds before its end at which a certificate is renewed."""
+        return life * (LEFT_LEAST + LEFT_SPREAD * self._early)
+
+    def _due(self, now: float, end: float, life: float) -> bool:
+        if end - now <= self._threshold(life):
+            return True
+        waited = self._clock.monotonic() - self._begun
+        return end - now > TOO_LONG * self._lifetime and waited >= self._early * self._lifetime / 100
+
+    async def _renew(self, left: float, life: float) -> float:
+        try:
+            certificate = await self._asked()
+            if certificate is None:
+                return self._wait(left, life)
+            end = await asyncio.to_thread(self._take, certificate)
+        except (OSError, LatticeError) as error:
+            reason = error.reason if isinstance(error, LatticeError) else "CertificateNotWritten"
+            self._metrics.certificate_renewals.labels(self._node, self._use, "refused" if reason == "RenewalRefused" else "failed").inc()
+            self._complain(reason, str(error), left, life)
+            return min(REFUSED_SECONDS, life / 20)
+        self._waiting, self._refused = math.inf, False
+        self._metrics.certificate_renewals.labels(self._node, self._use, "done").inc()
+        event(log, "CertificateRenewed", node=self._node, use=self._use, file=str(self._pair.certificate), until=format_time(end))
+        return FIRST_POLL
+
+    def _wait(self, left: float, life: float) -> float:
+        """The seconds until the next look for an answer; one that is late is told of."""
+        now = self._clock.monotonic()
+        self._waiting = min(self._waiting, now)
+        if now - self._waiting >= min(PATIENCE_SECONDS, life / 12):
+            self._complain("RenewalWaits", f"request {request_name(self._node, self._use)} is not answered yet", left, life)
+        self._poll = min(LONGEST_POLL, life / 24, 2 * self._poll)
+        return self._poll
+
+    def _complain(self, reason: str, message: str, left: float, life: float) -> None:
+        """Logs what is new, and has it shown when little of the life is left."""
+        if left <= ALARM_LEFT * life:
+            end = format_time(self._clock.now() + left)
+            ends = (
+                f"its certificate {WORDS[self._use]} ({self._pair.certificate}) ends at {end}" if left else "its certificate cannot be read"
+            )
+            self._tell(Flaw(reason[:64], f"{ends}: {message}"[:1000]))
+        if message == self._said:
+            return
+        self._said = message
+        level = logging.INFO if reason == "RenewalWaits" else logging.WARNING
+        event(log, "CertificateNotRenewed", level, node=self._node, use=self._use, reason=reason, message=message)
+
+    # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self) -> tuple[float, float]:
+        """When the certificate begins and ends."""
+        from cryptography import x509
+
+        complete(self._pair)
+        found = x509.load_pem_x509_certificate(self._pair.certificate.read_bytes())
+        if AGENT + self._node not in [one.value for one in found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]:
+            raise Rejected(f"{self._pair.certificate} is not of {AGENT}{self._node}: it is left alone", reason="CertificateForeign")
+        return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+
+    def _take(self, certificate: bytes) -> float:
+        """The new pair in its place. Raises Rejected for a certificate that is no answer to the request."""
+        from cryptography import x509
+
+        asked = self._pair.asked.read_bytes()
+        if not _fits(certificate, asked):
+            self._pair.asked.unlink()
+            raise Rejected("the certificate that was given does not belong to the key that asked for it", reason="CertificateUnusable")
+        _install(self._pair, certificate, _private(asked))
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+
+    def _request(self) -> bytes:
+        """The request that stands beside the key, or a new one."""
+        path = self._pair.asked
+        if not path.exists():
+            write_durably(str(path.parent), path.name, make_request(self._node, self._hosts))
+        return b"".join(path.read_bytes().partition(b"-----BEGIN CERTIFICATE REQUEST-----")[1:])
+
+    # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _asked(self) -> bytes | None:
+        """The certificate that the request has led to, if it has; the request is made where it is not there."""
+        request = base64.b64encode(await asyncio.to_thread(self._request)).decode()
+        try:
+            found = await self._cluster.get(CERTIFICATE_REQUESTS, request_name(self._node, self._use))
+        except NotFound:
+            if self._refused:  # what was refused is not asked again word for word
+                self._refused = False
+                await asyncio.to_thread(self._pair.asked.unlink)
+                return None
+            await self._ask(request)
+            return None
+        if found["spec"]["request"] != request:  # made with a key that was lost: the operator deletes it soon
+            return None
+        status = found.get("status") or {}
+        if status.get("certificate"):
+            return base64.b64decode(status["certificate"])
+        for one in status.get("conditions") or ():
+            if one["type"] in ("Denied", "Failed"):
+                self._refused, self._waiting = True, math.inf
+                raise Rejected(one.get("message") or one.get("reason") or one["type"], reason="RenewalRefused")
+        return None
+
+    async def _ask(self, request: str) -> None:
+        body: dict[str, Any] = {
+            "apiVersion": CERTIFICATE_REQUESTS.api_version,
+            "kind": CERTIFICATE_REQUESTS.kind,
+            "metadata": {"name": request_name(self._node, self._use)},
+            "spec": {
+                "request": request,
+                "signerName": SIGNERS[self._use],
+                "usages": list(USAGES[self._use]),
+                "expirationSeconds": max(SHORTEST_SECONDS, int(self._lifetime)),
+            },
+        }
+        with suppress(AlreadyExists):  # asked in this moment by ourselves, before an answer was lost
+            await self._cluster.create(CERTIFICATE_REQUESTS, body)
+
+
+def both(tell: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
+    """One listener for the two uses: what is wrong with either is told."""
+    found = {API: NOTHING, PEER: NOTHING}
+
+    def heard(use: str) -> Callable[[Flaw], None]:
+        def hear(flaw: Flaw) -> None:
+            found[use] = flaw
+            tell(next((one for one in found.values() if one.message), NOTHING))
+
+        return hear
+
+    return {use: heard(use) for use in found}

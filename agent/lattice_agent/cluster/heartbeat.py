@@ -1,0 +1,93 @@
+"""The node's Lease: renewed on time, and at once when the report holds something that the scheduler waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from lattice.daemon.logs import event
+from lattice.errors import AlreadyExists, LatticeError, NotFound
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEASES
+from lattice.ledger.reports import ANNOTATION
+from lattice.units import format_time
+from lattice.views.cluster import Lease
+from lattice_agent.attempts import Seen
+from lattice_agent.cluster import reports
+from lattice_agent.metrics import AgentMetrics
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "lattice-node-lease"
+LONGEST_RETRY = 1.0
+
+
+class Heartbeat:
+    """One node's beats, counted from 1 in this process."""
+
+    def __init__(
+        self,
+        node: str,
+        cluster: Cluster,
+        clock: Clock,
+        identity: reports.Identity,
+        metrics: AgentMetrics,
+        *,
+        seconds: Callable[[], float],
+    ) -> None:
+        self.node = node
+        self.count = 0
+        self.acknowledged = False
+        self._cluster = cluster
+        self._clock = clock
+        self._identity = identity
+        self._metrics = metrics
+        self._seconds = seconds
+        self._said = reports.Said()
+        self._failing = False
+
+    def wants(self, said: reports.Said) -> bool:
+        """Whether this report does not wait for the next beat."""
+        return reports.is_urgent(self._said, said)
+
+    async def beat(self, seen: Seen, said: reports.Said) -> float:
+        """Renews the Lease; the seconds until the next beat."""
+        self.count += 1
+        before, self._said = self._said, said
+        begun = self._clock.monotonic()
+        try:
+            await self._renew(reports.annotation(self._identity, self.count, seen, said))
+        except LatticeError as error:
+            self._said = before
+            if not self._failing:
+                event(log, "HeartbeatFailed", logging.WARNING, node=self.node, reason=error.reason, message=error.message)
+            self._failing = True
+            return min(LONGEST_RETRY, self._seconds())
+        if self._failing:
+            event(log, "HeartbeatBack", node=self.node)
+        self._failing = False
+        self.acknowledged = True
+        took = self._clock.monotonic() - begun
+        self._metrics.heartbeat_latency.observe(took)
+        self._metrics.last_heartbeat.set(self._clock.now())
+        return max(0.05, self._seconds() - took)
+
+    async def _renew(self, text: str) -> None:
+        seconds = max(1, round(3 * self._seconds()))
+        body: dict[str, Any] = {
+            "metadata": {"annotations": {ANNOTATION: text}},
+            "spec": {
+                "holderIdentity": self._identity.instance,
+                "leaseDurationSeconds": seconds,
+                "renewTime": format_time(self._clock.now(), micro=True),
+            },
+        }
+        try:
+            await self._cluster.patch(LEASES, self.node, body, NAMESPACE, type=Lease)
+        except NotFound:
+            body["metadata"]["name"] = self.node
+            with contextlib.suppress(AlreadyExists):  # made in this moment; the next beat renews it
+                await self._cluster.create(LEASES, body, NAMESPACE, type=Lease)

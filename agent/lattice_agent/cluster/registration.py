@@ -1,0 +1,223 @@
+"""The node's own object: made when it is not there, its facts kept true, its name defended against a second agent."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lattice import __version__
+from lattice.daemon.logs import event
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Stale
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import LEASES, NODES
+from lattice.ledger import plans, reports
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
+from lattice.models.conditions import CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
+from lattice.units import format_bytes, format_time
+from lattice.views.allocation import Condition
+from lattice.views.cluster import Lease, Node
+from lattice_agent.cluster.capabilities import Declared, fingerprint
+from lattice_agent.cluster.heartbeat import NAMESPACE
+from lattice_agent.host.interface import Facts
+from lattice_agent.state import journal
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+NOTHING = Declared()
+
+
+class Flaw(NamedTuple):
+    """Why the node should be given no work now; without a message it is healthy."""
+
+    reason: str
+    message: str
+
+
+_MEBIBYTE = 1 << 20
+"""Memory is told in whole MiB, with the unit: `kubectl get latticenodes` prints it as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """What the node says of itself."""
+
+    node: str
+    facts: Facts
+    instance: str
+    address: str
+    group: str = ""
+    features: tuple[str, ...] = ()
+    hollow: bool = False
+    switch: str = ""
+    declared: Declared = NOTHING
+
+    def status(self, *, healthy: bool = True) -> dict[str, Any]:
+        """The agent's part of `LatticeNode.status`."""
+        features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
+        return {
+            "capabilities": {
+                "cpus": self.facts.cpus,
+                "memory": format_bytes(self.facts.memory_bytes // _MEBIBYTE * _MEBIBYTE),
+                "architecture": self.facts.architecture,
+                "features": list(features),
+                **self.declared.capabilities(),
+            },
+            "health": "Healthy" if healthy else "Unhealthy",
+            "fingerprint": fingerprint(self.facts.kernel, __version__, self.declared.components),
+            "components": dict(self.declared.components),
+            "kernel": self.facts.kernel[:128],
+            "agentVersion": __version__,
+            "address": self.address,
+            "bootId": self.facts.boot_id[:64],
+            "instance": self.instance[:64],
+            "hollow": self.hollow,
+            "formats": {"plan": plans.FORMAT, "report": reports.FORMAT, "exit": journal.NEWEST, "state": journal.NEWEST},
+        }
+
+
+class Registration:
+    """Makes and keeps one LatticeNode."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, me: Self, *, heartbeat_seconds: float) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._me = me
+        self._heartbeat_seconds = heartbeat_seconds
+        self.flaw = Flaw("", "")
+        self.expiring = Flaw("", "")
+
+    async def register(self) -> Node:
+        """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
+        found = await self._found()
+        if found.status.instance not in ("", self._me.instance) and await self._other_reports():
+            await self._show_conflict(found)
+            message = (
+                f"node {self._me.node}: another agent (instance {found.status.instance}, address {found.status.address or 'unknown'}) "
+                f"already reports under this name; stop one of the two"
+            )
+            raise Rejected(message, reason="NameTaken")
+        return await self._write(found)
+
+    async def keep(self) -> float | None:
+        """Puts the object right after somebody deleted it or a fact changed; seconds until another try."""
+        try:
+            found = await self._found()
+            if found.status.instance not in ("", self._me.instance):
+                return None  # the other agent is refused at its start; the Lease shows who reports
+            await self._write(found)
+        except LatticeError as error:
+            event(log, "RegistrationFailed", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
+            return 2.0
+        return None
+
+    async def _found(self) -> Node:
+        me = self._me
+        try:
+            return await self._cluster.get(NODES, me.node, type=Node)
+        except NotFound:
+            pass  # this agent makes it
+        spec = {name: word for name, word in (("group", me.group), ("switch", me.switch)) if word}
+        body = {"apiVersion": NODES.api_version, "kind": NODES.kind, "metadata": {"name": me.node}, "spec": spec}
+        try:
+            made = await self._cluster.create(NODES, body, type=Node)
+        except AlreadyExists:
+            return await self._cluster.get(NODES, me.node, type=Node)
+        event(log, "NodeCreated", node=me.node)
+        return made
+
+    async def _write(self, found: Node) -> Node:
+        """One patch of what differs: facts, health with its reason, and the conflict that is over."""
+        status = self._me.status(healthy=not self.flaw.message)
+        body: dict[str, Any] = {"status": status}
+        conditions = self._conditions_now(found)
+        if conditions != found.status.conditions:
+            status["conditions"] = encode(conditions)
+            body["metadata"] = {"resourceVersion": found.metadata.resource_version}
+        elif _says(found, status):
+            return found
+        status["components"] |= dict.fromkeys(set(found.status.components) - set(status["components"]))  # null: it is gone
+        try:
+            return await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
+        except Stale:
+            return await self._write(await self._found())
+
+    async def _other_reports(self) -> bool:
+        """Whether the node's Lease is renewed while we look on: longer than any agent lets it rest."""
+        before = await self._lease_version()
+        if not before:
+            return False
+        event(log, "NameInUse", logging.WARNING, node=self._me.node, message="another instance held this name; its Lease is watched first")
+        until = self._clock.monotonic() + 1.5 * self._heartbeat_seconds + 1.0
+        while self._clock.monotonic() < until:
+            await self._clock.sleep(min(LOOK_SECONDS, self._heartbeat_seconds))
+            if await self._lease_version() not in ("", before):
+                return True
+        return False
+
+    async def _lease_version(self) -> str:
+        try:
+            return (await self._cluster.get(LEASES, self._me.node, NAMESPACE, type=Lease)).metadata.resource_version
+        except NotFound:
+            return ""
+
+    async def _show_conflict(self, found: Node) -> None:
+        message = f"a second agent (instance {self._me.instance}, address {self._me.address or 'unknown'}) wants this name and was refused"
+        body = {
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "status": {"conditions": encode(self._with(found.status.conditions, found, NAME_CONFLICT, TRUE, "NameTaken", message))},
+        }
+        try:
+            await self._cluster.patch(NODES, self._me.node, body, subresource="status", type=Node)
+        except LatticeError as error:
+            event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
+
+    def _conditions_now(self, found: Node) -> tuple[Condition, ...]:
+        """The node's conditions as this agent sees them; those that were never needed are absent."""
+        conditions = found.status.conditions
+        if is_true(conditions, NAME_CONFLICT):
+            conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
+        for kind, wrong, right, flaw, over in (
+            (HEALTHY, FALSE, TRUE, self.flaw, "nothing is wrong with it any more"),
+            (CERTIFICATE_EXPIRING, TRUE, FALSE, self.expiring, "its certificates are renewed"),
+        ):
+            shown = condition(conditions, kind)
+            if flaw.message and (shown is None or shown.status == right or shown.reason != flaw.reason):
+                conditions = self._with(conditions, found, kind, wrong, *flaw)
+            elif not flaw.message and shown is not None and shown.status == wrong:
+                conditions = self._with(conditions, found, kind, right, "Resolved", over)
+        return conditions
+
+    def _with(
+        self, conditions: tuple[Condition, ...], found: Node, kind: str, status: str, reason: str, message: str
+    ) -> tuple[Condition, ...]:
+        now, generation = format_time(self._clock.now()), found.metadata.generation
+        return with_condition(conditions, kind, status, reason, message, generation=generation, now=now)
+
+
+def _says(found: Node, status: dict[str, Any]) -> bool:
+    """Whether the object says all that already."""
+    shown = found.status
+    capabilities = status["capabilities"]
+    return (
+        shown.instance == status["instance"]
+        and shown.boot_id == status["bootId"]
+        and shown.address == status["address"]
+        and shown.fingerprint == status["fingerprint"]
+        and shown.components == status["components"]
+        and shown.health == status["health"]
+        and shown.hollow == status["hollow"]
+        and shown.formats == status["formats"]
+        and all(_same(msgspec.to_builtins(shown.capabilities).get(name), value) for name, value in capabilities.items())
+    )
+
+
+def _same(shown: object, value: object) -> bool:
+    """Whether a capability stands there already; what is absent is empty, and a quantity may be a number or its text."""
+    if not value or value == "0":
+        return not shown or shown == "0"
+    return list(shown) == value if isinstance(shown, list | tuple) else str(shown) == str(value)

@@ -1,0 +1,379 @@
+"""The shell around one node's state machine: events come in one at a time, what they lead to goes out.
+
+`post` is the only way in. It runs the machine, lines its instructions up, tells the reporter, and arms the timers;
+everything that waits for something does so in a queue of the `Crew` or in a task of the process's group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lattice.daemon.logs import event as log_event
+from lattice.errors import LatticeError
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.ledger.plans import PlanRow
+from lattice.models.conditions import UNKILLABLE
+from lattice.views.cluster import ConfigSpec
+from lattice_agent.attempts import ExitRecord, Key
+from lattice_agent.cluster import reports
+from lattice_agent.cluster.heartbeat import Heartbeat
+from lattice_agent.cluster.history import HistoryTeller
+from lattice_agent.cluster.registration import Flaw, Registration
+from lattice_agent.cluster.works import Works
+from lattice_agent.condition import Bell
+from lattice_agent.host.interface import Host
+from lattice_agent.lifecycle.machine import (
+    OVER,
+    Directed,
+    Event,
+    Exited,
+    Lifecycle,
+    PlanAbsent,
+    PlanRead,
+    Refused,
+    Stage,
+    Started,
+    Survived,
+    Tick,
+)
+from lattice_agent.members import Direction, Member
+from lattice_agent.metrics import AgentMetrics
+from lattice_agent.node.effects import Effects
+from lattice_agent.node.queues import Crew
+from lattice_agent.peers.interface import Peers
+from lattice_agent.reporter.reporter import Reporter
+
+log = logging.getLogger(__name__)
+
+AWAY_SECONDS = 3.0
+"""A peer that calls have not reached for so long is reported: an agent that is only restarted is back by then."""
+HISTORY_AGAIN_SECONDS = 2.0
+LONGEST_SLEEP = 60.0
+"""A timer is looked at again after this, so that a machine that was suspended finds its walltimes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What an agent is given: the API server as this node sees it, time, the machine, the other agents, the gateways."""
+
+    cluster: Cluster
+    clock: Clock
+    host: Host
+    peers: Peers
+    works: Works
+
+
+@dataclass(slots=True)
+class _Seat:
+    """This node's end of a conversation with another node's reporter (peers.interface.Seat)."""
+
+    key: Key
+    bell: Bell
+    agent: Agent
+    target: tuple[str, str] = ("", "")
+    last: Member | None = None
+    away: bool = False
+    task: asyncio.Task[None] | None = field(default=None)
+
+    def member(self) -> Member | None:
+        """The node's whole state."""
+        return self.agent.machine.member(self.key)
+
+    def directed(self, direction: Direction) -> None:
+        """The reporter's whole answer."""
+        self.away = False
+        self.agent.post(Directed(self.key, direction))
+
+    def unreached(self, seconds: float) -> None:
+        """Calls to the reporter have failed for so long."""
+        if seconds >= AWAY_SECONDS and not self.away:
+            self.away = True
+            self.agent.beat_if_urgent()
+
+
+class Agent:
+    """One node."""
+
+    def __init__(
+        self,
+        node: str,
+        outside: Outside,
+        *,
+        crew: Crew,
+        group: asyncio.TaskGroup,
+        metrics: AgentMetrics,
+        config: Callable[[], ConfigSpec],
+        registration: Registration,
+        heartbeat_seconds: Callable[[], float],
+        hollow: bool = False,
+    ) -> None:
+        self.node = node
+        self.index: int | None = None
+        self.planned = False
+        self._called = 0
+        self._outside = outside
+        self._crew = crew
+        self._group = group
+        self._metrics = metrics
+        self._registration = registration
+        cluster, clock, host = outside.cluster, outside.clock, outside.host
+        self.machine = Lifecycle(node, seen=host.seen(), known=())
+        self.heartbeat = Heartbeat(
+            node, cluster, clock, reports.Identity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
+        )
+        self.reporter = Reporter(
+            node,
+            cluster=cluster,
+            works=outside.works,
+            clock=clock,
+            hollow=hollow,
+            on_direction=lambda key, direction: self.post(Directed(key, direction)),
+            say=lambda key, after: crew.say(node, key, after),
+            on_away=self.beat_if_urgent,
+        )
+        self._effects = Effects(
+            node,
+            host=host,
+            config=config,
+            works=outside.works,
+            row_of=self._row_of,
+            awaits=self._awaits_start,
+            post=self.post,
+            on_read=self.reporter.describe,
+        )
+        self.history = HistoryTeller(node, cluster=cluster, host=host, attempts=self.machine.attempts)
+        self._events: deque[Event] = deque()
+        self._draining = False
+        self._seats: dict[Key, _Seat] = {}
+        self._known: set[Key] = set()
+        self._met: dict[Key, float] = {}
+
+    async def begin(self) -> None:
+        """Takes up what the node knows from before; nothing is decided before the first plan."""
+        known = await self._outside.host.attempts()
+        self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known)
+        self._known = set(self.machine.attempts)
+        self.history = HistoryTeller(self.node, cluster=self._outside.cluster, host=self._outside.host, attempts=self.machine.attempts)
+        self._crew.hands[self.node] = self
+        self._outside.host.on_exit(self._on_exit)
+        for key, attempt in self.machine.attempts.items():
+            log_event(log, "Found", allocation=key.uid, attempt=key.attempt, node=self.node, stage=attempt.stage.name)
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def plan(self, read: PlanRead, *, call: int = 0) -> None:
+        """The node's plan has been read; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
+        self.post(read)
+        if call > self._called:
+            self._called = call
+            self.beat_now()
+        self._begin_beating()
+
+    def no_plan(self) -> None:
+        """The cluster has been asked, and has no plan for this node."""
+        self.post(PlanAbsent())
+        self._begin_beating()
+
+    def unreadable_plan(self) -> None:
+        """There is a plan that this agent cannot read: it acts on none of it, and goes on with what it knows."""
+        self._metrics.plans_ignored.inc()
+
+    def beat_now(self) -> None:
+        """Renews the Lease at once, if this node renews it at all yet."""
+        if self.planned:
+            self._crew.beat(self.node)
+
+    def beat_if_urgent(self) -> None:
+        """Renews the Lease at once when something is to be said that does not wait for the next beat."""
+        if self.planned and self.heartbeat.wants(self._said()):
+            self._crew.beat(self.node)
+
+    def _said(self) -> reports.Said:
+        """What the next heartbeat says."""
+        away = {seat.target[0] for seat in self._seats.values() if seat.away}
+        rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
+        return reports.Said(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
+
+    def _begin_beating(self) -> None:
+        """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""
+        if not self.planned:
+            self.planned = True
+            self._crew.beat(self.node)
+
+    def _on_exit(self, key: Key, record: ExitRecord | None) -> None:
+        self.post(Exited(key, record))
+
+    def post(self, event: Event) -> None:
+        """Takes one event; events that it leads to at once follow it."""
+        self._events.append(event)
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._draining = False
+
+    def _handle(self, event: Event) -> None:
+        ignored = self.machine.ignored_plans
+        before = {key: attempt.stage for key, attempt in self.machine.attempts.items()}
+        instructions = self.machine.handle(event, self._outside.clock.monotonic())
+        self._log_stages(before)
+        if isinstance(event, PlanRead):
+            if self.machine.ignored_plans != ignored:
+                self._metrics.plans_ignored.inc()
+                log_event(
+                    log, "PlanIgnored", logging.WARNING, node=self.node, seq=event.seq, epoch=event.epoch or None,
+                    seen=self.machine.seq, seen_epoch=self.machine.seen.epoch or None,
+                )  # fmt: skip
+            else:
+                self.reporter.follow({Key(*row.key): row for row in event.rows})
+        for instruction in instructions:
+            self._crew.act(self.node, self._effects.put(instruction))
+        self._note_startup(event)
+        if isinstance(event, Refused) and event.reason == "NodeUnfit":
+            self.beat_now()
+        self._tell_reporters()
+        self.beat_if_urgent()
+        self._arm()
+
+    def _log_stages(self, before: dict[Key, Stage]) -> None:
+        for key, attempt in self.machine.attempts.items():
+            if before.get(key) is not attempt.stage:
+                log_event(
+                    log, attempt.stage.name.capitalize(), allocation=key.uid, attempt=key.attempt, node=self.node,
+                    reason=attempt.reason or attempt.ended_by or None, message=attempt.message or None,
+                )  # fmt: skip
+
+    def _note_startup(self, event: Event) -> None:
+        now = self._outside.clock.monotonic()
+        for key in self.machine.attempts.keys() - self._met.keys():
+            self._met[key] = now
+        if isinstance(event, Started) and event.key in self._met:
+            self._metrics.startup.observe(now - self._met[event.key])
+
+    def _arm(self) -> None:
+        deadline = self.machine.deadline()
+        if deadline is not None:
+            self._crew.tick(self.node, min(LONGEST_SLEEP, max(0.0, deadline - self._outside.clock.monotonic())))
+
+    # ── the reporters of the attempts ───────────────────────────────────────────────────────────────────────────
+
+    def _tell_reporters(self) -> None:
+        for key, attempt in self.machine.attempts.items():
+            if self.reporter.reports(key):
+                self._leave(key)
+                member = self.machine.member(key)
+                if member is not None:
+                    self.reporter.hear(member)
+            elif attempt.row is not None and attempt.row.reporter:
+                self._sit(key, (attempt.row.reporter, attempt.row.address))
+            elif key in self._seats:
+                self._sit(key, self._seats[key].target)
+        for key in self._known - self.machine.attempts.keys():
+            self._effects.drop(key)
+            self._met.pop(key, None)
+            seat = self._seats.pop(key, None)
+            if seat is not None:
+                seat.bell.ring()  # it is forgotten: the conversation ends by itself
+        self._known = set(self.machine.attempts)
+
+    def _sit(self, key: Key, target: tuple[str, str]) -> None:
+        """Talks to this reporter from now on; what has changed is told."""
+        seat = self._seats.get(key)
+        if seat is not None and seat.target != target:
+            self._leave(key)
+            seat = None
+        if seat is None:
+            seat = self._seats[key] = _Seat(key, Bell(), self, target)
+            seat.task = self._group.create_task(self._outside.peers.follow(*target, seat))
+        member = seat.member()
+        if member != seat.last:
+            seat.last = member
+            seat.bell.ring()
+
+    def _leave(self, key: Key) -> None:
+        seat = self._seats.pop(key, None)
+        if seat is not None and seat.task is not None:
+            seat.task.cancel()
+
+    # ── turns of the crew (crew.Hand) ───────────────────────────────────────────────────────────────────────────
+
+    async def act(self, key: Key) -> float | None:
+        """Carries out what the machine has ordered."""
+        return await self._effects.act(key)
+
+    async def say(self, key: Key) -> float | None:
+        """Persists what the head concludes."""
+        return await self.reporter.say(key)
+
+    async def beat(self) -> float | None:
+        """Renews the node's Lease with the newest report, after a look at the node itself."""
+        await self._look()
+        return await self.heartbeat.beat(self.machine.seen, self._said())
+
+    async def _look(self) -> None:
+        """A node that finds itself unfit says so, and once more when it is well: it is given work accordingly."""
+        survivors = self._outside.host.survivors()
+        for key, message in survivors.items():
+            self.post(Survived(key, message))
+        said = await self._outside.host.flaw()
+        found = Flaw("EndsInMemory" if self._outside.host.ends_in_memory() else "StateUnwritable", said)
+        if survivors:
+            found = Flaw(UNKILLABLE, "; ".join(f"attempt {key.attempt} of {key.uid}: {said}" for key, said in survivors.items()))
+        before = self._registration.flaw
+        if bool(found.message) != bool(before.message) or (found.message and found.reason != before.reason):
+            word, level = ("Unhealthy", logging.WARNING) if found.message else ("Healthy", logging.INFO)
+            log_event(log, word, level, node=self.node, reason=found.reason if found.message else None, message=found.message or None)
+            self._registration.flaw = found
+            self._crew.register(self.node)
+
+    def expiring(self, found: Flaw) -> None:
+        """A certificate of the node is near its end and cannot be renewed; without a message that is over."""
+        if found != self._registration.expiring:
+            self._registration.expiring = found
+            self._crew.register(self.node)
+
+    async def tick(self) -> float | None:
+        """A walltime or a grace period may be over."""
+        self.post(Tick())
+        return None
+
+    async def register(self) -> float | None:
+        """Keeps the node's own object, and tells its history when a recovery asks for it."""
+        again = await self._registration.keep()
+        try:
+            await self.history.tell()
+        except LatticeError as error:
+            log_event(log, "HistoryNotTold", logging.WARNING, node=self.node, reason=error.reason, message=error.message)
+            return HISTORY_AGAIN_SECONDS
+        return again
+
+    # ── what others ask ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _row_of(self, key: Key) -> PlanRow | None:
+        attempt = self.machine.attempts.get(key)
+        return attempt.row if attempt else None
+
+    def _awaits_start(self, key: Key) -> bool:
+        attempt = self.machine.attempts.get(key)
+        return attempt is not None and attempt.stage is Stage.WAITING
+
+    def ended(self, key: Key) -> bool:
+        """Whether nothing more will be printed by this attempt here."""
+        attempt = self.machine.attempts.get(key)
+        return attempt is None or attempt.stage in OVER
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the node does its work, and a sentence."""
+        if not self.planned:
+            return False, f"node {self.node} has no index yet, or its plan has not been read"
+        if not self.heartbeat.acknowledged:
+            return False, f"node {self.node} has not renewed its Lease yet"
+        return True, f"node {self.node} reports"

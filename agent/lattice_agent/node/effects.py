@@ -1,0 +1,202 @@
+"""Carries out what the machine orders, one instruction of an attempt after the other, and posts what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
+from lattice.ledger.plans import RUN, PlanRow
+from lattice.views.cluster import ConfigSpec
+from lattice.views.work import Work as Allocation
+from lattice_agent.attempts import Key, Ordered, Running, Seen, Work
+from lattice_agent.cluster.works import Found, Works
+from lattice_agent.host.interface import Host
+from lattice_agent.lifecycle import machine
+from lattice_agent.lifecycle.machine import Event, Instruction
+from lattice_agent.work import assignment
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY = 0.1
+LONGEST_RETRY = 2.0
+REFUSALS = frozenset({"StartFailed", "NodeUnfit", "UserUnknown", "UserRefused"})
+"""Reasons of END_REASONS with which a host refuses a start."""
+NODE_KEY = Key("-", 0)
+"""Where instructions stand that belong to no attempt."""
+
+
+class Effects:
+    """The hands of one node: gateway and host. An instruction stays first in line until it is done."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        host: Host,
+        config: Callable[[], ConfigSpec],
+        works: Works,
+        row_of: Callable[[Key], PlanRow | None],
+        awaits: Callable[[Key], bool],
+        post: Callable[[Event], None],
+        on_read: Callable[[Key, Found], None],
+    ) -> None:
+        self.node = node
+        self._host = host
+        self._config = config
+        self._works = works
+        self._row_of = row_of
+        self._awaits = awaits
+        self._post = post
+        self._on_read = on_read
+        self._pending: dict[Key, deque[Instruction]] = {}
+        self._objects: dict[Key, Allocation] = {}
+        self._rows: dict[Key, PlanRow] = {}
+        self._assigned: dict[Key, Work] = {}
+        self._private: dict[Key, Mapping[str, str]] = {}
+        """Values of Secrets, from the reading to the start; a restart of the agent asks for them again."""
+        self._tries: dict[Key, int] = {}
+        self.unserved: set[Key] = set()
+        """What no gateway has given this node, though it was asked."""
+
+    def put(self, instruction: Instruction) -> Key:
+        """Lines it up; the key names the line."""
+        key = NODE_KEY if isinstance(instruction, machine.Remember) else instruction.key
+        self._pending.setdefault(key, deque()).append(instruction)
+        return key
+
+    async def act(self, key: Key) -> float | None:
+        """Works the line off; the seconds after which to go on when something refused to be done."""
+        line = self._pending.get(key)
+        while line:
+            delay = await self._carry_out(line[0])
+            if delay is not None:
+                return delay
+            line.popleft()
+            self._tries.pop(key, None)
+        self._pending.pop(key, None)
+        return None
+
+    async def _carry_out(self, instruction: Instruction) -> float | None:
+        match instruction:
+            case machine.Read():
+                return await self._read(instruction.key)
+            case machine.Prepare():
+                await self._prepare(instruction.key)
+            case machine.Start():
+                return await self._start(instruction.key)
+            case machine.Terminate():
+                return await self._end(instruction.key, "terminate", instruction.order)
+            case machine.Kill():
+                return await self._end(instruction.key, "kill")
+            case machine.Forget():
+                return await self._forget(instruction)
+            case machine.Remember():
+                return await self._remember(instruction.seen)
+        return None
+
+    async def _remember(self, seen: Seen) -> float | None:
+        try:
+            await self._host.remember(seen)
+        except LatticeError as error:
+            return self._again(NODE_KEY, "SeqNotKept", error)
+        return None
+
+    async def _read(self, key: Key) -> float | None:
+        row = self._row_of(key)
+        if row is None:
+            return None  # no plan names it now; the next one that does asks again
+        try:
+            found = await self._works.find(self.node, row, variables=row.order == RUN and self._awaits(key))
+            terms = assignment.terms_of(found.work, self.node, row.head)
+        except (NotFound, Rejected) as error:
+            self.unserved.discard(key)
+            self._post(machine.Refused(key, "StartFailed", error.message))
+            return None
+        except LatticeError as error:
+            if isinstance(error, Retry):
+                self.unserved.add(key)
+            return self._again(key, "WorkUnread", error)
+        self.unserved.discard(key)
+        self._objects[key], self._rows[key] = found.work, row
+        self._on_read(key, found)
+        if found.refusal:
+            self._post(machine.Refused(key, "StartFailed", found.refusal))
+            return None
+        self._private[key] = found.variables or {}
+        self._post(machine.TermsRead(key, terms))
+        return None
+
+    async def _prepare(self, key: Key) -> None:
+        try:
+            work = assignment.assign(self._objects[key], self._rows[key], self.node, self._config())
+            await self._host.prepare(work)
+        except Stale as error:
+            known = await self._host.recall(key)
+            self._post(machine.Recalled(known) if known is not None else machine.Vanished(key, error.message))
+        except LatticeError as error:
+            self._refuse(key, error)
+        else:
+            self._assigned[key] = work
+            self._post(machine.Prepared(key))
+
+    async def _start(self, key: Key) -> float | None:
+        try:
+            running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
+        except Retry as error:
+            return self._again(key, "StartUndecided", error)
+        except LatticeError as error:
+            self._refuse(key, error)
+        else:
+            self._post(machine.Started(key, running))
+        self._private.pop(key, None)
+        return None
+
+    def _refuse(self, key: Key, error: LatticeError) -> None:
+        reason = error.reason if error.reason in REFUSALS else "StartFailed"
+        self._warn("StartRefused", key, error)
+        self._post(machine.Refused(key, reason, error.message))
+
+    async def _end(self, key: Key, how: str, order: Ordered | None = None) -> float | None:
+        event(log, "Ending", allocation=key.uid, attempt=key.attempt, node=self.node, how=how)
+        try:
+            if order is None:
+                await self._host.kill(key)
+            elif not await self._host.terminate(key, order):
+                self._post(machine.Missed(key))
+        except LatticeError as error:
+            if how == "kill":
+                return self._again(key, "KillFailed", error)
+            self._warn("TerminateFailed", key, error)
+        return None
+
+    async def _forget(self, order: machine.Forget) -> float | None:
+        key = order.key
+        try:
+            await self._host.forget(key, seq=order.seq)
+        except NotFound:
+            pass  # forgotten already
+        except LatticeError as error:
+            return self._again(key, "ForgetFailed", error)
+        self.drop(key)
+        return None
+
+    def drop(self, key: Key) -> None:
+        """Nothing more is asked about it."""
+        self.unserved.discard(key)
+        self._objects.pop(key, None)
+        self._rows.pop(key, None)
+        self._private.pop(key, None)
+        self._assigned.pop(key, None)
+
+    def _again(self, key: Key, message: str, error: LatticeError) -> float:
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        if tries == 1:
+            self._warn(message, key, error)
+        return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(tries - 1, 10))
+
+    def _warn(self, message: str, key: Key, error: LatticeError) -> None:
+        why = error.message
+        event(log, message, logging.WARNING, allocation=key.uid, attempt=key.attempt, node=self.node, reason=error.reason, message=why)

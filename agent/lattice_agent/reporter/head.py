@@ -1,0 +1,231 @@
+"""The reporter's view of one attempt, pure: what its nodes say goes in; orders to them and the verdict come out.
+
+The first reporter is the head's agent. A new one starts from nothing and rebuilds the same view from what the
+nodes say, since each of them sends its whole state. One-node attempts use it too, without any message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lattice.ledger.plans import RUN, STOP, PlanRow
+from lattice.models.conditions import UNKILLABLE
+from lattice.units import fold_nodes, format_duration
+from lattice_agent.attempts import Key
+from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Nothing to persist yet: nodes prepare, or not all of them have said anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Every node has started: condition Started."""
+
+    start: float
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first failure: which task, where."""
+
+    node: str
+    task: TaskEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """No process is left anywhere: condition Finished, with a reason of END_REASONS. `start` and `end` are 0 when unknown."""
+
+    reason: str
+    message: str
+    begun: bool
+    start: float
+    end: float
+    failure: Failure | None = None
+    exit_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Surviving:
+    """KILL has not ended every process: condition Finished stays False, and says who is left. `start` is 0 when unknown."""
+
+    message: str
+    begun: bool
+    start: float
+
+
+Verdict = Open | Begun | Surviving | Over
+
+
+class Head:
+    """One attempt, as its reporter sees it."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.nodes: tuple[str, ...] = ()
+        self.head = ""
+        self.on_head_only = False
+        self.walltime_seconds: float | None = None
+        self.members: dict[str, Member] = {}
+        self.awaited: frozenset[str] | None = None
+        """Nodes that a stop row still names; None: no stop row was seen."""
+        self.started = False
+        self.settled = False
+
+    # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, row: PlanRow) -> None:
+        """Takes the newest row: a run row names all nodes, a stop row those that have not confirmed."""
+        self.head = row.head or self.head
+        if row.order == STOP:
+            self.awaited = frozenset(row.nodes)
+        if row.order == RUN or not self.nodes:
+            self.nodes = row.nodes
+
+    def describe(self, *, on_head_only: bool, walltime_seconds: float | None) -> None:
+        """Takes what the Allocation says."""
+        self.on_head_only = on_head_only
+        self.walltime_seconds = walltime_seconds
+
+    def hear(self, member: Member) -> bool:
+        """Takes a node's whole state, the first final one for good; False when the node is not of this attempt."""
+        if member.key != self.key or member.node not in self.nodes:
+            return False
+        before = self.members.get(member.node)
+        if before is None or before.phase not in FINAL:
+            self.members[member.node] = member
+        self.started = self.started or self._may_start(member)
+        return True
+
+    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def direction(self) -> Direction:
+        """What every node of the attempt is told; the same to all of them."""
+        cause = self._cause()
+        if cause:
+            return Direction(Order.END, cause, self.settled)
+        return Direction(Order.START if self.started else Order.WAIT, "", self.settled)
+
+    def verdict(self) -> Verdict:
+        """What is to be persisted now."""
+        members = self._present()
+        begun = len(members) == len(self.nodes) and all(_has_started(member) for member in members)
+        starts = [member.started for member in members if member.started]
+        start = min(starts, default=0.0)
+        if self._all_over():
+            ends = [end.ended for member in members for end in member.exits if end.ended]
+            return self._over(begun, start, max(ends, default=0.0))
+        surviving = [member for member in members if member.phase is Phase.ENDING and member.reason == UNKILLABLE]
+        if surviving:
+            return Surviving("; ".join(f"{member.node}: {member.message}" for member in surviving), begun, start)
+        if begun:
+            return Begun(start, len(self.nodes))
+        return Open()
+
+    def missing(self) -> list[str]:
+        """Nodes that have not said anything yet."""
+        return [node for node in self.nodes if node not in self.members]
+
+    # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _present(self) -> list[Member]:
+        return [self.members[node] for node in self.nodes if node in self.members]
+
+    def _may_start(self, member: Member) -> bool:
+        """Every node is ready, or this one has started already: then an earlier reporter had said START."""
+        if member.phase is Phase.RUNNING or member.started:
+            return True
+        return len(self.members) == len(self.nodes) and all(each.phase is Phase.READY for each in self.members.values())
+
+    def _all_over(self) -> bool:
+        if not self.nodes:
+            return False
+        return all(
+            self.members[node].phase in FINAL if node in self.members else self.awaited is not None and node not in self.awaited
+            for node in self.nodes
+        )
+
+    def _cause(self) -> str:
+        """Why the others are to be ended; empty: they are not."""
+        for member in self._present():
+            match member.phase:
+                case Phase.START_FAILED:
+                    return "StartFailed"
+                case Phase.LOST:
+                    return "NodeLost"
+                case Phase.GONE if member.walltime or member.ordered:
+                    pass  # its own walltime or stop row has ended it; each of the others has its own
+                case Phase.GONE if first_failure(member.exits):
+                    return "TaskFailed"
+                case _:
+                    pass  # it works, or all its tasks ended with 0
+        head = self.members.get(self.head)
+        if self.on_head_only and head is not None and head.phase is Phase.GONE:
+            return "HeadEnded"
+        return ""
+
+    def _over(self, begun: bool, start: float, end: float) -> Over:
+        members = self._present()
+        failure = _first(members)
+        stopped = self.awaited is not None and (any(member.ordered for member in members) or len(members) < len(self.nodes))
+        if stopped or any(member.ordered for member in members):
+            message = f"ended as ordered, no process is left on {_count(self.nodes)}"
+            return Over("Stopped", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
+        refused = next((member for member in members if member.phase is Phase.START_FAILED), None)
+        if refused is not None:
+            message = refused.message if refused.node in refused.message else f"node {refused.node}: {refused.message}"
+            return Over(refused.reason or "StartFailed", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
+        lost = [member for member in members if member.phase is Phase.LOST]
+        if lost:
+            message = f"{fold_nodes([member.node for member in lost])} lost it: {lost[0].message}"
+            return Over("Lost", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
+        return self._ended(begun, start, end, failure)
+
+    def _ended(self, begun: bool, start: float, end: float, failure: Failure | None) -> Over:
+        """The end of work that was neither stopped, nor refused, nor lost."""
+        by_walltime = [member for member in self._present() if member.walltime]
+        if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
+            limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""
+            message = f"its walltime{limit} was over on {fold_nodes([member.node for member in by_walltime])}: TERM, grace period, KILL"
+            return Over("WalltimeExceeded", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
+        if failure is None:
+            return Over("Completed", f"every task on {_count(self.nodes)} ended with 0", begun, start, end)
+        task = failure.task
+        if task.unknown:
+            message = f"the process that keeps the exit code was killed on {failure.node}"
+            return Over("ExitUnknown", message, begun, start, end, failure, exit_known=False)
+        how = f"by signal {task.signal}" if task.signal else f"with exit code {task.code}"
+        return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
+
+    def _knows_exit(self, failure: Failure | None) -> bool:
+        """Whether an exit code can be named: that of the first failure, or 0 once every node with tasks has said how all of them ended."""
+        if failure is not None:
+            return not failure.task.unknown
+        with_tasks = [self.head] if self.on_head_only else self.nodes
+        return all(node in self.members and self.members[node].exits for node in with_tasks)
+
+
+def _has_started(member: Member) -> bool:
+    return bool(member.started) or member.phase is Phase.RUNNING
+
+
+def _first(members: Iterable[Member]) -> Failure | None:
+    """The first failure: one that came by itself before one that an END, a stop or a walltime brought about."""
+    found = []
+    for member in members:
+        failed = first_failure(member.exits)
+        if failed is not None:
+            found.append((bool(member.reason or member.ordered or member.walltime), failed.ended, member.node, failed))
+    if not found:
+        return None
+    _, _, node, task = min(found, key=lambda entry: entry[:3])
+    return Failure(node, task)
+
+
+def _count(nodes: tuple[str, ...]) -> str:
+    return f"{len(nodes)} nodes" if len(nodes) != 1 else f"node {nodes[0]}"

@@ -1,0 +1,260 @@
+"""The reporter's desk of one node: every attempt that its agent reports for, and the status that it persists."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from lattice.daemon.logs import event
+from lattice.errors import LatticeError, NotFound, Stale
+from lattice.kube.clock import Clock
+from lattice.kube.cluster import Cluster
+from lattice.kube.patches import merge
+from lattice.kube.resources import ALLOCATIONS
+from lattice.ledger.plans import PlanRow
+from lattice_agent.attempts import Key
+from lattice_agent.cluster.works import Found, Works, Written
+from lattice_agent.condition import Bell
+from lattice_agent.members import FINAL, Direction, Member
+from lattice_agent.reporter import status
+from lattice_agent.reporter.head import Begun, Head, Open
+from lattice_agent.work.assignment import walltime_of
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK, LOOKS_GROW, LONGEST_LOOK = 0.03, 3.0, 5.0
+"""Seconds to the first look whether the scheduler's part of the status has come, how much longer each next one waits, and the longest:
+a scheduler that is behind is not to be held up by as many reads as there are attempts."""
+BEGUN_SECONDS = 0.01
+"""How long Started waits for the end of work that ends at once: then both are one write."""
+RECHECK_SECONDS = 10.0
+FIND_SECONDS, FIND_STEP = 2.0, 0.02
+
+
+class _Case:
+    """One attempt at the desk."""
+
+    def __init__(self, row: PlanRow) -> None:
+        self.head = Head(Key(*row.key))
+        self.row = row
+        self.named = True
+        self.described = False
+        self.bell = Bell()
+        self.said = Direction()
+        self.away: set[str] = set()
+        """Nodes whose call has broken off before their work had ended."""
+        self.looks = 0
+        self.waited = False
+        """It has begun, and a moment was left to its end."""
+        self.found: Found | None = None
+        """The object as it was read or written here last: a write tries it before it reads again."""
+        self.stale = ""
+        """The resourceVersion that the API server did not take any more."""
+
+
+class Reporter:
+    """Collects what the nodes say, tells them what to do, and writes Started and Finished."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        cluster: Cluster,
+        works: Works,
+        clock: Clock,
+        hollow: bool,
+        on_direction: Callable[[Key, Direction], None],
+        say: Callable[[Key, float], None],
+        on_away: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.node = node
+        self._cluster = cluster
+        self._works = works
+        self._clock = clock
+        self._hollow = hollow
+        self._on_direction = on_direction
+        self._say = say
+        self._on_away = on_away
+        self._cases: dict[Key, _Case] = {}
+        self._heard: set[Key] = set()
+
+    # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, rows: dict[Key, PlanRow]) -> None:
+        """Takes the rows of the newest plan: attempts come to this desk, and leave it for another reporter's."""
+        for key, row in rows.items():
+            case = self._cases.get(key)
+            if row.reporter != self.node:
+                if case is not None:
+                    self._close(key)
+                continue
+            if case is None:
+                case = self._cases[key] = _Case(row)
+            case.row, case.named = row, True
+            case.head.follow(row)
+            self._weigh(key)
+        for key in [key for key, case in self._cases.items() if key not in rows and case.named]:
+            case = self._cases[key]
+            case.named = False
+            if case.head.settled:
+                self._close(key)
+            else:
+                self._say(key, 0.0)
+
+    def describe(self, key: Key, found: Found) -> None:
+        """Takes what the Allocation says about the attempt."""
+        case = self._cases.get(key)
+        if case is not None:
+            case.described = True
+            if case.found is None or case.found.version < found.version:
+                case.found = found
+            case.head.describe(on_head_only=found.work.spec.on_head_only, walltime_seconds=walltime_of(found.work, case.row))
+            self._weigh(key)
+
+    def reports(self, key: Key) -> bool:
+        """Whether the attempt is at this desk."""
+        return key in self._cases
+
+    # ── the nodes (peers.interface.Desk) ────────────────────────────────────────────────────────────────────────
+
+    async def find(self, key: Key) -> Bell | None:
+        """The attempt's bell; its plan row may come a moment later than the first node's word."""
+        waited = 0.0
+        while key not in self._cases and waited < FIND_SECONDS:
+            await self._clock.sleep(FIND_STEP)
+            waited += FIND_STEP
+        case = self._cases.get(key)
+        return case.bell if case else None
+
+    def hear(self, member: Member) -> bool:
+        """Takes a node's whole state; what many nodes say at once is weighed once."""
+        case = self._cases.get(member.key)
+        if case is None:
+            return False
+        if member.node in case.away:
+            case.away.discard(member.node)
+            self._on_away()
+        if case.head.members.get(member.node) == member:
+            return True
+        if not case.head.hear(member):
+            return False
+        if len(case.head.nodes) == 1:
+            self._weigh(member.key)
+        elif member.key not in self._heard:
+            self._heard.add(member.key)
+            asyncio.get_running_loop().call_soon(self._weigh, member.key)
+        return True
+
+    def direction(self, key: Key) -> Direction | None:
+        """What the nodes of the attempt are told."""
+        case = self._cases.get(key)
+        return case.said if case else None
+
+    def left(self, key: Key, node: str) -> None:
+        """A node's call has ended: before the end of its work that is a cut."""
+        case = self._cases.get(key)
+        member = case.head.members.get(node) if case is not None else None
+        if case is not None and member is not None and member.phase not in FINAL:
+            case.away.add(node)
+            self._on_away()
+
+    def away(self) -> set[str]:
+        """Nodes of the attempts at this desk whose calls have broken off."""
+        return {node for case in self._cases.values() for node in case.away}
+
+    def _weigh(self, key: Key) -> None:
+        self._heard.discard(key)
+        case = self._cases.get(key)
+        if case is None:
+            return
+        direction = case.head.direction()
+        if direction != case.said:
+            case.said = direction
+            case.bell.ring()
+            self._on_direction(key, direction)
+        if not case.head.settled:
+            self._say(key, 0.0)
+
+    # ── the status ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def say(self, key: Key) -> float | None:
+        """Persists the verdict; the seconds until the next look, None: when something changes."""
+        case = self._cases.get(key)
+        if case is None or case.head.settled:
+            return None
+        verdict = case.head.verdict()
+        if isinstance(verdict, Open) and case.named and (case.described or not case.head.members):
+            return None
+        if isinstance(verdict, Begun) and not case.waited:
+            case.waited = True
+            return BEGUN_SECONDS
+        try:
+            found, outcome = await self._decide(case)
+            if isinstance(outcome, status.Write):
+                await self._write(case, found, outcome)
+        except NotFound as error:
+            outcome = status.Closed(error.message)
+        except Stale:
+            return 0.0
+        except LatticeError as error:
+            return self._later(case, error.reason, error.message)
+        return self._after(key, case, outcome)
+
+    async def _decide(self, case: _Case) -> tuple[Found, status.Outcome]:
+        """What is to be written by the object as it is known here, or, where that is behind, as it is now."""
+        if case.found is not None:
+            outcome = self._outcome(case, case.found)
+            if not isinstance(outcome, status.Later):
+                return case.found, outcome
+            case.stale = case.found.work.metadata.resource_version
+        case.found = await self._works.find(self.node, case.row, stale=case.stale)
+        if not case.described:
+            self.describe(case.head.key, case.found)
+        return case.found, self._outcome(case, case.found)
+
+    def _outcome(self, case: _Case, found: Found) -> status.Outcome:
+        return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
+
+    async def _write(self, case: _Case, found: Found, outcome: status.Write) -> None:
+        """Replaces the status at the version that was read: a node may not patch, so that it can look at nobody else's work."""
+        metadata = found.work.metadata
+        case.found, case.stale = None, metadata.resource_version
+        changed = merge(found.status, outcome.status)
+        body = {"metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
+                             "resourceVersion": metadata.resource_version}, "status": changed}  # fmt: skip
+        written = await self._cluster.replace(
+            ALLOCATIONS, metadata.name, body, metadata.namespace, subresource="status", type=Written, metadata_only=True
+        )
+        case.found = found.written(written.metadata, changed)
+
+    def _after(self, key: Key, case: _Case, outcome: status.Outcome) -> float | None:
+        match outcome:
+            case status.Later():
+                return self._later(case, "StatusBehind", outcome.why)
+            case status.Write(settles=False):
+                event(log, "StartedWritten", allocation=key.uid, attempt=key.attempt, node=self.node)
+            case status.Write() | status.Closed():
+                why = outcome.why if isinstance(outcome, status.Closed) else "Finished was written"
+                event(log, "Settled", allocation=key.uid, attempt=key.attempt, node=self.node, message=why)
+                self._settle(key, case)
+                return None
+            case _:
+                pass  # it stands there already
+        case.looks = 0
+        return None if case.named else RECHECK_SECONDS
+
+    def _later(self, case: _Case, reason: str, message: str) -> float:
+        case.looks += 1
+        if case.looks in (5, 50):
+            event(log, "StatusWaits", logging.WARNING, allocation=case.head.key.uid, node=self.node, reason=reason, message=message)
+        return min(LONGEST_LOOK, FIRST_LOOK * LOOKS_GROW ** min(case.looks - 1, 10))
+
+    def _settle(self, key: Key, case: _Case) -> None:
+        case.head.settled = True
+        self._weigh(key)
+        if not case.named:
+            self._close(key)
+
+    def _close(self, key: Key) -> None:
+        self._cases.pop(key).bell.ring()

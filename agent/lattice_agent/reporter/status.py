@@ -1,0 +1,118 @@
+"""The reporter's one change of an Allocation's status: pure. What it may not write, it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
+from lattice.lifecycle.settle import may_requeue, settle
+from lattice.models.conditions import FINISHED, STAGED, STARTED, UNKILLABLE
+from lattice.units import format_time, parse_time
+from lattice.views.allocation import Condition
+from lattice.views.work import Work
+from lattice_agent.attempts import Key
+from lattice_agent.reporter.head import Begun, Over, Surviving, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Change the status so (a merge patch of it); `settles`: with it the attempt's end is persisted."""
+
+    status: dict[str, Any]
+    settles: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The scheduler has not written what this report needs; look again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """All that can be said stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The end of this attempt is persisted already, or nobody waits for it any more."""
+
+    why: str
+
+
+Outcome = Write | Later | Nothing | Closed
+
+
+def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hollow: bool = False) -> Outcome:
+    """What the reporter on `node` writes for this attempt; `now` in seconds since the epoch."""
+    status = work.status
+    if work.metadata.uid != key.uid:
+        return Closed(f"{work.metadata.key} is another object now")
+    if status.attempt > key.attempt:
+        return Closed(f"attempt {status.attempt} has followed")
+    if status.attempt < key.attempt:
+        return Later(f"the status shows attempt {status.attempt}")
+    if is_true(status.conditions, FINISHED):
+        return Closed("Finished is written")
+    if status.reporter != node:
+        return Later(f"the status names {status.reporter or 'nobody'} as reporter")
+    match verdict:
+        case Begun() if not is_true(status.conditions, STARTED):
+            return Write(_change(work, key, node, verdict, now, hollow), settles=False)
+        case Surviving() if not _shows(status.conditions, verdict):
+            return Write(_change(work, key, node, verdict, now, hollow), settles=False)
+        case Over():
+            return Write(_change(work, key, node, verdict, now, hollow), settles=True)
+        case _:
+            return Nothing()
+
+
+def _shows(conditions: tuple[Condition, ...], verdict: Surviving) -> bool:
+    finished = condition(conditions, FINISHED)
+    return finished is not None and (finished.reason, finished.message) == (UNKILLABLE, verdict.message)
+
+
+def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, now: float, hollow: bool) -> dict[str, Any]:
+    status, at, generation = work.status, format_time(now), work.metadata.generation
+    change: dict[str, Any] = {"report": {"attempt": key.attempt, "by": node}, "observedGeneration": generation}
+    conditions = status.conditions
+    begun = isinstance(verdict, Begun) or verdict.begun
+    if begun and not is_true(conditions, STARTED):
+        nodes = verdict.nodes if isinstance(verdict, Begun) else status.node_count
+        message = f"all of its {nodes} nodes have started" if nodes != 1 else f"node {status.head or node} has started"
+        conditions = with_condition(conditions, STARTED, TRUE, "TasksStarted", message, generation=generation, now=at)
+        if condition(conditions, STAGED) is not None:
+            conditions = with_condition(conditions, STAGED, TRUE, "NodesPrepared", message, generation=generation, now=at)
+    if verdict.start and not status.start_time:
+        change["startTime"] = format_time(max(verdict.start, _moment(status.scheduled_time)))
+    again = False
+    if isinstance(verdict, Surviving):
+        conditions = with_condition(conditions, FINISHED, FALSE, UNKILLABLE, verdict.message, generation=generation, now=at)
+    if isinstance(verdict, Over):
+        conditions = with_condition(conditions, FINISHED, TRUE, verdict.reason, verdict.message, generation=generation, now=at)
+        again = may_requeue(work.spec.lifecycle, verdict.reason, status.requeues, cancelled=work.spec.cancel is not None)
+        begun_at = _moment(change.get("startTime") or status.start_time or status.scheduled_time)
+        change["endTime"] = format_time(max(verdict.end or now, begun_at))
+        if verdict.exit_known:
+            change["exit"] = _exit(verdict)
+    settled = settle(
+        conditions, lifecycle_type=work.spec.lifecycle.type, may_requeue=again, generation=generation, now=at, phase_before=status.phase
+    )
+    change |= {"conditions": encode(settled.conditions), "phase": settled.phase}
+    if hollow:
+        change["hollow"] = True
+    return change
+
+
+def _moment(text: str | None) -> float:
+    """Seconds since the epoch; a clock of the node that is behind the scheduler's begins and ends nothing before it was placed."""
+    return parse_time(text) if text else 0.0
+
+
+def _exit(over: Over) -> dict[str, Any]:
+    if over.failure is None:
+        return {"code": 0, "signal": 0}
+    task = over.failure.task
+    return {"code": task.code, "signal": task.signal, "node": over.failure.node, "rank": task.rank}

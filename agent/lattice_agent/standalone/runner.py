@@ -1,0 +1,158 @@
+"""Starts work for the agent: a small, single-threaded process that forks shims and looks at files as the user.
+
+Started as `python -I -S runner.py FD` with one end of a socketpair. Frames are a length of four bytes (big
+endian) and JSON; each request has an `id`, and its one answer the same. It keeps no state: when it is killed
+the agent starts another one, and when the agent goes (end of file) it ends. Shims outlive both.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH100, PTH118, PTH120
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+LENGTH = struct.Struct(">I")
+MAX_FRAME = 64 << 20
+
+
+def load_shim() -> ModuleType:
+    """The shim's code, from the folder of this file; the folder above it is importable as the package `lattice_agent` and no other way."""
+    package = ModuleType("lattice_agent")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["lattice_agent"] = package
+    return importlib.import_module("lattice_agent.standalone.shim")
+
+
+class Runner:
+    """Reads requests, forks a child for each, passes on what the child says."""
+
+    def __init__(self, sock: socket.socket, shim: ModuleType) -> None:
+        self._sock, self._shim = sock, shim
+        self._buffer = bytearray()
+        self._said: dict[int, tuple[int, bytearray]] = {}
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+
+    def serve(self) -> None:
+        """Until the agent is gone."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd != self._sock.fileno():
+                    self._hear(fd)
+                elif not self._receive():
+                    return
+
+    def _receive(self) -> bool:
+        data = self._sock.recv(1 << 20)
+        self._buffer += data
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                raise ValueError(f"a request of {length} bytes is above the limit of {MAX_FRAME}")
+            if len(self._buffer) < LENGTH.size + length:
+                break
+            frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
+            del self._buffer[: LENGTH.size + length]
+            self._begin(json.loads(frame))
+        return bool(data)
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        """Forks the child of one request; its answer comes through a pipe."""
+        try:
+            read_end, write_end = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
+            return
+        if pid == 0:
+            self._child(request, write_end)
+        os.close(write_end)
+        self._said[read_end] = (request["id"], bytearray())
+        self._poll.register(read_end, select.POLLIN)
+
+    def _child(self, request: dict[str, Any], report: int) -> None:
+        code = 1
+        try:
+            self._sock.close()
+            match request["op"]:
+                case "start":
+                    self._shim.run(self._shim.Launch(**request["launch"]), report)
+                case "probe":
+                    self._shim.tell(report, probe(self._shim.streams, request))
+                case unknown:
+                    self._shim.tell(report, {"failure": f"the runner knows no request {unknown!r}"})
+            code = 0
+        except BaseException:
+            note_crash(request)
+        finally:
+            os._exit(code)
+
+    def _hear(self, fd: int) -> None:
+        number, said = self._said[fd]
+        if data := os.read(fd, 65536):
+            said += data
+            return
+        self._poll.unregister(fd)
+        os.close(fd)
+        del self._said[fd]
+        self._answer(number, json.loads(said) if said else {"lost": True})
+
+    def _answer(self, number: int, answer: dict[str, Any]) -> None:
+        body = json.dumps({"id": number} | answer).encode()
+        self._sock.sendall(LENGTH.pack(len(body)) + body)
+
+
+def note_crash(request: dict[str, Any]) -> None:
+    """Leaves the traceback of a defect in the attempt's directory, for people."""
+    directory = request.get("launch", {}).get("directory", "")
+    with contextlib.suppress(OSError):
+        fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(fd, traceback.format_exc().encode())
+
+
+def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
+    """As the user, for good: enters the first directory that lets it, opens the output files, reads the script."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    streams.Identity(request["user"], request["group"], tuple(request["groups"])).become()
+    os.umask(0o022)
+    reasons = []
+    for directory in request["directories"]:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            reasons.append(f"{directory!r} cannot be entered: {error.strerror}")
+            continue
+        break
+    else:
+        return {"failure": f"the working directory {'; '.join(reasons)}"}
+    try:
+        for path in request["files"]:
+            if not streams.check_output(path):
+                os.close(streams.open_output(path, truncate=request["truncate"]))
+    except streams.Failure as failure:
+        return {"failure": str(failure)}
+    return {"workdir": directory, "passed_over": reasons}
+
+
+def main() -> None:
+    """Serves the socket whose descriptor is the one argument."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children vanish by themselves; pidfds tell the agent
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    with contextlib.suppress(ConnectionError):  # the agent was killed while it was told something
+        Runner(sock, load_shim()).serve()
+
+
+if __name__ == "__main__":
+    main()

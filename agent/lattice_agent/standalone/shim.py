@@ -1,0 +1,431 @@
+"""The process that keeps one attempt: it starts the tasks as the user, copies their output, writes the exit record.
+
+Of standard library alone (with `durable.py` and `streams.py` beside it), loaded by `runner.py` and run in a fork of it. It is
+session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and
+ends when no process of the work is left.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH110, PTH118, PTH208
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from lattice_agent.standalone import durable, leftovers, streams
+from lattice_agent.standalone.streams import PARTIAL_SECONDS, PIPE_BYTES, Failure, Identity, Inlet, LogStream, OutputFile, Stream
+
+SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
+"""When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
+
+RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64": 219}  # system call numbers
+JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything that decides what is started, as JSON brings it."""
+
+    directory: str
+    run_directory: str
+    uid_text: str
+    attempt: int
+    boot: str
+    argv: list[str]
+    environment: dict[str, str]
+    task_environments: list[dict[str, str]]
+    first_rank: int
+    workdir: str
+    stdout: str
+    stderr: str
+    log_bytes: int
+    open_files: int
+    shim_procs: str
+    work_procs: list[str]
+    work_kill: str
+    max_processes: int = 0
+    remove_leftovers: bool = False
+    private: dict[str, str] = field(default_factory=dict, repr=False)
+    """Variables of Secrets: they are shown and written nowhere, and stronger than those of `environment`."""
+    note: str = ""
+    user: int | None = None
+    group: int | None = None
+    groups: list[int] = field(default_factory=list)
+
+    @property
+    def identity(self) -> Identity:
+        """Who the tasks run as."""
+        return Identity(self.user, self.group, tuple(self.groups))
+
+
+@dataclass
+class Task:
+    """One task, and how it ended (`status` is the wait status)."""
+
+    rank: int
+    pid: int
+    start: float
+    end: float = 0.0
+    status: int | None = None
+    usage: tuple[float, float, int] = (0.0, 0.0, 0)
+
+
+def prctl(option: int, value: int | bytes) -> None:
+    """prctl(2) with one argument."""
+    _libc.prctl(option, value, 0, 0, 0)
+
+
+def start_ticks(pid: int | str) -> int:
+    """Field 22 of /proc/PID/stat: with the pid it names a process."""
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    try:
+        return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True)
+class StopWatch:
+    """Times of one attempt that differ by what has passed, whoever sets the machine's clock meanwhile: one moment on two clocks."""
+
+    epoch: float
+    boottime: float
+
+    def now(self) -> float:
+        """Seconds since the epoch, as they would be had nobody set the clock."""
+        return self.epoch + time.clock_gettime(time.CLOCK_BOOTTIME) - self.boottime
+
+
+class Shim:
+    """One attempt, from the claim to the exit record."""
+
+    def __init__(self, launch: Launch, watch: StopWatch) -> None:
+        self.launch = launch
+        self.watch = watch
+        self.tasks: dict[int, Task] = {}
+        self.inlets: dict[int, Inlet] = {}
+        self.files: list[OutputFile] = []
+        self.out, self.err = (Stream(LogStream(launch.directory, name, launch.log_bytes)) for name in ("stdout", "stderr"))
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake_end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def start(self) -> None:
+        """Starts all tasks; raises Failure with none of them left when one cannot be executed."""
+        launch = self.launch
+        if launch.shim_procs:
+            _write(launch.shim_procs, b"0")
+        self._open_files()
+        if launch.note:
+            self.err.write(time.time(), f"lattice: {launch.note}\n".encode())
+        errors_r, errors_w = os.pipe()
+        with os.fdopen(errors_r, "rb") as failures:
+            try:
+                for local, variables in enumerate(launch.task_environments):
+                    self._start_task(local, launch.environment | launch.private | variables, errors_w)
+            finally:
+                os.close(errors_w)
+            said = failures.read()
+        if said:
+            raise Failure(said.decode(errors="replace").splitlines()[0])
+
+    def _open_files(self) -> None:
+        launch, opened = self.launch, dict[str, OutputFile]()
+        with launch.identity.acting():
+            for stream, path in ((self.out, launch.stdout), (self.err, launch.stderr or launch.stdout)):
+                if path and path not in opened:
+                    opened[path] = OutputFile(
+                        path, streams.open_output(os.path.join(launch.workdir, path), truncate=False), launch.identity
+                    )
+                    self.files.append(opened[path])
+                stream.file = opened.get(path)
+
+    def _start_task(self, local: int, environment: dict[str, str], errors: int) -> None:
+        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
+        for fd in (out_w, err_w):
+            with suppress(OSError):  # only a wider pipe; the kernel limits it for ordinary users
+                fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+        started, shim = self.watch.now(), os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_task(self.launch, environment, (out_w, err_w, errors), shim)
+        os.close(out_w)
+        os.close(err_w)
+        self.tasks[pid] = Task(self.launch.first_rank + local, pid, started)
+        self.inlets |= {out_r: Inlet(out_r, self.out), err_r: Inlet(err_r, self.err)}
+
+    def keep(self) -> None:
+        """Copies output until the last task has ended."""
+        poll = select.poll()
+        for fd in (self._wake, *self.inlets):
+            poll.register(fd, select.POLLIN)
+        self._reap()
+        while any(task.status is None for task in self.tasks.values()):
+            waiting = any(inlet.waiting for inlet in self.inlets.values())
+            ready = poll.poll(PARTIAL_SECONDS * 1000 if waiting else None)
+            now = time.time()
+            for fd, _ in ready:
+                if fd == self._wake:
+                    os.read(fd, 4096)
+                elif not self.inlets[fd].read(now):
+                    poll.unregister(fd)
+                    self.inlets.pop(fd).drain(now)
+            for inlet in self.inlets.values():
+                if inlet.overdue(now):
+                    inlet.flush(now)
+            self._reap()
+
+    def end_leftovers(self) -> None:
+        """Kills what the tasks left behind, and reaps all of it."""
+        while self._reap():
+            if self.launch.work_kill:
+                with suppress(OSError):
+                    _write(self.launch.work_kill, b"1")
+            for pid in descendants(os.getpid()):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if self._reap():
+                select.select([self._wake], [], [], 0.02)
+                with suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+
+    def drain(self) -> None:
+        """Takes the last output."""
+        now = time.time()
+        for inlet in self.inlets.values():
+            inlet.drain(now)
+        for file in self.files:
+            if file.lost:
+                self.err.log.write(now, f"lattice: {file.lost} bytes were not written to {file.path}: {file.error}\n".encode())
+        self.out.log.close()
+        self.err.log.close()
+
+    def _reap(self) -> bool:
+        """Reaps who has ended; False when no child is left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if task := self.tasks.get(pid):
+                task.end, task.status = self.watch.now(), status
+                task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
+
+    def record(self, failure: str, *, unfit: bool = False) -> bytes:
+        """The exit record."""
+        launch = self.launch
+        tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
+        return durable.encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
+
+
+def _task_entry(task: Task) -> dict[str, Any]:
+    code = os.waitstatus_to_exitcode(task.status or 0)
+    return {
+        "rank": task.rank,
+        "pid": task.pid,
+        "code": code if code >= 0 else 128 - code,
+        "signal": max(0, -code),
+        "start": task.start,
+        "end": task.end,
+        "utime": task.usage[0],
+        "stime": task.usage[1],
+        "maxrss": task.usage[2],
+    }
+
+
+def descendants(*roots: int) -> list[int]:
+    """All processes below `roots`, from the parents that /proc shows."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                fd = os.open(f"/proc/{entry}/stat", os.O_RDONLY)
+                try:
+                    parent = int(os.read(fd, 4096).rpartition(b")")[2].split()[1])
+                finally:
+                    os.close(fd)
+                children.setdefault(parent, []).append(int(entry))
+    found, todo = list[int](), list(roots)
+    while todo:
+        below = children.pop(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int) -> NoReturn:
+    """Turns a fresh fork into the task; what hinders it goes through the error pipe, never into an exit code."""
+    try:
+        for procs in launch.work_procs:
+            _write(procs, b"0")
+        score_for_oom(WORK_OOM_SCORE)
+        os.setsid()
+        _reset_signals()
+        for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
+            raise_limit(limit, resource.RLIM_INFINITY)
+        raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
+        if launch.max_processes:
+            raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
+        launch.identity.become()
+        _join_own_keyring()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.umask(0o022)
+        try:
+            os.chdir(launch.workdir)
+        except OSError as error:
+            raise Failure(f"the working directory {launch.workdir!r} cannot be entered: {error.strerror}") from error
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(ends[0], 1)
+        os.dup2(ends[1], 2)
+        if os.getppid() == shim:
+            os.execvpe(launch.argv[0], launch.argv, environment)  # noqa: S606 - this is what a shim is for
+    except Failure as failure:
+        os.write(ends[2], f"{failure}\n".encode())
+    except BaseException as error:
+        os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
+    finally:
+        os._exit(127)
+
+
+def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseException) -> str:
+    command = launch.argv[0] if len(launch.argv[0]) <= 200 else launch.argv[0][:200] + "…"
+    said = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    sentence = f"{command!r} cannot be executed: {said}"
+    if isinstance(error, FileNotFoundError):
+        if "/" not in launch.argv[0]:
+            return f"{sentence}; it is not in PATH" + ("" if "PATH" in launch.private else f"={environment.get('PATH', '')}")
+        if os.path.exists(launch.argv[0]):
+            return f"{sentence}; the file exists, but not the interpreter that it names"
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        size = sum(map(len, launch.argv)) + sum(len(name) + len(value) + 2 for name, value in environment.items())
+        return f"{sentence}; arguments and environment have {size} characters, one of them may have 131071"
+    return sentence
+
+
+def _reset_signals() -> None:
+    """The work inherits no ignored signal of Python's, no mask."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    call = RT_SIGACTION.get(os.uname().machine)
+    for hidden in (32, 33) if call else ():  # the C library's own, which its functions do not let anybody set
+        _libc.syscall(call, hidden, bytes(32), None, 8)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _join_own_keyring() -> None:
+    """Leaves the agent's session keyring, which everybody's work would share, for one with the user's own keys, as a login has."""
+    if call := KEYCTL.get(os.uname().machine):
+        _libc.syscall(call, JOIN_SESSION_KEYRING, None)
+        _libc.syscall(call, LINK, USER_KEYRING, SESSION_KEYRING)
+
+
+def score_for_oom(score: int) -> None:
+    """Says how soon the kernel may take this process when memory is short (-1000 … 1000); without the right nothing changes."""
+    with suppress(OSError):
+        _write("/proc/self/oom_score_adj", str(score).encode())
+
+
+def raise_limit(limit: int, wanted: int) -> None:
+    """Sets soft and hard limit, or, without the right, the soft one as near as the hard one lets it."""
+    try:
+        resource.setrlimit(limit, (wanted, wanted))
+    except (ValueError, OSError):
+        hard = resource.getrlimit(limit)[1]
+        soft = hard if wanted == resource.RLIM_INFINITY or 0 <= hard < wanted else wanted
+        resource.setrlimit(limit, (soft, hard))
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _detach(report: int) -> None:
+    """Leaves the runner's session and descriptors; a terminal's or operator's signals do not reach the shim."""
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_NAME, b"lattice-shim")
+    score_for_oom(SHIM_OOM_SCORE)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    os.closerange(3, report)
+    os.closerange(report + 1, 1 << 20)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    raise_limit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def run(launch: Launch, report: int) -> None:
+    """Keeps one attempt from beginning to end. `report` gets one JSON line: running, taken or failure."""
+    _detach(report)
+    running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
+    shim = Shim(launch, StopWatch(*running[2:]))
+    try:
+        durable.take_right(launch.run_directory, launch.directory, durable.encode_claim(*running))
+    except FileExistsError:
+        tell(report, {"taken": True})
+        return
+    except OSError as error:
+        failure, unfit = _state_sentence(launch, error), True
+    else:
+        leftovers.separate_ipc()
+        failure, unfit = _start(shim)
+    if not failure:
+        tell(report, {"running": running})
+        os.close(report)
+        shim.keep()
+    shim.end_leftovers()
+    record = shim.record(failure, unfit=unfit)
+    with suppress(OSError):  # before the last output: a file that hangs must not take the exit code along
+        durable.write_in_memory(launch.run_directory, durable.EXIT, record)
+    shim.drain()
+    if launch.remove_leftovers:
+        leftovers.remove(launch.user, running[2], keep=(launch.stdout, launch.stderr))
+    durable.keep_exit(launch.run_directory, launch.directory, record)
+    if failure:
+        tell(report, {"failure": failure, "unfit": unfit})
+
+
+def _start(shim: Shim) -> tuple[str, bool]:
+    """Starts the tasks; why that failed, and whether the node is at fault; empty: they run."""
+    try:
+        with leftovers.locked(fcntl.LOCK_SH):
+            shim.start()
+    except (Failure, OSError) as error:
+        return str(error), not isinstance(error, Failure)
+    return "", False
+
+
+def _state_sentence(launch: Launch, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"the directory {launch.directory} of the attempt is gone"
+    return f"its state cannot be written: {error}"
+
+
+def tell(report: int, what: dict[str, Any]) -> None:
+    """One line to the runner, who may be gone."""
+    with suppress(OSError):
+        os.write(report, json.dumps(what).encode())

@@ -1,0 +1,116 @@
+"""The disk below the state directory: when a node has too little room to take work, and what it gives up before that.
+
+Synchronous file work; `LinuxHost` calls it in a thread with every heartbeat.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_agent.standalone import durable
+from lattice_agent.state import outputs
+from lattice_agent.state.journal import Journal
+
+FREE_BYTES, FREE_FILES = 16 << 20, 256
+"""A node with less room for its state is given no more work, until there is twice as much."""
+GIVEN_UP_BELOW = 4 * FREE_BYTES
+"""With less, the output of settled work is given up, the longest settled first."""
+_SHIM_WRITES_SECONDS = 1.0
+"""An end that is younger is still being written by its shim."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the disk found and did; attempts by the names of their directories."""
+
+    flaw: str
+    given_up: list[str]
+    brought: list[str]
+    """Ends that stood in memory only, and are on the disk now."""
+    waiting: int
+    """Ends that still stand in memory only."""
+
+
+def look(journal: Journal, now: float, *, wanting: bool, busy: bool) -> Look:
+    """Brings ends to the disk, makes room unless work runs (its own growth is no reason), and says what is wrong."""
+    brought, waiting = _bring_ends(journal, now)
+    given_up = [] if busy else make_room(journal, now)
+    found = flaw(journal.state_dir, wanting=wanting)
+    if waiting:
+        said = f"{waiting} attempts" if waiting > 1 else "one attempt"
+        found = f"{found or 'its state directory cannot be written'}; the end of {said} stands in {journal.run_dir} only"
+    return Look(found, given_up, brought, waiting)
+
+
+def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
+    """Which ends are on the disk now, and how many still are not."""
+    brought, waiting = list[str](), 0
+    for key in journal.in_memory_only():
+        directory = journal.run_directory(key)
+        try:
+            if now - (directory / durable.EXIT).stat().st_mtime >= _SHIM_WRITES_SECONDS:
+                journal.bring_to_disk(key)
+                brought.append(directory.name)
+        except OSError:
+            waiting += 1
+    return brought, waiting
+
+
+def flaw(state_dir: Path, *, wanting: bool = False) -> str:
+    """What is wrong with the disk, as a clause; empty: nothing. `wanting`: it was wrong at the last look, so more has to be free."""
+    try:
+        disk = os.statvfs(state_dir)
+    except OSError as error:
+        return f"its state directory {state_dir} cannot be looked at: {error.strerror}"
+    if disk.f_flag & os.ST_RDONLY:
+        return f"its state directory {state_dir} is mounted read-only"
+    free, files = disk.f_bavail * disk.f_frsize, disk.f_favail
+    least, fewest = (2 * FREE_BYTES, 2 * FREE_FILES) if wanting else (FREE_BYTES, FREE_FILES)
+    if free < least:
+        return f"its state directory {state_dir} has {free >> 20} MiB free, {least >> 20} MiB are needed"
+    if disk.f_files and files < fewest:
+        return f"its state directory {state_dir} has room for {files} more files, {fewest} are needed"
+    try:
+        _try_to_write(state_dir)
+    except OSError as error:
+        return f"its state directory {state_dir} cannot be written: {error.strerror}"
+    return ""
+
+
+def _try_to_write(state_dir: Path) -> None:
+    """One byte to the disk itself: an error of the device shows nowhere else."""
+    fd = os.open(state_dir / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(fd, b"1", 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_room(journal: Journal, now: float) -> list[str]:
+    """Gives up the output of settled attempts while room is short, and names them; exit records stay, what goes is counted as dropped."""
+    given_up: list[str] = []
+    if not _is_short(journal.state_dir):
+        return given_up
+    for key in journal.settled():
+        directory = journal.directory(key)
+        freed = 0
+        for stream in ("stdout", "stderr"):
+            with suppress(OSError):  # another one may give way
+                freed += outputs.shed(directory, stream, now)
+        if freed:
+            given_up.append(directory.name)
+            if not _is_short(journal.state_dir):
+                break
+    return given_up
+
+
+def _is_short(state_dir: Path) -> bool:
+    try:
+        disk = os.statvfs(state_dir)
+    except OSError:
+        return False
+    return not disk.f_flag & os.ST_RDONLY and disk.f_bavail * disk.f_frsize < GIVEN_UP_BELOW

@@ -1,0 +1,196 @@
+"""What the work printed, read back from the log segments that its shim writes (log segment 1).
+
+A segment is `1 START\\n` and records: `<dQI` (when it was read, bytes lost before it to a full disk, bytes that
+follow) and the bytes. START counts the stream's bytes before the segment, so what rotation dropped shows as a gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from lattice.errors import Corrupt
+from lattice_agent.standalone import streams
+
+FORMAT = streams.FORMAT
+_SHED_BYTES = 64
+"""No segment of output that was given up is larger."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Some whole lines where possible; `dropped` bytes are missing before them."""
+
+    time: float
+    data: bytes
+    dropped: int = 0
+
+
+class LogReader:
+    """Reads one stream of one attempt, oldest first, while it grows; each call takes what is there."""
+
+    def __init__(self, directory: Path, stream: str, *, first: int = 0) -> None:
+        """`stream` is stdout or stderr; the directory need not exist yet. `first`: what is before this segment is not wanted."""
+        self._directory, self._stream = directory, stream
+        self._file: BinaryIO | None = None
+        self._number, self._position, self._gap = max(0, first - 1), 0, 0
+        self._first = first
+
+    def read(self, max_bytes: int = 1 << 20) -> list[Entry]:
+        """The next entries, about `max_bytes` of them; empty when nothing is there now."""
+        found: list[Entry] = []
+        size = 0
+        while size < max_bytes:
+            entry = self._next()
+            if entry is None:
+                break
+            found.append(entry)
+            size += len(entry.data)
+        return found
+
+    @property
+    def position(self) -> int:
+        """Bytes of the stream before what is read next."""
+        return self._position
+
+    def close(self) -> None:
+        """Closes the segment that is open."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _next(self) -> Entry | None:
+        while True:
+            if self._file:
+                if entry := self._record(self._file):
+                    return entry
+                later = [number for number in segments(self._directory, self._stream) if number > self._number]
+                if not later:
+                    return None
+                if entry := self._record(self._file):  # written before the next segment was made
+                    return entry
+                self.close()
+            if not self._open_next():
+                return None
+
+    def _open_next(self) -> bool:
+        for number in segments(self._directory, self._stream):
+            if number <= self._number:
+                continue
+            try:
+                file = (self._directory / f"{self._stream}.{number}").open("rb")
+            except FileNotFoundError:
+                continue  # dropped in this moment
+            head = file.readline()
+            if not head.endswith(b"\n"):
+                file.close()
+                return False
+            try:
+                start = _parse_head(head, file.name)
+            except Corrupt:
+                file.close()
+                raise
+            if self._position or not self._first:
+                self._gap += max(0, start - self._position)
+            self._file, self._number, self._position = file, number, start
+            return True
+        return False
+
+    def _record(self, file: BinaryIO) -> Entry | None:
+        at = file.tell()
+        head = file.read(streams.RECORD.size)
+        if len(head) == streams.RECORD.size:
+            time, lost, length = streams.RECORD.unpack(head)
+            data = file.read(length)
+            if len(data) == length:
+                dropped, self._gap = self._gap + lost, 0
+                self._position += lost + length
+                return Entry(time, data, dropped)
+        file.seek(at)
+        return None
+
+
+def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogReader]:
+    """The last lines that are there now, and a reader that goes on behind them; only as many segments are read as hold them."""
+    numbers = segments(directory, stream)
+    for first in reversed(numbers[1:]):
+        entries, reader = _tail_from(directory, stream, lines, first)
+        if sum(entry.data.count(b"\n") for entry in entries) > lines:
+            return _cut(entries, lines), reader
+        reader.close()
+    entries, reader = _tail_from(directory, stream, lines, 0)
+    return _cut(entries, lines), reader
+
+
+def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[Entry], LogReader]:
+    """What these segments have of the last lines, and a little more."""
+    reader = LogReader(directory, stream, first=first)
+    kept: deque[Entry] = deque()
+    count = 0
+    while entries := reader.read():
+        for entry in entries:
+            kept.append(entry)
+            count += entry.data.count(b"\n")
+            while kept and count - kept[0].data.count(b"\n") > lines:
+                count -= kept.popleft().data.count(b"\n")
+    return list(kept), reader
+
+
+def _cut(entries: list[Entry], lines: int) -> list[Entry]:
+    """Only the last `lines`; a last line without its end counts as one."""
+    text = b"".join(entry.data for entry in entries)
+    whole = text.count(b"\n") + (0 if text.endswith(b"\n") or not text else 1)
+    surplus, result = max(0, whole - lines), list[Entry]()
+    for entry in entries:
+        if not surplus:
+            result.append(entry)
+            continue
+        pieces = entry.data.split(b"\n", surplus)
+        surplus -= len(pieces) - 1
+        if not surplus and pieces[-1]:
+            result.append(Entry(entry.time, pieces[-1]))
+    return result
+
+
+def shed(directory: Path, stream: str, now: float) -> int:
+    """Gives up what an attempt that has ended printed, and leaves a segment that says how much; the bytes that this frees."""
+    numbers = segments(directory, stream)
+    paths = [directory / f"{stream}.{number}" for number in numbers]
+    freed = sum(path.stat().st_size for path in paths)
+    if freed <= _SHED_BYTES:
+        return 0  # it has been given up before
+    reader = LogReader(directory, stream, first=numbers[-1])
+    try:
+        while reader.read():
+            pass  # only where it ends is of interest
+    except Corrupt:
+        return 0  # of another format: not ours to touch
+    finally:
+        reader.close()
+    for path in paths[:-1]:
+        path.unlink(missing_ok=True)
+    text = f"{FORMAT} {reader.position}\n".encode() + streams.RECORD.pack(now, 0, 0)
+    with paths[-1].open("r+b", buffering=0) as last:  # in place: a full disk has no room for another file
+        last.truncate(_SHED_BYTES)
+        last.write(text)
+        last.truncate(len(text))
+    return freed
+
+
+def segments(directory: Path, stream: str) -> list[int]:
+    """The numbers of the segments that are there, oldest first."""
+    prefix = stream + "."
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(number) for name in names if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdigit())
+
+
+def _parse_head(head: bytes, name: str) -> int:
+    number, _, start = head.strip().partition(b" ")
+    if number != str(FORMAT).encode() or not start.isdigit():
+        raise Corrupt(f"{name} begins with {head[:40]!r}; this agent reads log segments of format {FORMAT}")
+    return int(start)

@@ -1,0 +1,5 @@
+"""From an Allocation to the command, environment and files that a shim is told: pure.
+
+Belongs here: expansion of names and defaults for one node, environment variables, and the checks that need no machine. Does not belong
+here: the look at accounts and directories (`host`), and the start (`standalone`).
+"""

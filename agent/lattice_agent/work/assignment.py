@@ -1,0 +1,72 @@
+"""What one node starts for one row: pure. Names and patterns are expanded here, and every default is filled in."""
+
+from __future__ import annotations
+
+from lattice.ledger.plans import PlanRow
+from lattice.lifecycle.grace import grace_seconds
+from lattice.units import parse_duration, parse_time, quantity_bytes
+from lattice.views.cluster import ConfigSpec
+from lattice.views.work import Environment
+from lattice.views.work import Work as Allocation
+from lattice_agent.attempts import Key, Work
+from lattice_agent.lifecycle.machine import Terms
+from lattice_agent.work.patterns import Names, expand, is_per_node
+
+
+def tasks_on(allocation: Allocation, node: str, head: str) -> int:
+    """How many tasks run on this node: work of the head runs once, and on the head only."""
+    if allocation.spec.on_head_only:
+        return 1 if node == head else 0
+    return allocation.spec.tasks.per_node
+
+
+def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
+    """The times that the Allocation's present generation gives."""
+    lifecycle = allocation.spec.lifecycle
+    walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
+    grace = grace_seconds(lifecycle.grace_period)
+    return Terms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
+
+
+def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
+    """The longest run in seconds: the shorter one of the spec's and the admitted one; None: endless."""
+    walltime = allocation.spec.lifecycle.walltime
+    asked = parse_duration(walltime) if walltime else None
+    return min((seconds for seconds in (asked, row.walltime) if seconds is not None), default=None)
+
+
+def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> Work:
+    """The work of this node; `node` is one of the row's nodes."""
+    spec, terms = allocation.spec, terms_of(allocation, node, row.head)
+    rank = row.nodes.index(node)
+    account = config.work.account_of(spec.user)
+    job_name = spec.tags.get("name", "") or row.name
+    names = Names(row.number, job_name, account, node, rank)
+    stdout, stderr, append = _files(spec.environment, names)
+    on_head = spec.on_head_only
+    everywhere = 1 if on_head else spec.tasks.per_node * len(row.nodes)
+    submitted = allocation.status.submit_time or allocation.metadata.creation_timestamp
+    return Work(
+        key=Key(*row.key), number=row.number, namespace=row.namespace, name=row.name, user=spec.user, account=account, tenant=spec.tenant,
+        job_name=job_name, nodes=row.nodes, node=node, rank_of_node=rank, head=row.head, tasks=terms.tasks,
+        first_rank=0 if on_head else rank * spec.tasks.per_node, total_tasks=spec.tasks.total or everywhere,
+        entrypoint=spec.entrypoint, script=spec.script, variables=dict(spec.environment.variables),
+        workdir=spec.environment.workdir, stdout=stdout, stderr=stderr, append=append,
+        grace_seconds=terms.grace_seconds, walltime_seconds=walltime_of(allocation, row),
+        min_uid=config.work.min_uid, open_files=config.work.open_files, log_bytes=quantity_bytes(config.work.log_bytes),
+        max_processes=config.work.max_processes, reserved_memory=quantity_bytes(config.work.reserved_memory),
+        remove_leftovers=config.work.remove_leftovers,
+        slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
+        submit_time=parse_time(submitted) if submitted else 0.0,
+    )  # fmt: skip
+
+
+def _files(environment: Environment, names: Names) -> tuple[str, str, bool]:
+    """Files for the output, expanded, and whether they are kept as they stand when the work starts."""
+    output = environment.output
+    if output is None:
+        return "", "", False
+    patterns = [pattern for pattern in (output.stdout, output.stderr) if pattern]
+    shared = any(not is_per_node(pattern) for pattern in patterns)
+    append = output.mode == "Append" or (shared and names.rank_of_node != 0)
+    return expand(output.stdout, names) if output.stdout else "", expand(output.stderr, names) if output.stderr else "", append

@@ -1,0 +1,126 @@
+"""The environment of the work: pure. A login environment, then those of Secrets, the user's variables, LATTICE_* and SLURM_*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lattice.units import fold_nodes
+from lattice_agent.attempts import Work
+
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PAIRED_QUOTES = ("'", '"')
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user as the node's account database has it."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+
+def parse_environment_file(text: str) -> dict[str, str]:
+    """The variables of /etc/environment, read as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        entry = line.strip().removeprefix("export ").lstrip()
+        name, equals, value = entry.partition("=")
+        if not equals or entry.startswith("#") or not name.isidentifier():
+            continue
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in _PAIRED_QUOTES:
+            value = value[1:-1]
+        found[name] = value
+    return found
+
+
+def login(account: Account, environment_file: str) -> dict[str, str]:
+    """What the user's login would start from, without running anything of the user's."""
+    return {
+        "PATH": DEFAULT_PATH,
+        **parse_environment_file(environment_file),
+        "HOME": account.home,
+        "USER": account.name,
+        "LOGNAME": account.name,
+        "SHELL": account.shell or "/bin/sh",
+    }
+
+
+def of_node(work: Work, *, workdir: str) -> dict[str, str]:
+    """The LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
+    shared = {
+        "LATTICE_ALLOC_ID": work.key.uid,
+        "LATTICE_JOB_ID": str(work.number),
+        "LATTICE_JOB_NAME": work.job_name,
+        "LATTICE_NODELIST": ",".join(work.nodes),
+        "LATTICE_NNODES": str(len(work.nodes)),
+        "LATTICE_NPROCS": str(work.total_tasks),
+        "LATTICE_NODE_RANK": str(work.rank_of_node),
+        "LATTICE_NODENAME": work.node,
+        "LATTICE_LOCAL_SIZE": str(work.tasks),
+        "LATTICE_HEAD_NODE": work.head,
+        "LATTICE_SUBMIT_DIR": workdir,
+        "LATTICE_ATTEMPT": str(work.key.attempt),
+        "LATTICE_TENANT": work.tenant,
+        "LATTICE_VCLUSTER": work.vcluster,
+    }
+    if work.project:
+        shared["LATTICE_PROJECT"] = work.project
+    return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
+
+
+def of_task(work: Work, local_rank: int) -> dict[str, str]:
+    """The variables in which the tasks of one node differ."""
+    rank = work.first_rank + local_rank
+    own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
+    if work.slurm_env:
+        own |= {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank)}
+    return own
+
+
+def _slurm_of_node(work: Work, workdir: str) -> dict[str, str]:
+    nodes, number = fold_nodes(work.nodes), str(work.number)
+    return {
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
+        "SLURM_JOB_NAME": work.job_name,
+        "SLURM_JOB_USER": work.account or work.user,
+        "SLURM_NODELIST": nodes,
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_NNODES": str(len(work.nodes)),
+        "SLURM_JOB_NUM_NODES": str(len(work.nodes)),
+        "SLURM_NTASKS": str(work.total_tasks),
+        "SLURM_NPROCS": str(work.total_tasks),
+        "SLURM_NODEID": str(work.rank_of_node),
+        "SLURM_SUBMIT_DIR": workdir,
+        "SLURM_JOB_PARTITION": work.vcluster,
+        "SLURM_JOB_ACCOUNT": work.tenant,
+        "SLURMD_NODENAME": work.node,
+        "SLURM_RESTART_COUNT": str(work.key.attempt - 1),
+    }
+
+
+def compose(work: Work, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
+    """The whole environment but for what differs from task to task; later parts win."""
+    return login(account, environment_file) | work.variables | of_node(work, workdir=workdir)
+
+
+def effective(private: Mapping[str, str], work: Work, *, workdir: str) -> dict[str, str]:
+    """Those variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
+    stronger = work.variables.keys() | of_node(work, workdir=workdir).keys()
+    return {name: value for name, value in private.items() if name not in stronger}
+
+
+def flaw(variables: dict[str, str]) -> str:
+    """What the kernel could not take of these variables, as a clause; empty when there is nothing."""
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name:
+            return f"the variable name {name!r} is not possible"
+        if "\0" in value:
+            return f"the variable {name} contains a NUL character"
+    return ""

@@ -1,0 +1,120 @@
+"""From decided work to what a shim is told: pure. Which command, which environment, which files."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+
+from lattice.errors import Rejected
+from lattice_agent.attempts import Work
+from lattice_agent.work import environment
+from lattice_agent.work.environment import Account
+
+MAX_ENTRYPOINT = 131071
+"""What the kernel takes as one argument."""
+_SHOWN = 80
+
+
+def refuse(work: Work, why: str) -> Rejected:
+    """The error of work that this node cannot start."""
+    return Rejected(f"node {work.node} cannot start it: {why}", reason="StartFailed")
+
+
+def unfit(work: Work, why: str) -> Rejected:
+    """The error of work that this node is not able to take now, whatever the work is."""
+    return Rejected(f"node {work.node} is not able to take it: {why}", reason="NodeUnfit")
+
+
+def check(work: Work) -> None:
+    """Refuses (Rejected, StartFailed) what no kernel could run, before anything is made."""
+    if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
+        raise refuse(work, why)
+    if why := environment.flaw(work.variables):
+        raise refuse(work, why)
+    for what, path in (("working directory", work.workdir), ("output file", work.stdout), ("error file", work.stderr)):
+        if "\0" in path:
+            raise refuse(work, f"the name of the {what} contains a NUL character")
+    if work.workdir and not work.workdir.startswith("/"):
+        raise refuse(work, f"the working directory {work.workdir!r} is not an absolute path")
+
+
+def _script_flaw(script: str) -> str:
+    first = script.split("\n", 1)[0]
+    if not script.startswith("#!"):
+        return f"the script has no #! line; its first line is {_shorten(first)!r}"
+    if "\0" in script:
+        return f"the script is no text: character {script.index(chr(0)) + 1} of it is NUL"
+    if first.endswith("\r"):
+        return f"the first line {_shorten(first)!r} of the script ends with CR LF; convert it, for example with dos2unix"
+    if not first[2:].strip():
+        return "the #! line of the script names no interpreter"
+    return ""
+
+
+def _entrypoint_flaw(entrypoint: str) -> str:
+    if "\0" in entrypoint:
+        return f"the entrypoint contains a NUL character at position {entrypoint.index(chr(0)) + 1}"
+    if len(entrypoint) > MAX_ENTRYPOINT:
+        return f"the entrypoint has {len(entrypoint)} characters, {MAX_ENTRYPOINT} are possible; use a script"
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError as error:
+        return f"the entrypoint {_shorten(entrypoint)!r} cannot be split into words: {error}"
+    return "" if words and words[0] else "the entrypoint is empty"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def command(work: Work, script_path: str) -> list[str]:
+    """The argument list: the script's own path, or the entrypoint split as a shell would."""
+    return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What `prepare` found out: who, where, and what was passed over on the way there."""
+
+    account: Account
+    workdir: str
+    note: str = ""
+
+
+def describe(
+    work: Work,
+    place: Place,
+    private: Mapping[str, str],
+    *,
+    directory: str,
+    run_directory: str,
+    boot: str,
+    environment_file: str,
+    switch_user: bool,
+) -> dict[str, object]:
+    """The fields of `shim.Launch`, but for the scope's entrances."""
+    account = place.account
+    return {
+        "directory": directory,
+        "run_directory": run_directory,
+        "uid_text": work.key.uid,
+        "attempt": work.key.attempt,
+        "boot": boot,
+        "argv": command(work, f"{directory}/script"),
+        "environment": environment.compose(work, account, environment_file, workdir=place.workdir),
+        "private": environment.effective(private, work, workdir=place.workdir),
+        "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
+        "first_rank": work.first_rank,
+        "workdir": place.workdir,
+        "stdout": work.stdout,
+        "stderr": work.stderr,
+        "log_bytes": work.log_bytes,
+        "open_files": work.open_files,
+        "max_processes": work.max_processes,
+        "remove_leftovers": work.remove_leftovers,
+        "note": place.note,
+        "user": account.uid if switch_user else None,
+        "group": account.gid if switch_user else None,
+        "groups": list(account.groups),
+    }

@@ -1,0 +1,164 @@
+"""kill -9 of agent, runner and shims at random moments: nothing starts twice, no exit code is lost, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lattice_agent.attempts import Key
+from lattice_agent.host import processes
+from lattice_agent.host.scopes import choose
+from lattice_agent.state.journal import Journal
+from tests.unit.agent.machine import needs_root, open_directory, work
+
+pytestmark = [pytest.mark.root, pytest.mark.faults, needs_root()]
+
+WORKS, KILLS, SECONDS = 40, 24, 60.0
+
+SCRIPT = """#!/bin/bash
+echo "$LATTICE_ALLOC_ID" >> {witness}
+setsid sleep 300 &
+sleep 0.{tenths}
+exit {code}
+"""
+
+
+class Run:
+    """One keeper, restarted whenever it is dead, and what was done to it."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.random, self.node = place, random.Random(seed), place.name
+        self.journal = Journal(place / "state", place / "memory")
+        self.witness, self.results, self.works = place / "witness", place / "results", place / "works"
+        self.killed_shims: set[str] = set()
+        self.kills: Counter[str] = Counter()
+        self.witness.touch()
+        self.witness.chmod(0o666)
+        self.codes = {f"{node_uid:02d}-{seed}": node_uid + 1 for node_uid in range(WORKS)}
+        scripts = {
+            uid: SCRIPT.format(witness=self.witness, tenths=self.random.randrange(1, 6), code=code) for uid, code in self.codes.items()
+        }
+        self.works.write_bytes(msgspec.json.encode([work(uid, script=script, key=Key(uid, 1)) for uid, script in scripts.items()]))
+        self.keeper = self.spawn()
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """A new keeper on the same state."""
+        arguments = [self.place / "state", self.node, self.works, self.results]
+        return subprocess.Popen([sys.executable, "-m", "tests.unit.agent.keeper", *map(str, arguments)])
+
+    def torment(self) -> None:
+        """Kills until the list is done."""
+        deadline = time.monotonic() + SECONDS
+        while self.keeper.poll() != 0:
+            assert time.monotonic() < deadline, f"not done after {SECONDS} s; kills: {self.kills}"
+            if self.keeper.poll() is not None:
+                assert self.keeper.returncode == -signal.SIGKILL
+                self.keeper = self.spawn()
+            time.sleep(self.random.choice((0.01, 0.05, 0.2)))
+            if self.kills.total() < KILLS and self.journal.attempts_dir.is_dir():
+                self.kill_one()
+
+    def kill_one(self) -> None:
+        """One of the three, where it is there."""
+        match self.random.choice(("keeper", "runner", "runner", "shim")):
+            case "keeper" if len(self.results_by_uid()) * KILLS >= self.kills["keeper"] * WORKS:
+                self.keeper.kill()
+                self.keeper.wait()
+                self.kills["keeper"] += 1
+            case "runner":
+                for pid in children_of(self.keeper.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        self.kills["runner"] += 1
+            case "shim":
+                self.kill_a_shim()
+
+    def kill_a_shim(self) -> None:
+        """Any that lives, whatever it does at the moment."""
+        claims = [(key, self.journal.claimed(key)) for key in self.journal.known()]
+        living = [(key, claim) for key, claim in claims if claim and processes.is_live(claim.pid, claim.start_ticks)]
+        if living:
+            key, claim = self.random.choice(living)
+            with suppress(ProcessLookupError):
+                os.kill(claim.pid, signal.SIGKILL)
+                self.killed_shims.add(key.uid)
+                self.kills["shim"] += 1
+
+    def results_by_uid(self) -> dict[str, set[tuple[int | None, str]]]:
+        """What the keepers noted, all of it."""
+        found: dict[str, set[tuple[int | None, str]]] = {}
+        for line in self.results.read_text().splitlines() if self.results.exists() else []:
+            entry = json.loads(line)
+            found.setdefault(entry["uid"], set()).add((entry["code"], entry["failure"]))
+        return found
+
+
+def children_of(parent: int) -> list[int]:
+    """Direct children."""
+    with suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return []
+
+
+def processes_of(place: Path) -> list[str]:
+    """Command lines of processes that belong to the run."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit() and int(directory.name) != os.getpid():
+            with suppress(OSError):
+                if str(place).encode() in (directory / "cmdline").read_bytes():
+                    found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+SEEDS = range(1, 1 + int(os.environ.get("LATTICE_KILL_SEEDS", "2")))
+
+
+@pytest.fixture(params=SEEDS)
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    with open_directory() as place:
+        run = Run(place, request.param)
+        yield run
+        run.keeper.kill()
+        run.keeper.wait()
+        scopes = choose(run.node, None)
+        for key in scopes.standing():
+            scopes.kill(key, whole=True)
+            for _ in range(200):
+                if scopes.remove(key):
+                    break
+                time.sleep(0.01)
+        scopes.close()
+
+
+@pytest.mark.timeout(120)
+def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> None:
+    run.torment()
+    print(run.kills)
+    results, starts = run.results_by_uid(), Counter(run.witness.read_text().split())
+    assert set(results) == set(run.codes)
+    assert run.kills.total() >= KILLS // 2, run.kills
+    for uid, code in run.codes.items():
+        if uid in run.killed_shims:
+            assert starts[uid] <= 1
+            assert results[uid] <= {(code, ""), (None, "")}, (uid, run.kills)
+        else:
+            assert starts[uid] == 1, (uid, run.kills)
+            assert results[uid] == {(code, "")}, (uid, run.kills)
+    scopes = choose(run.node, None)
+    assert scopes.standing() == []
+    scopes.close()
+    assert processes_of(run.place) == []
+    assert not [key for key in run.journal.known() if not run.journal.forgotten(key)]

@@ -1,0 +1,94 @@
+"""A scope counts and kills every process of an attempt, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lattice_agent.attempts import Key
+from lattice_agent.host.scopes import CgroupScopes, ProcessScopes, Scopes, choose, find_mount
+from tests.unit.agent.machine import UID, has_cgroups, needs_root, until
+
+KEY, OTHER = Key(UID, 1), Key(UID, 2)
+
+PURE = "sysfs /sys sysfs rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
+HYBRID = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "found"),
+    [
+        (PURE, (Path("/sys/fs/cgroup"), "unified")),
+        (HYBRID, (Path("/sys/fs/cgroup/unified"), "hybrid")),
+        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n", None),
+        ("", None),
+    ],
+    ids=["pure v2", "hybrid", "v1 alone", "nothing"],
+)
+def test_the_tree_is_found_from_the_mounts(mounts: str, found: tuple[Path, str] | None) -> None:
+    assert find_mount(mounts) == found
+
+
+def run_in(scopes: Scopes, key: Key, script: str) -> subprocess.Popen[bytes]:
+    """A shell in the scope, as a shim would put it there."""
+    join = "".join(f"echo 0 > {entrance}; " for entrance in scopes.entrances(key).work_procs)
+    variables = {"LATTICE_ALLOC_ID": key.uid, "LATTICE_ATTEMPT": str(key.attempt), "PATH": os.environ["PATH"]}
+    return subprocess.Popen(["sh", "-c", join + script], env=variables, start_new_session=True)
+
+
+@pytest.fixture(params=["cgroups", "processes"])
+def scopes(request: pytest.FixtureRequest) -> Scopes:
+    if request.param == "processes":
+        return ProcessScopes()
+    if not has_cgroups():
+        pytest.skip("no cgroup v2 that this user may write to")
+    return choose("lattice-test-scopes", None)
+
+
+@needs_root()
+async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes) -> None:
+    for key in (KEY, OTHER):
+        scopes.make(key)
+    obeys = run_in(scopes, KEY, "sleep 300 & setsid sleep 300 & wait")
+    bystander = run_in(scopes, OTHER, "exec sleep 300")
+    try:
+        await until(lambda: len(scopes.work(KEY)) >= 3 and len(scopes.work(OTHER)) == 1)
+        assert scopes.populated(KEY)
+        assert not scopes.remove(KEY)
+        assert scopes.terminate(KEY) >= 3
+        await asyncio.to_thread(obeys.wait, 10)
+        await until(lambda: not scopes.work(KEY))
+        stubborn = run_in(scopes, KEY, "trap '' TERM; while :; do sleep 1; done")
+        await until(lambda: len(scopes.work(KEY)) >= 1)
+        await until(lambda: scopes.terminate(KEY) >= 1)
+        scopes.kill(KEY)
+        assert await asyncio.to_thread(stubborn.wait, 10) in (-9, -15)
+        await until(lambda: scopes.remove(KEY))
+        assert bystander.poll() is None
+    finally:
+        scopes.kill(OTHER, whole=True)
+        bystander.wait(10)
+        await until(lambda: scopes.remove(OTHER))
+        scopes.close()
+
+
+def test_a_scope_that_is_not_there_is_empty_and_removed(scopes: Scopes) -> None:
+    assert not scopes.populated(KEY)
+    assert scopes.work(KEY) == []
+    scopes.kill(KEY)
+    assert scopes.remove(KEY)
+    assert scopes.standing() == []
+    scopes.close()
+
+
+def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
+    scopes.make(KEY)
+    assert scopes.standing() == [KEY]
+    if isinstance(scopes, CgroupScopes):
+        assert CgroupScopes(scopes.root, "hybrid", scopes.controllers).standing() == [KEY]
+    assert scopes.remove(KEY)
+    scopes.close()

@@ -1,0 +1,546 @@
+"""The node's state machine: tables of single promises, and random histories against a host that keeps the books."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lattice.ledger.plans import PlanRow
+from lattice_agent.attempts import ExitRecord, Key, Known, Ordered, Seen
+from lattice_agent.lifecycle import machine as m
+from lattice_agent.lifecycle.machine import Lifecycle, Stage
+from lattice_agent.members import Direction, Order, Phase
+from tests.unit.agent.rows import key, known, record, run, running, stop, terms
+
+START = Direction(Order.START)
+
+
+def machine(*found: Known, seen_seq: int = 1) -> Lifecycle:
+    return Lifecycle("n1", seen=Seen(seen_seq), known=found)
+
+
+def feed(node: Lifecycle, *events: m.Event, boottime: float = 10.0) -> list[m.Instruction]:
+    """The instructions of the last event."""
+    out: list[m.Instruction] = []
+    for event in events:
+        out = node.handle(event, boottime)
+        node.validate()
+    return out
+
+
+def started(node: Lifecycle, **fields: float | None) -> None:
+    """Leads attempt 1 to RUNNING at boottime 10."""
+    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms(**fields)), m.Prepared(key()), m.Directed(key(), START))
+    feed(node, m.Started(key(), running()))
+
+
+def states(node: Lifecycle) -> list[str]:
+    return [row.state + row.detail for row in node.report()]
+
+
+def test_a_row_leads_through_reading_preparing_and_the_reporters_word_to_the_start() -> None:
+    node = machine()
+    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
+    assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    assert states(node) == ["p"]
+    assert feed(node, m.Prepared(key())) == []
+    assert states(node) == ["pr"]
+    assert feed(node, m.Directed(key(), START)) == [m.Start(key())]
+    assert feed(node, m.Started(key(), running())) == []
+    assert states(node) == ["r"]
+
+
+def test_the_same_plan_read_twice_orders_nothing_twice() -> None:
+    node = machine()
+    started(node)
+    assert feed(node, m.PlanRead(2, (run(),))) == []
+    assert feed(node, m.PlanRead(3, (run(),))) == [m.Remember(Seen(3))]
+
+
+def test_an_older_plan_is_ignored_and_counted() -> None:
+    node = machine(seen_seq=9)
+    assert feed(node, m.PlanRead(8, (run(),))) == []
+    assert (node.ignored_plans, node.attempts) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("plan", "taken"),
+    [
+        pytest.param(m.PlanRead(9, (), 5, "a", 3), True, id="the same"),
+        pytest.param(m.PlanRead(10, (), 5, "a", 3), True, id="a later one of the same term"),
+        pytest.param(m.PlanRead(10, (), 6, "b", 10), True, id="of the term that followed"),
+        pytest.param(m.PlanRead(10, ()), True, id="of a scheduler that tells no epoch"),
+        pytest.param(m.PlanRead(40, (), 5, "b", 3), False, id="of another term of the same epoch"),
+        pytest.param(m.PlanRead(40, (), 6, "b", 9), False, id="of a term that began where this node had been"),
+        pytest.param(m.PlanRead(40, (), 4, "c", 2), False, id="of an epoch that was over"),
+    ],
+)
+def test_a_plan_of_a_ledger_that_went_back_is_not_acted_on_however_far_it_has_come(plan: m.PlanRead, taken: bool) -> None:
+    node = Lifecycle("n1", seen=Seen(9, 5, "a"), known=())
+    feed(node, plan)
+    assert (node.ignored_plans == 0) is taken
+    assert node.seen == (plan.seen if taken and plan.seq > 9 else Seen(9, 5, "a"))
+
+
+def test_walltime_is_term_then_grace_then_kill_and_stays_walltime_whatever_the_exit() -> None:
+    node = machine()
+    started(node)
+    assert node.deadline() == 110.0
+    assert feed(node, m.Tick(), boottime=109.9) == []
+    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
+    assert states(node) == ["t"]
+    assert feed(node, m.Tick(), boottime=139.9) == []
+    assert feed(node, m.Tick(), boottime=140.0) == [m.Kill(key())]
+    feed(node, m.Exited(key(), record(1, 1, 0, end=1130.0)), boottime=140.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.walltime, states(node)) == (Phase.GONE, True, ["e0"])
+
+
+def test_work_that_ended_before_its_walltime_keeps_its_own_end_however_late_it_is_seen() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Exited(key(), record(1, 1, 3, end=1050.0)), boottime=139.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.walltime, told.reason, states(node)) == (False, "", ["e3"])
+
+
+def test_work_that_ended_before_its_stop_row_is_no_confirmed_stop() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.PlanRead(3, (stop(),)), boottime=60.0)
+    feed(node, m.Exited(key(), record(1, 1, 3, end=1049.0)), boottime=61.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.ordered, states(node)) == (False, ["e3"])
+
+
+def test_an_agent_that_finds_work_ended_knows_that_its_predecessor_had_ended_it() -> None:
+    at = Ordered("stop", 60.0)
+    ended = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 143, end=1051.0), ordered=at)])
+    by_itself = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 3, end=1049.0), ordered=at)])
+    for node, state, ordered in ((ended, "g", True), (by_itself, "e3", False)):
+        feed(node, m.PlanRead(3, (stop(),)))
+        told = node.member(key())
+        assert told is not None
+        assert (told.ordered, states(node)) == (ordered, [state])
+
+
+@pytest.mark.parametrize(("codes", "state"), [((5,), "e5"), ((), "x")], ids=["reaped late", "never reaped"])
+def test_what_term_found_gone_was_not_ended_by_it(codes: tuple[int, ...], state: str) -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Missed(key()), boottime=110.0)
+    feed(node, m.Exited(key(), record(1, 1, *codes, end=1130.0) if codes else None), boottime=140.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.walltime, states(node)) == (False, [state])
+
+
+def test_what_survives_kill_says_so_until_it_is_gone() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Tick(), boottime=110.0)
+    feed(node, m.Tick(), boottime=140.0)
+    feed(node, m.Survived(key(), "a process has survived KILL: 7 (cp, state D)"), boottime=150.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.reason, states(node)) == (Phase.ENDING, "Unkillable", ["t"])
+    feed(node, m.Exited(key(), record(1, 1, 137, end=1190.0)), boottime=200.0)
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.reason, told.message, told.walltime) == (Phase.GONE, "walltime", "", True)
+
+
+def test_a_new_generation_is_read_and_moves_the_walltime() -> None:
+    node = machine()
+    started(node)
+    assert feed(node, m.PlanRead(3, (run(generation=2),))) == [m.Remember(Seen(3)), m.Read(key())]
+    feed(node, m.TermsRead(key(), terms(generation=2, walltime_seconds=500.0)))
+    assert feed(node, m.Tick(), boottime=200.0) == []
+    assert node.deadline() == 510.0
+
+
+def test_it_ends_at_the_admitted_walltime_whatever_its_spec_says() -> None:
+    node = machine()
+    started(node, walltime_seconds=100.0)
+    feed(node, m.PlanRead(3, (run(generation=2, walltime=100),)), m.TermsRead(key(), terms(generation=2, walltime_seconds=1e6)))
+    assert node.deadline() == 110.0  # a longer spec that nobody admitted
+    feed(node, m.PlanRead(4, (run(generation=2, walltime=300),)))
+    assert node.deadline() == 310.0  # admitted, after the spec was read
+    feed(node, m.PlanRead(5, ()))
+    assert node.deadline() == 310.0  # a lost plan admits nothing
+    feed(node, m.PlanRead(6, (run(generation=3, walltime=300),)), m.TermsRead(key(), terms(generation=3, walltime_seconds=50.0)))
+    assert feed(node, m.Tick(), boottime=60.0) == [m.Terminate(key(), Ordered("walltime", 60.0))]  # a shorter one is the owner's
+
+
+def test_work_without_a_walltime_of_its_own_ends_at_the_admitted_one() -> None:
+    node = machine()
+    started(node, walltime_seconds=None)
+    assert node.deadline() is None
+    feed(node, m.PlanRead(3, (run(walltime=60),)))
+    assert node.deadline() == 70.0
+
+
+def test_work_without_tasks_here_has_no_walltime_of_its_own() -> None:
+    node = machine()
+    started(node, tasks=0)
+    assert feed(node, m.Tick(), boottime=1e9) == []
+
+
+def test_a_failure_that_its_reporter_does_not_answer_within_two_seconds_is_told_of() -> None:
+    node = machine()
+    feed(node, m.PlanRead(2, (run(nodes=("n0", "n1")),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
+    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, 7)))
+    assert (node.silent_reporters(), node.deadline()) == ([], 12.0)
+    feed(node, m.Tick(), boottime=12.0)
+    assert (node.silent_reporters(), node.deadline()) == (["n0"], None)
+    feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed")), boottime=13.0)
+    assert node.silent_reporters() == []
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_an_end_of_ones_own_reporter_or_without_failure_waits_for_no_answer(code: int) -> None:
+    node = machine()
+    nodes = ("n1", "n2") if code else ("n0", "n1")
+    feed(node, m.PlanRead(2, (run(nodes=nodes),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
+    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, code)), m.Tick(), boottime=10.0)
+    feed(node, m.Tick(), boottime=60.0)
+    assert (node.silent_reporters(), node.deadline()) == ([], None)
+
+
+def test_a_stop_row_is_term_and_grace_and_confirmed_as_gone() -> None:
+    node = machine()
+    started(node)
+    assert feed(node, m.PlanRead(3, (stop(),))) == [m.Remember(Seen(3)), m.Terminate(key(), Ordered("stop", 10.0))]
+    feed(node, m.Exited(key(), record(1, 1, 143)))
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.ordered, states(node)) == (Phase.GONE, True, ["g"])
+    assert feed(node, m.PlanRead(4, ())) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
+    assert states(node) == []
+
+
+def test_a_stop_row_for_what_ended_by_itself_keeps_its_exit_code() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Exited(key(), record(1, 1, 3)), m.PlanRead(3, (stop(),)))
+    assert states(node) == ["e3"]
+
+
+@pytest.mark.parametrize("before", ["nothing", "reading", "preparing", "ready"])
+def test_a_stop_row_before_the_start_means_it_never_starts(before: str) -> None:
+    node = machine()
+    events: list[m.Event] = [m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Prepared(key())]
+    feed(node, *events[: ["nothing", "reading", "preparing", "ready"].index(before)])
+    feed(node, m.PlanRead(3, (stop(),)))
+    if before == "preparing":
+        assert feed(node, m.Prepared(key())) == [m.Terminate(key(), Ordered("stop", 10.0))]
+    if before in ("preparing", "ready"):
+        feed(node, m.Exited(key(), record()))
+    assert states(node) == ["g"]
+    assert feed(node, m.Directed(key(), START)) == []
+
+
+def test_a_row_that_disappears_ends_nothing_is_unnamed_and_keeps_the_node_for_itself() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.PlanRead(3, (run(2),)))
+    assert states(node) == ["u", "p"]
+    assert feed(node, m.TermsRead(key(2), terms())) == []
+    assert feed(node, m.Exited(key(), record(1, 1, 0))) == [m.Prepare(key(2))]
+    assert states(node) == ["e0", "p"], "its exit is told until a plan without it follows"
+    assert feed(node, m.PlanRead(4, (run(2),))) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
+
+
+def test_an_end_from_the_reporter_is_final_even_if_a_new_reporter_says_wait() -> None:
+    node = machine()
+    started(node)
+    assert feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed"))) == [m.Terminate(key(), Ordered("TaskFailed", 10.0))]
+    assert feed(node, m.Directed(key(), Direction(Order.WAIT))) == []
+    feed(node, m.Exited(key(), record(1, 1, 143)))
+    told = node.member(key())
+    assert told is not None
+    assert (told.reason, told.walltime, told.ordered) == ("TaskFailed", False, False)
+
+
+def test_a_shim_that_was_killed_leaves_an_unknown_exit() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Exited(key(), None))
+    assert states(node) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        pytest.param(known(alive=True, populated=True), "r", id="its shim lives: adopted"),
+        pytest.param(known(exit=record(1, 1, 7)), "e7", id="it ended meanwhile"),
+        pytest.param(known(exit=record(1, 1, 143, end=1101.0)), "e143", id="its walltime ended it meanwhile"),
+        pytest.param(known(exit=record(1, 1, failure="no such file")), "fStartFailed", id="its start had failed"),
+        pytest.param(known(), "x", id="its shim was killed"),
+        pytest.param(known(boot_matches=False), "l", id="the node rebooted"),
+        pytest.param(known(boot_matches=False, exit=record(1, 1, 7)), "e7", id="the node rebooted after its end"),
+        pytest.param(known(running=None, boot_matches=False), "l", id="prepared before a reboot"),
+        pytest.param(known(work=None, running=None, boot_matches=False), "l", id="its journal is torn"),
+        pytest.param(known(work=None, running=None, boot_matches=False, populated=True), "r", id="a stray scope"),
+        pytest.param(known(running=None), "p", id="prepared and never started"),
+    ],
+)
+def test_what_a_restarted_agent_finds_is_reported_as_it_is(found: Known, state: str) -> None:
+    node = machine(found)
+    feed(node, m.PlanRead(2, (run(),)))
+    assert states(node) == [state]
+    assert not any(isinstance(order, m.Start | m.Kill) for order in feed(node, m.Directed(key(), START)))
+
+
+def test_the_end_by_a_walltime_is_known_again_after_a_restart() -> None:
+    node = machine(known(exit=record(1, 1, 143, end=1101.0)))
+    told = node.member(key())
+    assert told is not None
+    assert told.walltime
+
+
+def test_a_prepared_attempt_is_prepared_again_after_a_restart_and_starts_once() -> None:
+    node = machine(known(running=None))
+    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
+    assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
+
+
+def test_an_adopted_attempt_that_no_plan_names_is_unnamed_and_goes_on() -> None:
+    node = machine(known(alive=True, populated=True))
+    assert feed(node, m.PlanRead(2, ())) == [m.Remember(Seen(2))]
+    assert states(node) == ["u"]
+
+
+def test_a_walltime_goes_on_through_a_restart() -> None:
+    node = machine(known(alive=True, populated=True))
+    feed(node, m.PlanRead(2, (run(),)))
+    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
+
+
+def test_rows_of_the_first_plan_of_a_fresh_state_directory_are_lost() -> None:
+    node = machine(seen_seq=0)
+    feed(node, m.PlanRead(2, (run(), stop(2))))
+    assert states(node) == ["l", "g"]
+    feed(node, m.PlanRead(3, (run(), stop(2), run(3))))
+    assert states(node) == ["l", "g", "p"]
+
+
+def test_no_plan_at_all_says_nothing_about_what_is_known() -> None:
+    node = machine(known(exit=record(1, 1, 7)), seen_seq=0)
+    assert feed(node, m.PlanAbsent()) == []
+    assert states(node) == ["e7"]
+    feed(node, m.PlanRead(2, (run(2),)))
+    assert states(node) == ["p"]
+
+
+def test_a_settled_attempt_is_never_started_again() -> None:
+    node = machine(known(exit=record(1, 1, 7), forgotten=True))
+    assert states(node) == []
+    feed(node, m.PlanRead(2, (run(),)))
+    assert states(node) == ["e7"]
+
+
+def test_what_was_settled_while_this_agent_ran_and_is_ordered_again_has_the_end_that_lies_on_the_disk() -> None:
+    node = machine()
+    started(node)
+    feed(node, m.Exited(key(), record(1, 1, 7)), m.PlanRead(3, ()))
+    assert node.attempts == {}
+    assert feed(node, m.PlanRead(4, (run(),)), m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    found = known(exit=record(1, 1, 7), running=running(), forgotten=True)
+    assert feed(node, m.Recalled(found)) == []
+    assert states(node) == ["e7"]
+    assert feed(node, m.Directed(key(), START)) == []
+
+
+def test_what_was_started_here_before_and_left_no_record_is_lost() -> None:
+    node = machine()
+    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Recalled(known(running=None, forgotten=True)))
+    assert states(node) == ["l"]
+
+
+def test_what_was_started_here_before_is_lost_not_started() -> None:
+    node = machine()
+    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Vanished(key(), "started already"))
+    assert states(node) == ["l"]
+
+
+@dataclass
+class Books:
+    """A host that keeps the books: what lives, what was started, what is on disk."""
+
+    prepared: set[Key] = field(default_factory=set)
+    alive: set[Key] = field(default_factory=set)
+    starts: dict[Key, int] = field(default_factory=dict)
+    ends: dict[Key, ExitRecord | None] = field(default_factory=dict)
+    forgotten: set[Key] = field(default_factory=set)
+
+
+class Histories(RuleBasedStateMachine):
+    """Plans, answers, exits, orders, time and restarts in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.books = Books()
+        self.seq = 1
+        self.rows: dict[Key, PlanRow] = {}
+        self.now = 10.0
+        self.pending: list[m.Instruction] = []
+        self.allowed: set[Key] = set()
+        self.told: dict[Key, str] = {}
+        self.node = machine()
+
+    def send(self, event: m.Event) -> None:
+        walltimes = {
+            attempt.key for attempt in self.node.attempts.values() if attempt.walltime_at is not None and self.now >= attempt.walltime_at
+        }
+        for order in self.node.handle(event, self.now):
+            if isinstance(order, m.Terminate | m.Kill):
+                assert order.key in self.allowed | walltimes, "ended without stop row, END or walltime"
+                self.allowed.add(order.key)
+            if isinstance(order, m.Prepare):
+                assert not self.books.alive, "prepared beside another attempt's processes"
+            self.pending.append(order)
+
+    @rule(number=st.integers(1, 3), attempt=st.integers(1, 2), order=st.sampled_from(["run", "stop", "none"]))
+    def plan(self, number: int, attempt: int, order: str) -> None:
+        at = key(number, attempt)
+        if order == "none":
+            self.rows.pop(at, None)
+        elif order == "stop":
+            self.rows[at] = stop(number, attempt)
+            self.allowed.add(at)
+        elif self.rows.get(at) is None or self.rows[at].order == "run":
+            self.rows[at] = run(number, attempt)
+        self.seq += 1
+        self.send(m.PlanRead(self.seq, tuple(self.rows.values())))
+
+    @rule(back=st.integers(1, 5))
+    def old_plan(self, back: int) -> None:
+        before = {at: attempt.stage for at, attempt in self.node.attempts.items()}
+        self.send(m.PlanRead(self.node.seq - back, ()))
+        assert {at: attempt.stage for at, attempt in self.node.attempts.items()} == before or not before
+
+    @precondition(lambda self: self.pending)
+    @rule(fail=st.booleans())
+    def carry_out(self, fail: bool) -> None:
+        order = self.pending.pop(0)
+        match order:
+            case m.Read():
+                self.send(m.TermsRead(order.key, terms()))
+            case m.Prepare():
+                self._prepare(order.key, fail)
+            case m.Start():
+                self._start(order.key, fail)
+            case m.Terminate() if order.key in self.books.prepared:
+                self.books.prepared.discard(order.key)
+                self._end(order.key)
+            case m.Kill() if order.key in self.books.alive:
+                self._end(order.key)
+            case m.Forget():
+                assert order.key not in self.books.alive
+                self.books.prepared.discard(order.key)
+                self.books.forgotten.add(order.key)
+            case _:
+                pass
+
+    def _prepare(self, at: Key, fail: bool) -> None:
+        if at in self.books.starts or at in self.books.ends:
+            self.send(m.Vanished(at, "started before"))
+        elif fail:
+            self.send(m.Refused(at, "UserUnknown", "nobody knows the user"))
+        else:
+            self.books.prepared.add(at)
+            self.send(m.Prepared(at))
+
+    def _start(self, at: Key, fail: bool) -> None:
+        if at not in self.books.prepared or at in self.books.starts:
+            return
+        self.books.prepared.discard(at)
+        self.books.starts[at] = 1
+        if fail:
+            self.books.ends[at] = record(1, 1, failure="exec format error")
+            self.send(m.Refused(at, "StartFailed", "exec format error"))
+            return
+        self.books.alive.add(at)
+        self.send(m.Started(at, running(boottime=self.now)))
+
+    def _end(self, at: Key, found: ExitRecord | None = None) -> None:
+        self.books.alive.discard(at)
+        self.books.ends[at] = found or record(1, 1)
+        self.send(m.Exited(at, self.books.ends[at]))
+
+    @precondition(lambda self: self.books.alive)
+    @rule(code=st.sampled_from([0, 7, 143]))
+    def exit(self, code: int) -> None:
+        self._end(min(self.books.alive), record(1, 1, code))
+
+    @precondition(lambda self: self.node.attempts)
+    @rule(order=st.sampled_from(list(Order)), pick=st.integers(0, 10))
+    def direct(self, order: Order, pick: int) -> None:
+        at = list(self.node.attempts)[pick % len(self.node.attempts)]
+        if order is Order.END:
+            self.allowed.add(at)
+        self.send(m.Directed(at, Direction(order, "TaskFailed" if order is Order.END else "")))
+
+    @rule(seconds=st.sampled_from([1.0, 31.0, 101.0]))
+    def time(self, seconds: float) -> None:
+        self.now += seconds
+        self.send(m.Tick())
+
+    @rule(reboot=st.booleans())
+    def restart(self, reboot: bool) -> None:
+        """The agent dies; what it was about to do is lost, what the host did is not."""
+        if reboot:
+            self.books.alive.clear()
+        found = []
+        for at in sorted({*self.books.prepared, *self.books.starts, *self.books.ends}):
+            began = self.books.starts.get(at)
+            found.append(
+                Known(
+                    at, None if reboot else known().work, running(boottime=self.now) if began else None, at in self.books.alive,
+                    self.books.ends.get(at), not reboot, at in self.books.alive, at in self.books.forgotten,
+                )
+            )  # fmt: skip
+        if reboot:
+            self.books.prepared.clear()
+        self.pending.clear()
+        self.node = Lifecycle("n1", seen=self.node.seen, known=found)
+        self.send(m.PlanRead(self.seq, tuple(self.rows.values())))
+
+    @invariant()
+    def machine_holds(self) -> None:
+        self.node.validate()
+        assert len(self.books.alive) <= 1
+        assert all(count == 1 for count in self.books.starts.values())
+
+    @invariant()
+    def every_end_is_reported_until_settled(self) -> None:
+        reported = {Key(row.uid, row.attempt) for row in self.node.report()}
+        for at in self.books.ends:
+            assert at in reported or at not in self.rows or at in self.books.forgotten
+
+    @invariant()
+    def nothing_that_lives_is_called_gone(self) -> None:
+        for at in self.books.alive:
+            assert self.node.attempts[at].stage in m.POPULATED
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase
+
+
+def test_every_stage_has_a_phase_and_a_state() -> None:
+    for stage in Stage:
+        node = machine(known(alive=True, populated=True))
+        node.attempts[key()].stage = stage
+        assert node.member(key()) is not None
+        assert node.report()

@@ -1,0 +1,339 @@
+"""Agents and the gateway over real gRPC with real certificates on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio as aio
+import pytest
+
+from lattice.daemon.clock import SystemClock
+from lattice.daemon.mtls import Files, client_credentials
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.rpc.v1 import agent_pb2_grpc as rpc
+from lattice_agent.attempts import Key
+from lattice_agent.condition import Bell
+from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
+from lattice_agent.peers import wire
+from lattice_agent.peers.client import GrpcPeers
+from lattice_agent.peers.server import AgentService, serve
+from lattice_agent.state.keeping import Kept
+from lattice_dev.pki import Authority, Identity
+from tests.build import uid
+
+KEY = Key(uid(1), 2)
+READY = Member(KEY, "n2", 7, Phase.READY)
+
+
+class OneDesk:
+    """A reporter with one attempt on n1 and n2."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self.heard: list[Member] = []
+        self.gone: list[str] = []
+        self.said: Direction | None = Direction()
+
+    async def find(self, key: Key) -> Bell | None:
+        return self.bell if key == KEY else None
+
+    def hear(self, member: Member) -> bool:
+        if member.node not in ("n1", "n2"):
+            return False
+        self.heard.append(member)
+        return True
+
+    def direction(self, key: Key) -> Direction | None:
+        return self.said
+
+    def left(self, key: Key, node: str) -> None:
+        self.gone.append(node)
+
+    def say(self, direction: Direction | None) -> None:
+        self.said = direction
+        self.bell.ring()
+
+
+class OneSeat:
+    """A node with one attempt."""
+
+    def __init__(self, state: Member | None) -> None:
+        self.key = KEY
+        self.bell = Bell()
+        self.state = state
+        self.told: list[Direction] = []
+        self.cut_for: list[float] = []
+
+    def member(self) -> Member | None:
+        return self.state
+
+    def directed(self, direction: Direction) -> None:
+        self.told.append(direction)
+
+    def unreached(self, seconds: float) -> None:
+        self.cut_for.append(seconds)
+
+    def become(self, state: Member | None) -> None:
+        self.state = state
+        self.bell.ring()
+
+
+class Net:
+    """Certificates of one site, and an agent n1 that serves."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority = Authority(path, "agents-ca", time.time())
+        self.desk = OneDesk()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def files(self, name: str, host: str = "", *, force: bool = False) -> Files:
+        identity = Identity(name, hosts=(host,) if host else (), server=bool(host))
+        pair, _ = self.authority.issue(name.replace(":", "-"), identity, force=force)
+        return Files(pair.certificate, pair.key, self.authority.pair.certificate)
+
+    def node(self, node: str, *, force: bool = False) -> Files:
+        return self.files(f"lattice:agent:{node}", node, force=force)
+
+    @asynccontextmanager
+    async def serving(self, ended: Callable[[Key], bool] = lambda key: True) -> AsyncIterator[OneDesk]:
+        service = AgentService(self.desk, Kept(self.path, ended), SystemClock())
+        task = asyncio.ensure_future(serve(self.address, self.node("n1"), service))
+        try:
+            await until(self.listens)
+            yield self.desk
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def listens(self) -> bool:
+        """Whether the server takes connections."""
+        host, _, port = self.address.partition(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+    @asynccontextmanager
+    async def following(self, seat: OneSeat, node: str = "n2", reporter: str = "n1") -> AsyncIterator[asyncio.Task[None]]:
+        peers = GrpcPeers(self.node(node), SystemClock())
+        task = asyncio.ensure_future(peers.follow(reporter, self.address, seat))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    @asynccontextmanager
+    async def gateway(self, name: str = "lattice:gateway") -> AsyncIterator[rpc.AgentStub]:
+        options = [("grpc.ssl_target_name_override", "n1")]
+        async with aio.secure_channel(self.address, client_credentials(self.files(name)), options=options) as channel:
+            yield rpc.AgentStub(channel)
+
+
+async def until(holds: Callable[[], object], within: float = 60.0) -> None:
+    end = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < end, "it did not come about"
+        await asyncio.sleep(0.01)
+
+
+Away = Callable[[], list[str]]
+
+
+@pytest.fixture
+def away(caplog: pytest.LogCaptureFixture) -> Away:
+    """Why no reporter was reached, each time that this was noticed."""
+    caplog.set_level(logging.INFO, "lattice_agent.peers.client")
+    return lambda: [record.__dict__["lattice_fields"]["message"] for record in caplog.records if record.getMessage() == "ReporterAway"]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Net:
+    return Net(tmp_path)
+
+
+def segment(path: Path, key: Key, stream: str, lines: list[bytes]) -> None:
+    directory = path / "attempts" / f"{key.uid}-{key.attempt}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / f"{stream}.1").open("ab") as file:
+        if file.tell() == 0:
+            file.write(b"1 0\n")
+        for line in lines:
+            file.write(struct.pack("<dQI", 100.0, 0, len(line)) + line)
+
+
+def test_every_field_of_a_state_survives_the_wire() -> None:
+    member = Member(KEY, "n2", 7, Phase.GONE, "why", "what", 1.5, (TaskEnd(3, 143, 15, False, 2.5), TaskEnd(unknown=True)), True, True)
+    assert wire.member_from_wire(pb.MemberState.FromString(wire.member_to_wire(member).SerializeToString())) == member
+    for direction in (Direction(Order.END, "NodeLost", True), Direction(Order.START), Direction()):
+        assert wire.direction_from_wire(wire.direction_to_wire(direction)) == direction
+
+
+async def test_a_node_tells_each_state_and_hears_each_direction(net: Net) -> None:
+    seat = OneSeat(READY)
+    async with net.serving() as desk, net.following(seat) as task:
+        await until(lambda: desk.heard == [READY] and seat.told == [Direction()])
+        desk.say(Direction(Order.START))
+        await until(lambda: seat.told[-1].order is Order.START)
+        seat.become(Member(KEY, "n2", 7, Phase.RUNNING, started=5.0))
+        await until(lambda: desk.heard[-1].started == 5.0)
+        desk.say(Direction(Order.START, settled=True))
+        await until(lambda: seat.told[-1].settled)
+        seat.become(None)
+        await until(task.done)
+
+
+async def test_a_node_connects_again_and_says_everything_again(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.following(seat):
+        await until(away)
+        async with net.serving() as desk:
+            await until(lambda: desk.heard == [READY])
+        desk.heard.clear()
+        async with net.serving():
+            await until(lambda: desk.heard == [READY])
+
+
+async def test_a_reporter_that_reports_no_longer_ends_the_conversation_and_the_node_tries_on(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.serving() as desk, net.following(seat):
+        await until(lambda: len(desk.heard) == 1)
+        desk.say(None)
+        await until(away)
+        desk.said = Direction()
+        await until(lambda: len(desk.heard) >= 2)
+
+
+async def test_a_reporter_that_is_not_there_is_told_of_and_one_that_only_does_not_know_yet_is_not(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.following(seat):
+        await until(lambda: len(seat.cut_for) > 1 and seat.cut_for[-1] > seat.cut_for[0])
+    stranger = OneSeat(READY)
+    stranger.key = Key(uid(2), 1)
+    stranger.state = Member(stranger.key, "n2", 7, Phase.READY)
+    async with net.serving(), net.following(stranger):
+        await until(lambda: any("does not report for" in why for why in away()))
+        assert stranger.cut_for == []
+
+
+async def test_the_end_of_a_call_is_told_to_the_reporter(net: Net) -> None:
+    async with net.serving() as desk:
+        async with net.following(OneSeat(READY)):
+            await until(lambda: desk.heard == [READY])
+        await until(lambda: desk.gone == ["n2"])
+
+
+async def test_a_node_cannot_speak_for_another(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.serving() as desk, net.following(seat, node="n3"):
+        await until(lambda: any("lattice:agent:n3 speaks for node n2" in why for why in away()))
+        assert desk.heard == []
+        assert seat.told == []
+
+
+async def test_a_reporter_of_another_name_is_not_believed(net: Net, away: Away) -> None:
+    seat = OneSeat(READY)
+    async with net.serving() as desk, net.following(seat, reporter="n9"):
+        await until(away)
+        assert desk.heard == []
+
+
+async def test_a_renewed_certificate_is_used_for_the_next_connection(net: Net) -> None:
+    async with net.serving() as desk:
+        before = net.node("n1").certificate.read_bytes()
+        net.node("n1", force=True)
+        os.utime(net.node("n1").certificate)
+        assert net.node("n1").certificate.read_bytes() != before
+        seat = OneSeat(READY)
+        async with net.following(seat):
+            await until(lambda: desk.heard == [READY])
+        host, _, port = net.address.partition(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(net.authority.pair.certificate)
+        files = net.node("n2")
+        context.load_cert_chain(files.certificate, files.key)
+        context.set_alpn_protocols(["h2"])
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        assert shown == ssl.PEM_cert_to_DER_cert(net.node("n1").certificate.read_text())
+
+
+async def test_the_gateway_reads_what_was_printed_and_nobody_else_does(net: Net) -> None:
+    segment(net.path, KEY, "stdout", [b"one\n", b"two\n"])
+    segment(net.path, KEY, "stderr", [b"oops\n"])
+    async with net.serving():
+        async with net.gateway() as stub:
+            chunks = [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=KEY.uid, tail_lines=-1))]
+            assert b"".join(chunk.data for chunk in chunks if chunk.stream == pb.STDOUT) == b"one\ntwo\n"
+            assert b"".join(chunk.data for chunk in chunks if chunk.stream == pb.STDERR) == b"oops\n"
+            assert chunks[-1].end
+            assert {chunk.attempt for chunk in chunks} == {2}
+            last = [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=KEY.uid, stream=pb.STDOUT, tail_lines=1))]
+            assert b"".join(chunk.data for chunk in last) == b"two\n"
+            with pytest.raises(aio.AioRpcError) as unknown:
+                [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=uid(9)))]
+            assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+            for odd in ("x" * 5000, "../../etc", "", "a/b", "a\\0b"):
+                with pytest.raises(aio.AioRpcError) as invalid:
+                    [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=odd))]
+                assert invalid.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert len(invalid.value.details() or "") < 200
+        async with net.gateway("lattice:agent:n2") as stub:
+            with pytest.raises(aio.AioRpcError) as refused:
+                [chunk async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=KEY.uid))]
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_follower_gets_what_comes_later_and_the_end(net: Net) -> None:
+    over = False
+    segment(net.path, KEY, "stdout", [b"early\n"])
+    async with net.serving(lambda key: over), net.gateway() as stub:
+        seen: list[bytes] = []
+
+        async def follow() -> bool:
+            async for chunk in stub.ReadLogs(pb.ReadLogsRequest(uid=KEY.uid, attempt=2, follow=True, tail_lines=-1)):
+                seen.append(chunk.data)
+                if chunk.end:
+                    return True
+            return False
+
+        task = asyncio.ensure_future(follow())
+        await until(lambda: b"early\n" in seen)
+        segment(net.path, KEY, "stdout", [b"late\n"])
+        await until(lambda: b"late\n" in seen)
+        over = True
+        assert await asyncio.wait_for(task, 60)
+
+
+@pytest.mark.parametrize("uid", ["x" * 5000, "../state", ".", ""], ids=["long", "a path", "a dot", "empty"])
+def test_what_a_caller_makes_up_is_no_file_name(tmp_path: Path, uid: str) -> None:
+    assert Kept(tmp_path, ended=lambda _: True).directory(Key(uid, 1)) is None
+
+
+async def test_sockets_that_end_no_handshake_are_closed_and_take_nobodys_place(net: Net) -> None:
+    host, _, port = net.address.partition(":")
+    async with net.serving() as desk:
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
+        begun = time.monotonic()
+        async with net.following(OneSeat(READY)):
+            await until(lambda: desk.heard)
+        for reader, writer in idle:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 30) == b"", "nothing is said to who says nothing"
+            writer.close()
+        assert time.monotonic() - begun < 25
