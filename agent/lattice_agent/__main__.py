@@ -45,7 +45,7 @@ from lattice_agent.node.queues import Crew
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.state.keeping import Kept
+from lattice_agent.state.log_store import Kept
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30

@@ -16,7 +16,7 @@ from lattice.views.cluster import NodeRecovery
 from lattice.views.history import NodeHistory
 from lattice_agent.attempts import Kept, Key
 from lattice_agent.host.interface import Host
-from lattice_agent.lifecycle.machine import OVER, WALLTIME, Attempt, Stage, report_state, restored
+from lattice_agent.lifecycle.attempt import OVER, WALLTIME, Attempt, Stage, report_state, restored
 from lattice_agent.members import first_failure
 
 log = logging.getLogger(__name__)

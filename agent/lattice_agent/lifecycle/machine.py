@@ -8,281 +8,31 @@ time of CLOCK_BOOTTIME, on which walltime and grace run. `validate` checks what 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 
-from lattice.ledger import reports
 from lattice.ledger.plans import RUN, STOP, PlanRow
 from lattice.ledger.reports import ReportRow
-from lattice.models.conditions import UNKILLABLE
-from lattice_agent.attempts import ExitRecord, Key, Known, Ordered, Running, Seen
-from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd, first_failure
+from lattice_agent.attempts import Key, Known, Ordered, Seen
+from lattice_agent.lifecycle.attempt import (
+    OVER,
+    PHASES,
+    POPULATED,
+    WALLTIME,
+    Attempt,
+    Stage,
+    apply,
+    ending,
+    forgettable,
+    recalled,
+    report_state,
+    restored,
+    unread,
+)  # fmt: skip
+from lattice_agent.lifecycle.events import GRACE_SECONDS, Event, PlanAbsent, PlanRead, Recalled, Tick
+from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.members import Member, Order, first_failure
 
-GRACE_SECONDS = 30.0
-"""From TERM to KILL for work whose terms nobody knows."""
 ANSWER_SECONDS = 2.0
 """A reporter that has been told of a failure answers with END at once: after this it cannot be reached."""
-
-
-class Stage(Enum):
-    """Where an attempt stands on this node."""
-
-    WAITING = "its terms are not read, or the node is not clean"
-    PREPARING = "the host prepares it"
-    READY = "it can start at once"
-    STARTING = "the host starts it"
-    RUNNING = "its tasks run"
-    TERMINATING = "TERM was sent"
-    KILLING = "KILL was sent"
-    ENDED = "no process is left"
-    FAILED = "it could not be started"
-    LOST = "the node rebooted, or its record is gone"
-
-
-POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING})
-"""The attempt has a scope; only one at a time may."""
-OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the Allocation says about time, at one generation of its spec."""
-
-    generation: int
-    grace_seconds: float = GRACE_SECONDS
-    walltime_seconds: float | None = None
-    tasks: int = 1
-    """On this node; without tasks the walltime is the head's affair."""
-
-
-# ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRead:
-    """The plan, with the rows that name this node; epoch, term and `since` as in `PlanSpec`."""
-
-    seq: int
-    rows: tuple[PlanRow, ...]
-    epoch: int = 0
-    term: str = ""
-    since: int = 0
-
-    @property
-    def seen(self) -> Seen:
-        """What is remembered of it."""
-        return Seen(self.seq, self.epoch, self.term)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAbsent:
-    """The cluster was asked and has no plan for this node: that says nothing about what it knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class TermsRead:
-    """The Allocation was read."""
-
-    key: Key
-    terms: Terms
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The host has prepared it."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """It cannot be read, prepared or started, with a reason of END_REASONS."""
-
-    key: Key
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Vanished:
-    """The host says that it was started here before, and nothing of it is left."""
-
-    key: Key
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The host has started it."""
-
-    key: Key
-    running: Running
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """No process is left; None: the exit record is gone with the process that keeps it."""
-
-    key: Key
-    record: ExitRecord | None
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """TERM found no process of the work: it had ended before."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Survived:
-    """KILL has not ended all of it: `message` names who is left."""
-
-    key: Key
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Directed:
-    """The reporter's word."""
-
-    key: Key
-    direction: Direction
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The host says that it was started here before, and what the disk keeps of it."""
-
-    known: Known
-
-    @property
-    def key(self) -> Key:
-        """The attempt."""
-        return self.known.key
-
-
-Event = (
-    PlanRead | PlanAbsent | TermsRead | Prepared | Refused | Vanished | Recalled | Started | Exited | Missed | Survived | Directed | Tick
-)
-
-
-# ── instructions ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """GET the Allocation; answered by TermsRead or Refused."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Answered by Prepared, Refused, Recalled or Vanished."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Answered by Started or Refused."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """TERM; Missed follows where there is nothing to end, Exited when it helps."""
-
-    key: Key
-    order: Ordered
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """KILL until nothing is left; Exited follows."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Settled by the plan of this seq: the host may drop it."""
-
-    key: Key
-    seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Remember:
-    """Keep the newest plan's seq durably."""
-
-    seen: Seen
-
-
-Instruction = Read | Prepare | Start | Terminate | Kill | Forget | Remember
-
-
-@dataclass(slots=True)
-class Attempt:
-    """All that the machine knows of one attempt."""
-
-    key: Key
-    stage: Stage
-    row: PlanRow | None = None
-    """Of the newest plan; None: that plan does not name it."""
-    admitted: float | None = None
-    """Seconds of walltime that the last plan row admitted; None: no limit but the terms'."""
-    terms: Terms | None = None
-    reading: bool = False
-    prepared: bool = False
-    adopted: bool = False
-    """It ran already when this agent started."""
-    starts: int = 0
-    started: float = 0.0
-    started_boottime: float = 0.0
-    order: Order = Order.WAIT
-    cause: str = ""
-    settled: bool = False
-    ended_by: str = ""
-    """`stop`, `walltime`, or the cause of an END; empty: by itself."""
-    terminated_at: float = 0.0
-    """CLOCK_BOOTTIME of TERM."""
-    missed: bool = False
-    """TERM found nothing to end."""
-    kill_at: float | None = None
-    exits: tuple[TaskEnd, ...] = ()
-    reason: str = ""
-    message: str = ""
-    over_at: float | None = None
-    """CLOCK_BOOTTIME at which this agent saw that it is over."""
-    unanswered: bool = False
-    """It failed here by itself, and its reporter, on another node, has not answered."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop row names it."""
-        return self.row is not None and self.row.order == STOP
-
-    @property
-    def walltime_seconds(self) -> float | None:
-        """The shorter one of what its terms say and what was admitted; None: endless."""
-        asked = self.terms.walltime_seconds if self.terms is not None else None
-        return min((seconds for seconds in (asked, self.admitted) if seconds is not None), default=None)
-
-    @property
-    def walltime_at(self) -> float | None:
-        """CLOCK_BOOTTIME at which its walltime is over; None: never."""
-        walltime = self.walltime_seconds
-        if self.terms is None or walltime is None or self.terms.tasks == 0 or not self.started_boottime:
-            return None
-        return self.started_boottime + walltime
 
 
 class Lifecycle:
@@ -313,9 +63,9 @@ class Lifecycle:
             attempt = self.attempts.get(event.key)
             if isinstance(event, Recalled):
                 if attempt is not None:
-                    self.attempts[event.key] = _recalled(attempt, event.known)
+                    self.attempts[event.key] = recalled(attempt, event.known)
             elif attempt is not None:
-                _apply(attempt, event)
+                apply(attempt, event)
         for attempt in sorted(self.attempts.values(), key=lambda attempt: attempt.stage not in POPULATED):
             self._advance(attempt, boottime, out)
         return out
@@ -342,7 +92,7 @@ class Lifecycle:
                 self.attempts[key] = self._meet(key, row)
             self.attempts[key].row, self.attempts[key].admitted = row, row.walltime
         self.fresh = False
-        for key in [key for key, attempt in self.attempts.items() if attempt.row is None and _forgettable(attempt)]:
+        for key in [key for key, attempt in self.attempts.items() if attempt.row is None and forgettable(attempt)]:
             attempt = self.attempts.pop(key)
             if attempt.prepared:
                 out.append(Forget(key, plan.seq))
@@ -361,19 +111,19 @@ class Lifecycle:
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
-        if attempt.stage not in OVER and not attempt.reading and _unread(attempt):
+        if attempt.stage not in OVER and not attempt.reading and unread(attempt):
             attempt.reading = True
             out.append(Read(attempt.key))
         match attempt.stage:
             case Stage.WAITING:
                 self._advance_waiting(attempt, out)
-            case Stage.READY if _ending(attempt):
+            case Stage.READY if ending(attempt):
                 _terminate(attempt, boottime, out)
             case Stage.READY if attempt.order is Order.START and attempt.row is not None:
                 attempt.stage = Stage.STARTING
                 attempt.starts += 1
                 out.append(Start(attempt.key))
-            case Stage.RUNNING if _ending(attempt) or _due(attempt.walltime_at, boottime):
+            case Stage.RUNNING if ending(attempt) or _due(attempt.walltime_at, boottime):
                 _terminate(attempt, boottime, out)
             case Stage.TERMINATING if _due(attempt.kill_at, boottime):
                 attempt.stage = Stage.KILLING
@@ -392,7 +142,7 @@ class Lifecycle:
         return attempt.stage in (Stage.FAILED, Stage.LOST) or (not attempt.ended_by and first_failure(attempt.exits) is not None)
 
     def _advance_waiting(self, attempt: Attempt, out: list[Instruction]) -> None:
-        if _ending(attempt):
+        if ending(attempt):
             attempt.stage = Stage.ENDED
             attempt.ended_by = STOP if attempt.stopped else attempt.cause
         elif attempt.row is not None and attempt.terms is not None and not attempt.reading and self.clean():
@@ -423,7 +173,7 @@ class Lifecycle:
         if attempt is None:
             return None
         return Member(
-            key, self.node, self.seq, _PHASES[attempt.stage], attempt.reason or attempt.ended_by, attempt.message, attempt.started,
+            key, self.node, self.seq, PHASES[attempt.stage], attempt.reason or attempt.ended_by, attempt.message, attempt.started,
             attempt.exits, walltime=attempt.ended_by == WALLTIME, ordered=attempt.ended_by == STOP,
         )  # fmt: skip
 
@@ -462,130 +212,6 @@ def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
     return plan.epoch < seen.epoch or plan.since <= seen.seq
 
 
-WALLTIME = "walltime"
-
-_PHASES = {
-    Stage.WAITING: Phase.PREPARING, Stage.PREPARING: Phase.PREPARING, Stage.READY: Phase.READY, Stage.STARTING: Phase.READY,
-    Stage.RUNNING: Phase.RUNNING, Stage.TERMINATING: Phase.ENDING, Stage.KILLING: Phase.ENDING, Stage.ENDED: Phase.GONE,
-    Stage.FAILED: Phase.START_FAILED, Stage.LOST: Phase.LOST,
-}  # fmt: skip
-
-
-def restored(known: Known) -> Attempt:
-    """An attempt as the disk and the scopes show it after a restart of the agent, or of the machine."""
-    terms = _journaled_terms(known)
-    if known.alive or known.populated:
-        started = known.running or Running(0, 0, 0.0, 0.0)
-        return Attempt(
-            known.key, Stage.RUNNING, terms=terms, prepared=True, adopted=True,
-            started=started.started, started_boottime=started.started_boottime,
-        )  # fmt: skip
-    attempt = Attempt(known.key, Stage.WAITING, terms=terms, prepared=True)
-    if known.running is not None:
-        attempt.started, attempt.started_boottime = known.running.started, known.running.started_boottime
-    if known.ordered is not None:
-        attempt.ended_by, attempt.terminated_at = known.ordered
-    if known.exit is not None:
-        _end(attempt, known.exit)
-        if known.ordered is None and _outran(attempt, known.exit):
-            attempt.ended_by = WALLTIME
-    elif not known.boot_matches or known.work is None:
-        attempt.stage, attempt.reason = Stage.LOST, "Lost"
-        attempt.message = "the node rebooted, or its record of the work is unreadable"
-    elif known.running is not None:
-        _end(attempt, None)
-    return attempt
-
-
-def _recalled(attempt: Attempt, known: Known) -> Attempt:
-    """An attempt that this process had forgotten, or never knew: the end that lies on the disk is its end."""
-    if attempt.stage is not Stage.PREPARING:
-        return attempt
-    found = restored(known)
-    found.row, found.admitted, found.terms = attempt.row, attempt.admitted, attempt.terms or found.terms
-    if found.stage is Stage.WAITING:
-        found.stage, found.reason, found.message = Stage.LOST, "Lost", "it was started here before, and no record of its end is left"
-    return found
-
-
-def _outran(attempt: Attempt, record: ExitRecord) -> bool:
-    """Whether it ran for its walltime: then that ended it, though the agent that sent TERM is gone."""
-    walltime = attempt.walltime_seconds
-    ended = max((task.end for task in record.tasks), default=record.end)
-    return walltime is not None and bool(attempt.started) and ended - attempt.started >= walltime
-
-
-def _journaled_terms(known: Known) -> Terms | None:
-    """Terms of generation 0: good enough to end the work in time, read again as soon as a row names it."""
-    if known.work is None:
-        return None
-    return Terms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
-
-
-def _apply(attempt: Attempt, event: TermsRead | Prepared | Refused | Vanished | Started | Exited | Missed | Survived | Directed) -> None:
-    match event:
-        case TermsRead():
-            attempt.terms, attempt.reading = event.terms, False
-        case Prepared() if attempt.stage is Stage.PREPARING:
-            attempt.stage = Stage.READY
-        case Refused() if attempt.stage in (Stage.WAITING, Stage.PREPARING, Stage.STARTING):
-            attempt.stage, attempt.reading = Stage.FAILED, False
-            attempt.reason, attempt.message = event.reason, event.message
-        case Vanished() if attempt.stage is Stage.PREPARING:
-            attempt.stage, attempt.reason, attempt.message = Stage.LOST, "Lost", event.message
-        case Started() if attempt.stage is Stage.STARTING:
-            attempt.stage = Stage.RUNNING
-            attempt.started, attempt.started_boottime = event.running.started, event.running.started_boottime
-        case Exited() if attempt.stage not in OVER:
-            _end(attempt, event.record)
-        case Missed() if attempt.stage in (Stage.TERMINATING, Stage.KILLING):
-            attempt.missed = True
-        case Survived() if attempt.stage in (Stage.TERMINATING, Stage.KILLING):
-            attempt.reason, attempt.message = UNKILLABLE, event.message
-        case Directed():
-            attempt.settled = event.direction.settled
-            if attempt.order is not Order.END:
-                attempt.order, attempt.cause = event.direction.order, event.direction.cause
-        case _:
-            pass  # the answer to a question that no longer stands
-
-
-def _end(attempt: Attempt, record: ExitRecord | None) -> None:
-    attempt.stage, attempt.kill_at, attempt.reason, attempt.message = Stage.ENDED, None, "", ""
-    if _ended_by_itself(attempt, record):
-        attempt.ended_by = ""
-    if record is None:
-        attempt.exits = (TaskEnd(unknown=True),)
-    elif record.failure:
-        attempt.stage, attempt.message = Stage.FAILED, record.failure
-        attempt.reason = "NodeUnfit" if record.unfit else "StartFailed"
-    else:
-        attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
-        if record.tasks and not attempt.started:
-            attempt.started = min(task.start for task in record.tasks)
-
-
-def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
-    """Whether its last task had ended before TERM was sent: then no order is the reason, however late somebody looked."""
-    if not attempt.terminated_at:
-        return False
-    if record is None or not record.tasks:
-        return record is None and attempt.missed
-    ran = attempt.terminated_at - attempt.started_boottime
-    begun, ended = min(task.start for task in record.tasks), max(task.end for task in record.tasks)
-    return ended < attempt.started + ran or (attempt.missed and begun < attempt.started + ran)
-
-
-def _unread(attempt: Attempt) -> bool:
-    """Whether its row names a newer generation of the spec than the one that was read."""
-    row = attempt.row
-    return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
-
-
-def _ending(attempt: Attempt) -> bool:
-    return attempt.stopped or attempt.order is Order.END
-
-
 def _due(at: float | None, boottime: float) -> bool:
     return at is not None and boottime >= at
 
@@ -596,36 +222,3 @@ def _terminate(attempt: Attempt, boottime: float, out: list[Instruction]) -> Non
     attempt.terminated_at = boottime
     attempt.kill_at = boottime + (attempt.terms.grace_seconds if attempt.terms else GRACE_SECONDS)
     out.append(Terminate(attempt.key, Ordered(attempt.ended_by, boottime)))
-
-
-def _forgettable(attempt: Attempt) -> bool:
-    """A row leaves the ledger only after the attempt's end is persisted, so what is over and unnamed is settled."""
-    return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)
-
-
-def report_state(attempt: Attempt) -> tuple[str, str]:
-    """State and detail of a row of the Lease report."""
-    match attempt.stage:
-        case Stage.LOST:
-            return reports.LOST, ""
-        case Stage.FAILED:
-            return reports.START_FAILED, attempt.reason
-        case Stage.ENDED if attempt.ended_by == STOP:
-            return reports.GONE, ""
-        case Stage.ENDED:
-            failure = first_failure(attempt.exits)
-            if failure is not None and failure.unknown:
-                return reports.UNKNOWN_EXIT, ""
-            return reports.ENDED, str(failure.code if failure else 0)
-        case Stage.WAITING:
-            return reports.PREPARING, ""
-        case _ if attempt.row is None:
-            return reports.UNNAMED, ""
-        case Stage.PREPARING:
-            return reports.PREPARING, ""
-        case Stage.READY:
-            return reports.PREPARING, reports.READY
-        case Stage.TERMINATING | Stage.KILLING:
-            return reports.ENDING, ""
-        case _:
-            return reports.RUNNING, reports.IDLE if attempt.terms is not None and attempt.terms.tasks == 0 else ""

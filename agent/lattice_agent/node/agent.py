@@ -27,20 +27,9 @@ from lattice_agent.cluster.registration import Flaw, Registration
 from lattice_agent.cluster.works import Works
 from lattice_agent.condition import Bell
 from lattice_agent.host.interface import Host
-from lattice_agent.lifecycle.machine import (
-    OVER,
-    Directed,
-    Event,
-    Exited,
-    Lifecycle,
-    PlanAbsent,
-    PlanRead,
-    Refused,
-    Stage,
-    Started,
-    Survived,
-    Tick,
-)
+from lattice_agent.lifecycle.attempt import OVER, Stage
+from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, Tick
+from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.effects import Effects

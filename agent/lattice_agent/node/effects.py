@@ -14,8 +14,9 @@ from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import Key, Ordered, Running, Seen, Work
 from lattice_agent.cluster.works import Found, Works
 from lattice_agent.host.interface import Host
-from lattice_agent.lifecycle import machine
-from lattice_agent.lifecycle.machine import Event, Instruction
+from lattice_agent.lifecycle import events, instructions
+from lattice_agent.lifecycle.events import Event
+from lattice_agent.lifecycle.instructions import Instruction
 from lattice_agent.work import assignment
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Effects:
 
     def put(self, instruction: Instruction) -> Key:
         """Lines it up; the key names the line."""
-        key = NODE_KEY if isinstance(instruction, machine.Remember) else instruction.key
+        key = NODE_KEY if isinstance(instruction, instructions.Remember) else instruction.key
         self._pending.setdefault(key, deque()).append(instruction)
         return key
 
@@ -81,19 +82,19 @@ class Effects:
 
     async def _carry_out(self, instruction: Instruction) -> float | None:
         match instruction:
-            case machine.Read():
+            case instructions.Read():
                 return await self._read(instruction.key)
-            case machine.Prepare():
+            case instructions.Prepare():
                 await self._prepare(instruction.key)
-            case machine.Start():
+            case instructions.Start():
                 return await self._start(instruction.key)
-            case machine.Terminate():
+            case instructions.Terminate():
                 return await self._end(instruction.key, "terminate", instruction.order)
-            case machine.Kill():
+            case instructions.Kill():
                 return await self._end(instruction.key, "kill")
-            case machine.Forget():
+            case instructions.Forget():
                 return await self._forget(instruction)
-            case machine.Remember():
+            case instructions.Remember():
                 return await self._remember(instruction.seen)
         return None
 
@@ -113,7 +114,7 @@ class Effects:
             terms = assignment.terms_of(found.work, self.node, row.head)
         except (NotFound, Rejected) as error:
             self.unserved.discard(key)
-            self._post(machine.Refused(key, "StartFailed", error.message))
+            self._post(events.Refused(key, "StartFailed", error.message))
             return None
         except LatticeError as error:
             if isinstance(error, Retry):
@@ -123,10 +124,10 @@ class Effects:
         self._objects[key], self._rows[key] = found.work, row
         self._on_read(key, found)
         if found.refusal:
-            self._post(machine.Refused(key, "StartFailed", found.refusal))
+            self._post(events.Refused(key, "StartFailed", found.refusal))
             return None
         self._private[key] = found.variables or {}
-        self._post(machine.TermsRead(key, terms))
+        self._post(events.TermsRead(key, terms))
         return None
 
     async def _prepare(self, key: Key) -> None:
@@ -135,12 +136,12 @@ class Effects:
             await self._host.prepare(work)
         except Stale as error:
             known = await self._host.recall(key)
-            self._post(machine.Recalled(known) if known is not None else machine.Vanished(key, error.message))
+            self._post(events.Recalled(known) if known is not None else events.Vanished(key, error.message))
         except LatticeError as error:
             self._refuse(key, error)
         else:
             self._assigned[key] = work
-            self._post(machine.Prepared(key))
+            self._post(events.Prepared(key))
 
     async def _start(self, key: Key) -> float | None:
         try:
@@ -150,14 +151,14 @@ class Effects:
         except LatticeError as error:
             self._refuse(key, error)
         else:
-            self._post(machine.Started(key, running))
+            self._post(events.Started(key, running))
         self._private.pop(key, None)
         return None
 
     def _refuse(self, key: Key, error: LatticeError) -> None:
         reason = error.reason if error.reason in REFUSALS else "StartFailed"
         self._warn("StartRefused", key, error)
-        self._post(machine.Refused(key, reason, error.message))
+        self._post(events.Refused(key, reason, error.message))
 
     async def _end(self, key: Key, how: str, order: Ordered | None = None) -> float | None:
         event(log, "Ending", allocation=key.uid, attempt=key.attempt, node=self.node, how=how)
@@ -165,14 +166,14 @@ class Effects:
             if order is None:
                 await self._host.kill(key)
             elif not await self._host.terminate(key, order):
-                self._post(machine.Missed(key))
+                self._post(events.Missed(key))
         except LatticeError as error:
             if how == "kill":
                 return self._again(key, "KillFailed", error)
             self._warn("TerminateFailed", key, error)
         return None
 
-    async def _forget(self, order: machine.Forget) -> float | None:
+    async def _forget(self, order: instructions.Forget) -> float | None:
         key = order.key
         try:
             await self._host.forget(key, seq=order.seq)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt
@@ -17,12 +17,12 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import CONFIGS, NODES, PLANS
-from lattice.ledger.plans import plan_name
+from lattice.ledger.plans import PlanRow, parse_plan, plan_name
 from lattice.units import parse_duration
 from lattice.views.cluster import Config, ConfigSpec, Node
 from lattice.views.ledger import Plan
+from lattice_agent.lifecycle.events import PlanRead
 from lattice_agent.node.agent import Agent
-from lattice_agent.node.plan import read_as, rows_by_node
 from lattice_agent.node.queues import Crew
 
 log = logging.getLogger(__name__)
@@ -143,3 +143,19 @@ class Feed:
             return
         for agent in agents:
             agent.plan(read_as(plan, rows.get(agent.node, ())), call=plan.spec.call)
+
+
+def read_as(plan: Plan, rows: Iterable[PlanRow]) -> PlanRead:
+    """These rows with what the plan says of the ledger that it was made from."""
+    spec = plan.spec
+    return PlanRead(spec.seq, tuple(rows), spec.epoch, spec.term, spec.since)
+
+
+def rows_by_node(plan: Plan) -> dict[str, list[PlanRow]]:
+    """The rows of every node that the plan names: one pass for a process that is many nodes."""
+    found: dict[str, list[PlanRow]] = {}
+    if plan.spec.text:
+        for row in parse_plan(plan.spec.text):
+            for node in row.nodes:
+                found.setdefault(node, []).append(row)
+    return found

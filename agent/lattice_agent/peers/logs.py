@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_agent.state.outputs import Entry, LogReader, tail
+from lattice_agent.state.log_store import Entry, LogReader, tail
 
 POLL_SECONDS = 0.1
 LARGEST_CHUNK = 1 << 18

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lattice_agent.standalone import durable
-from lattice_agent.state import outputs
+from lattice_agent.state import log_store
 from lattice_agent.state.journal import Journal
 
 FREE_BYTES, FREE_FILES = 16 << 20, 256
@@ -100,7 +100,7 @@ def make_room(journal: Journal, now: float) -> list[str]:
         freed = 0
         for stream in ("stdout", "stderr"):
             with suppress(OSError):  # another one may give way
-                freed += outputs.shed(directory, stream, now)
+                freed += log_store.shed(directory, stream, now)
         if freed:
             given_up.append(directory.name)
             if not _is_short(journal.state_dir):

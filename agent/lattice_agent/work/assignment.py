@@ -9,7 +9,7 @@ from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Environment
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import Key, Work
-from lattice_agent.lifecycle.machine import Terms
+from lattice_agent.lifecycle.events import Terms
 from lattice_agent.work.patterns import Names, expand, is_per_node
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import ExitRecord, Key, Known, Running, TaskExit, Work
-from lattice_agent.lifecycle.machine import Terms
+from lattice_agent.lifecycle.events import Terms
 from lattice_agent.members import Member, Phase, TaskEnd
 from tests.build import uid
 

@@ -23,7 +23,7 @@ from lattice_agent.host import processes
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import ProcessScopes
 from lattice_agent.standalone.shim import StopWatch
-from lattice_agent.state.outputs import LogReader
+from lattice_agent.state.log_store import LogReader
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]

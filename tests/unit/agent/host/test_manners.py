@@ -20,7 +20,7 @@ from lattice_agent.host.controllers import Controllers, Limits, find_controllers
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, shim
-from lattice_agent.state.outputs import LogReader
+from lattice_agent.state.log_store import LogReader
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 
 pytestmark = [pytest.mark.root, needs_root()]

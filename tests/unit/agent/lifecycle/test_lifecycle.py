@@ -11,8 +11,25 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import ExitRecord, Key, Known, Ordered, Seen
-from lattice_agent.lifecycle import machine as m
-from lattice_agent.lifecycle.machine import Lifecycle, Stage
+from lattice_agent.lifecycle.attempt import POPULATED, Stage
+from lattice_agent.lifecycle.events import (
+    Directed,
+    Event,
+    Exited,
+    Missed,
+    PlanAbsent,
+    PlanRead,
+    Prepared,
+    Recalled,
+    Refused,
+    Started,
+    Survived,
+    TermsRead,
+    Tick,
+    Vanished,
+)
+from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.members import Direction, Order, Phase
 from tests.unit.agent.rows import key, known, record, run, running, stop, terms
 
@@ -23,9 +40,9 @@ def machine(*found: Known, seen_seq: int = 1) -> Lifecycle:
     return Lifecycle("n1", seen=Seen(seen_seq), known=found)
 
 
-def feed(node: Lifecycle, *events: m.Event, boottime: float = 10.0) -> list[m.Instruction]:
+def feed(node: Lifecycle, *events: Event, boottime: float = 10.0) -> list[Instruction]:
     """The instructions of the last event."""
-    out: list[m.Instruction] = []
+    out: list[Instruction] = []
     for event in events:
         out = node.handle(event, boottime)
         node.validate()
@@ -34,8 +51,8 @@ def feed(node: Lifecycle, *events: m.Event, boottime: float = 10.0) -> list[m.In
 
 def started(node: Lifecycle, **fields: float | None) -> None:
     """Leads attempt 1 to RUNNING at boottime 10."""
-    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms(**fields)), m.Prepared(key()), m.Directed(key(), START))
-    feed(node, m.Started(key(), running()))
+    feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms(**fields)), Prepared(key()), Directed(key(), START))
+    feed(node, Started(key(), running()))
 
 
 def states(node: Lifecycle) -> list[str]:
@@ -44,42 +61,42 @@ def states(node: Lifecycle) -> list[str]:
 
 def test_a_row_leads_through_reading_preparing_and_the_reporters_word_to_the_start() -> None:
     node = machine()
-    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
-    assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    assert feed(node, PlanRead(2, (run(),))) == [Remember(Seen(2)), Read(key())]
+    assert feed(node, TermsRead(key(), terms())) == [Prepare(key())]
     assert states(node) == ["p"]
-    assert feed(node, m.Prepared(key())) == []
+    assert feed(node, Prepared(key())) == []
     assert states(node) == ["pr"]
-    assert feed(node, m.Directed(key(), START)) == [m.Start(key())]
-    assert feed(node, m.Started(key(), running())) == []
+    assert feed(node, Directed(key(), START)) == [Start(key())]
+    assert feed(node, Started(key(), running())) == []
     assert states(node) == ["r"]
 
 
 def test_the_same_plan_read_twice_orders_nothing_twice() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.PlanRead(2, (run(),))) == []
-    assert feed(node, m.PlanRead(3, (run(),))) == [m.Remember(Seen(3))]
+    assert feed(node, PlanRead(2, (run(),))) == []
+    assert feed(node, PlanRead(3, (run(),))) == [Remember(Seen(3))]
 
 
 def test_an_older_plan_is_ignored_and_counted() -> None:
     node = machine(seen_seq=9)
-    assert feed(node, m.PlanRead(8, (run(),))) == []
+    assert feed(node, PlanRead(8, (run(),))) == []
     assert (node.ignored_plans, node.attempts) == (1, {})
 
 
 @pytest.mark.parametrize(
     ("plan", "taken"),
     [
-        pytest.param(m.PlanRead(9, (), 5, "a", 3), True, id="the same"),
-        pytest.param(m.PlanRead(10, (), 5, "a", 3), True, id="a later one of the same term"),
-        pytest.param(m.PlanRead(10, (), 6, "b", 10), True, id="of the term that followed"),
-        pytest.param(m.PlanRead(10, ()), True, id="of a scheduler that tells no epoch"),
-        pytest.param(m.PlanRead(40, (), 5, "b", 3), False, id="of another term of the same epoch"),
-        pytest.param(m.PlanRead(40, (), 6, "b", 9), False, id="of a term that began where this node had been"),
-        pytest.param(m.PlanRead(40, (), 4, "c", 2), False, id="of an epoch that was over"),
+        pytest.param(PlanRead(9, (), 5, "a", 3), True, id="the same"),
+        pytest.param(PlanRead(10, (), 5, "a", 3), True, id="a later one of the same term"),
+        pytest.param(PlanRead(10, (), 6, "b", 10), True, id="of the term that followed"),
+        pytest.param(PlanRead(10, ()), True, id="of a scheduler that tells no epoch"),
+        pytest.param(PlanRead(40, (), 5, "b", 3), False, id="of another term of the same epoch"),
+        pytest.param(PlanRead(40, (), 6, "b", 9), False, id="of a term that began where this node had been"),
+        pytest.param(PlanRead(40, (), 4, "c", 2), False, id="of an epoch that was over"),
     ],
 )
-def test_a_plan_of_a_ledger_that_went_back_is_not_acted_on_however_far_it_has_come(plan: m.PlanRead, taken: bool) -> None:
+def test_a_plan_of_a_ledger_that_went_back_is_not_acted_on_however_far_it_has_come(plan: PlanRead, taken: bool) -> None:
     node = Lifecycle("n1", seen=Seen(9, 5, "a"), known=())
     feed(node, plan)
     assert (node.ignored_plans == 0) is taken
@@ -90,12 +107,12 @@ def test_walltime_is_term_then_grace_then_kill_and_stays_walltime_whatever_the_e
     node = machine()
     started(node)
     assert node.deadline() == 110.0
-    assert feed(node, m.Tick(), boottime=109.9) == []
-    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
+    assert feed(node, Tick(), boottime=109.9) == []
+    assert feed(node, Tick(), boottime=110.0) == [Terminate(key(), Ordered("walltime", 110.0))]
     assert states(node) == ["t"]
-    assert feed(node, m.Tick(), boottime=139.9) == []
-    assert feed(node, m.Tick(), boottime=140.0) == [m.Kill(key())]
-    feed(node, m.Exited(key(), record(1, 1, 0, end=1130.0)), boottime=140.0)
+    assert feed(node, Tick(), boottime=139.9) == []
+    assert feed(node, Tick(), boottime=140.0) == [Kill(key())]
+    feed(node, Exited(key(), record(1, 1, 0, end=1130.0)), boottime=140.0)
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.walltime, states(node)) == (Phase.GONE, True, ["e0"])
@@ -104,8 +121,8 @@ def test_walltime_is_term_then_grace_then_kill_and_stays_walltime_whatever_the_e
 def test_work_that_ended_before_its_walltime_keeps_its_own_end_however_late_it_is_seen() -> None:
     node = machine()
     started(node)
-    feed(node, m.Tick(), boottime=110.0)
-    feed(node, m.Exited(key(), record(1, 1, 3, end=1050.0)), boottime=139.0)
+    feed(node, Tick(), boottime=110.0)
+    feed(node, Exited(key(), record(1, 1, 3, end=1050.0)), boottime=139.0)
     told = node.member(key())
     assert told is not None
     assert (told.walltime, told.reason, states(node)) == (False, "", ["e3"])
@@ -114,8 +131,8 @@ def test_work_that_ended_before_its_walltime_keeps_its_own_end_however_late_it_i
 def test_work_that_ended_before_its_stop_row_is_no_confirmed_stop() -> None:
     node = machine()
     started(node)
-    feed(node, m.PlanRead(3, (stop(),)), boottime=60.0)
-    feed(node, m.Exited(key(), record(1, 1, 3, end=1049.0)), boottime=61.0)
+    feed(node, PlanRead(3, (stop(),)), boottime=60.0)
+    feed(node, Exited(key(), record(1, 1, 3, end=1049.0)), boottime=61.0)
     told = node.member(key())
     assert told is not None
     assert (told.ordered, states(node)) == (False, ["e3"])
@@ -126,7 +143,7 @@ def test_an_agent_that_finds_work_ended_knows_that_its_predecessor_had_ended_it(
     ended = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 143, end=1051.0), ordered=at)])
     by_itself = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 3, end=1049.0), ordered=at)])
     for node, state, ordered in ((ended, "g", True), (by_itself, "e3", False)):
-        feed(node, m.PlanRead(3, (stop(),)))
+        feed(node, PlanRead(3, (stop(),)))
         told = node.member(key())
         assert told is not None
         assert (told.ordered, states(node)) == (ordered, [state])
@@ -136,9 +153,9 @@ def test_an_agent_that_finds_work_ended_knows_that_its_predecessor_had_ended_it(
 def test_what_term_found_gone_was_not_ended_by_it(codes: tuple[int, ...], state: str) -> None:
     node = machine()
     started(node)
-    feed(node, m.Tick(), boottime=110.0)
-    feed(node, m.Missed(key()), boottime=110.0)
-    feed(node, m.Exited(key(), record(1, 1, *codes, end=1130.0) if codes else None), boottime=140.0)
+    feed(node, Tick(), boottime=110.0)
+    feed(node, Missed(key()), boottime=110.0)
+    feed(node, Exited(key(), record(1, 1, *codes, end=1130.0) if codes else None), boottime=140.0)
     told = node.member(key())
     assert told is not None
     assert (told.walltime, states(node)) == (False, [state])
@@ -147,13 +164,13 @@ def test_what_term_found_gone_was_not_ended_by_it(codes: tuple[int, ...], state:
 def test_what_survives_kill_says_so_until_it_is_gone() -> None:
     node = machine()
     started(node)
-    feed(node, m.Tick(), boottime=110.0)
-    feed(node, m.Tick(), boottime=140.0)
-    feed(node, m.Survived(key(), "a process has survived KILL: 7 (cp, state D)"), boottime=150.0)
+    feed(node, Tick(), boottime=110.0)
+    feed(node, Tick(), boottime=140.0)
+    feed(node, Survived(key(), "a process has survived KILL: 7 (cp, state D)"), boottime=150.0)
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.reason, states(node)) == (Phase.ENDING, "Unkillable", ["t"])
-    feed(node, m.Exited(key(), record(1, 1, 137, end=1190.0)), boottime=200.0)
+    feed(node, Exited(key(), record(1, 1, 137, end=1190.0)), boottime=200.0)
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.reason, told.message, told.walltime) == (Phase.GONE, "walltime", "", True)
@@ -162,47 +179,47 @@ def test_what_survives_kill_says_so_until_it_is_gone() -> None:
 def test_a_new_generation_is_read_and_moves_the_walltime() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.PlanRead(3, (run(generation=2),))) == [m.Remember(Seen(3)), m.Read(key())]
-    feed(node, m.TermsRead(key(), terms(generation=2, walltime_seconds=500.0)))
-    assert feed(node, m.Tick(), boottime=200.0) == []
+    assert feed(node, PlanRead(3, (run(generation=2),))) == [Remember(Seen(3)), Read(key())]
+    feed(node, TermsRead(key(), terms(generation=2, walltime_seconds=500.0)))
+    assert feed(node, Tick(), boottime=200.0) == []
     assert node.deadline() == 510.0
 
 
 def test_it_ends_at_the_admitted_walltime_whatever_its_spec_says() -> None:
     node = machine()
     started(node, walltime_seconds=100.0)
-    feed(node, m.PlanRead(3, (run(generation=2, walltime=100),)), m.TermsRead(key(), terms(generation=2, walltime_seconds=1e6)))
+    feed(node, PlanRead(3, (run(generation=2, walltime=100),)), TermsRead(key(), terms(generation=2, walltime_seconds=1e6)))
     assert node.deadline() == 110.0  # a longer spec that nobody admitted
-    feed(node, m.PlanRead(4, (run(generation=2, walltime=300),)))
+    feed(node, PlanRead(4, (run(generation=2, walltime=300),)))
     assert node.deadline() == 310.0  # admitted, after the spec was read
-    feed(node, m.PlanRead(5, ()))
+    feed(node, PlanRead(5, ()))
     assert node.deadline() == 310.0  # a lost plan admits nothing
-    feed(node, m.PlanRead(6, (run(generation=3, walltime=300),)), m.TermsRead(key(), terms(generation=3, walltime_seconds=50.0)))
-    assert feed(node, m.Tick(), boottime=60.0) == [m.Terminate(key(), Ordered("walltime", 60.0))]  # a shorter one is the owner's
+    feed(node, PlanRead(6, (run(generation=3, walltime=300),)), TermsRead(key(), terms(generation=3, walltime_seconds=50.0)))
+    assert feed(node, Tick(), boottime=60.0) == [Terminate(key(), Ordered("walltime", 60.0))]  # a shorter one is the owner's
 
 
 def test_work_without_a_walltime_of_its_own_ends_at_the_admitted_one() -> None:
     node = machine()
     started(node, walltime_seconds=None)
     assert node.deadline() is None
-    feed(node, m.PlanRead(3, (run(walltime=60),)))
+    feed(node, PlanRead(3, (run(walltime=60),)))
     assert node.deadline() == 70.0
 
 
 def test_work_without_tasks_here_has_no_walltime_of_its_own() -> None:
     node = machine()
     started(node, tasks=0)
-    assert feed(node, m.Tick(), boottime=1e9) == []
+    assert feed(node, Tick(), boottime=1e9) == []
 
 
 def test_a_failure_that_its_reporter_does_not_answer_within_two_seconds_is_told_of() -> None:
     node = machine()
-    feed(node, m.PlanRead(2, (run(nodes=("n0", "n1")),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
-    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, 7)))
+    feed(node, PlanRead(2, (run(nodes=("n0", "n1")),)), TermsRead(key(), terms()), Prepared(key()), Directed(key(), START))
+    feed(node, Started(key(), running()), Exited(key(), record(1, 1, 7)))
     assert (node.silent_reporters(), node.deadline()) == ([], 12.0)
-    feed(node, m.Tick(), boottime=12.0)
+    feed(node, Tick(), boottime=12.0)
     assert (node.silent_reporters(), node.deadline()) == (["n0"], None)
-    feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed")), boottime=13.0)
+    feed(node, Directed(key(), Direction(Order.END, "TaskFailed")), boottime=13.0)
     assert node.silent_reporters() == []
 
 
@@ -210,62 +227,62 @@ def test_a_failure_that_its_reporter_does_not_answer_within_two_seconds_is_told_
 def test_an_end_of_ones_own_reporter_or_without_failure_waits_for_no_answer(code: int) -> None:
     node = machine()
     nodes = ("n1", "n2") if code else ("n0", "n1")
-    feed(node, m.PlanRead(2, (run(nodes=nodes),)), m.TermsRead(key(), terms()), m.Prepared(key()), m.Directed(key(), START))
-    feed(node, m.Started(key(), running()), m.Exited(key(), record(1, 1, code)), m.Tick(), boottime=10.0)
-    feed(node, m.Tick(), boottime=60.0)
+    feed(node, PlanRead(2, (run(nodes=nodes),)), TermsRead(key(), terms()), Prepared(key()), Directed(key(), START))
+    feed(node, Started(key(), running()), Exited(key(), record(1, 1, code)), Tick(), boottime=10.0)
+    feed(node, Tick(), boottime=60.0)
     assert (node.silent_reporters(), node.deadline()) == ([], None)
 
 
 def test_a_stop_row_is_term_and_grace_and_confirmed_as_gone() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.PlanRead(3, (stop(),))) == [m.Remember(Seen(3)), m.Terminate(key(), Ordered("stop", 10.0))]
-    feed(node, m.Exited(key(), record(1, 1, 143)))
+    assert feed(node, PlanRead(3, (stop(),))) == [Remember(Seen(3)), Terminate(key(), Ordered("stop", 10.0))]
+    feed(node, Exited(key(), record(1, 1, 143)))
     told = node.member(key())
     assert told is not None
     assert (told.phase, told.ordered, states(node)) == (Phase.GONE, True, ["g"])
-    assert feed(node, m.PlanRead(4, ())) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
+    assert feed(node, PlanRead(4, ())) == [Remember(Seen(4)), Forget(key(), 4)]
     assert states(node) == []
 
 
 def test_a_stop_row_for_what_ended_by_itself_keeps_its_exit_code() -> None:
     node = machine()
     started(node)
-    feed(node, m.Exited(key(), record(1, 1, 3)), m.PlanRead(3, (stop(),)))
+    feed(node, Exited(key(), record(1, 1, 3)), PlanRead(3, (stop(),)))
     assert states(node) == ["e3"]
 
 
 @pytest.mark.parametrize("before", ["nothing", "reading", "preparing", "ready"])
 def test_a_stop_row_before_the_start_means_it_never_starts(before: str) -> None:
     node = machine()
-    events: list[m.Event] = [m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Prepared(key())]
+    events: list[Event] = [PlanRead(2, (run(),)), TermsRead(key(), terms()), Prepared(key())]
     feed(node, *events[: ["nothing", "reading", "preparing", "ready"].index(before)])
-    feed(node, m.PlanRead(3, (stop(),)))
+    feed(node, PlanRead(3, (stop(),)))
     if before == "preparing":
-        assert feed(node, m.Prepared(key())) == [m.Terminate(key(), Ordered("stop", 10.0))]
+        assert feed(node, Prepared(key())) == [Terminate(key(), Ordered("stop", 10.0))]
     if before in ("preparing", "ready"):
-        feed(node, m.Exited(key(), record()))
+        feed(node, Exited(key(), record()))
     assert states(node) == ["g"]
-    assert feed(node, m.Directed(key(), START)) == []
+    assert feed(node, Directed(key(), START)) == []
 
 
 def test_a_row_that_disappears_ends_nothing_is_unnamed_and_keeps_the_node_for_itself() -> None:
     node = machine()
     started(node)
-    feed(node, m.PlanRead(3, (run(2),)))
+    feed(node, PlanRead(3, (run(2),)))
     assert states(node) == ["u", "p"]
-    assert feed(node, m.TermsRead(key(2), terms())) == []
-    assert feed(node, m.Exited(key(), record(1, 1, 0))) == [m.Prepare(key(2))]
+    assert feed(node, TermsRead(key(2), terms())) == []
+    assert feed(node, Exited(key(), record(1, 1, 0))) == [Prepare(key(2))]
     assert states(node) == ["e0", "p"], "its exit is told until a plan without it follows"
-    assert feed(node, m.PlanRead(4, (run(2),))) == [m.Remember(Seen(4)), m.Forget(key(), 4)]
+    assert feed(node, PlanRead(4, (run(2),))) == [Remember(Seen(4)), Forget(key(), 4)]
 
 
 def test_an_end_from_the_reporter_is_final_even_if_a_new_reporter_says_wait() -> None:
     node = machine()
     started(node)
-    assert feed(node, m.Directed(key(), Direction(Order.END, "TaskFailed"))) == [m.Terminate(key(), Ordered("TaskFailed", 10.0))]
-    assert feed(node, m.Directed(key(), Direction(Order.WAIT))) == []
-    feed(node, m.Exited(key(), record(1, 1, 143)))
+    assert feed(node, Directed(key(), Direction(Order.END, "TaskFailed"))) == [Terminate(key(), Ordered("TaskFailed", 10.0))]
+    assert feed(node, Directed(key(), Direction(Order.WAIT))) == []
+    feed(node, Exited(key(), record(1, 1, 143)))
     told = node.member(key())
     assert told is not None
     assert (told.reason, told.walltime, told.ordered) == ("TaskFailed", False, False)
@@ -274,7 +291,7 @@ def test_an_end_from_the_reporter_is_final_even_if_a_new_reporter_says_wait() ->
 def test_a_shim_that_was_killed_leaves_an_unknown_exit() -> None:
     node = machine()
     started(node)
-    feed(node, m.Exited(key(), None))
+    feed(node, Exited(key(), None))
     assert states(node) == ["x"]
 
 
@@ -296,9 +313,9 @@ def test_a_shim_that_was_killed_leaves_an_unknown_exit() -> None:
 )
 def test_what_a_restarted_agent_finds_is_reported_as_it_is(found: Known, state: str) -> None:
     node = machine(found)
-    feed(node, m.PlanRead(2, (run(),)))
+    feed(node, PlanRead(2, (run(),)))
     assert states(node) == [state]
-    assert not any(isinstance(order, m.Start | m.Kill) for order in feed(node, m.Directed(key(), START)))
+    assert not any(isinstance(order, Start | Kill) for order in feed(node, Directed(key(), START)))
 
 
 def test_the_end_by_a_walltime_is_known_again_after_a_restart() -> None:
@@ -310,66 +327,66 @@ def test_the_end_by_a_walltime_is_known_again_after_a_restart() -> None:
 
 def test_a_prepared_attempt_is_prepared_again_after_a_restart_and_starts_once() -> None:
     node = machine(known(running=None))
-    assert feed(node, m.PlanRead(2, (run(),))) == [m.Remember(Seen(2)), m.Read(key())]
-    assert feed(node, m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    assert feed(node, PlanRead(2, (run(),))) == [Remember(Seen(2)), Read(key())]
+    assert feed(node, TermsRead(key(), terms())) == [Prepare(key())]
 
 
 def test_an_adopted_attempt_that_no_plan_names_is_unnamed_and_goes_on() -> None:
     node = machine(known(alive=True, populated=True))
-    assert feed(node, m.PlanRead(2, ())) == [m.Remember(Seen(2))]
+    assert feed(node, PlanRead(2, ())) == [Remember(Seen(2))]
     assert states(node) == ["u"]
 
 
 def test_a_walltime_goes_on_through_a_restart() -> None:
     node = machine(known(alive=True, populated=True))
-    feed(node, m.PlanRead(2, (run(),)))
-    assert feed(node, m.Tick(), boottime=110.0) == [m.Terminate(key(), Ordered("walltime", 110.0))]
+    feed(node, PlanRead(2, (run(),)))
+    assert feed(node, Tick(), boottime=110.0) == [Terminate(key(), Ordered("walltime", 110.0))]
 
 
 def test_rows_of_the_first_plan_of_a_fresh_state_directory_are_lost() -> None:
     node = machine(seen_seq=0)
-    feed(node, m.PlanRead(2, (run(), stop(2))))
+    feed(node, PlanRead(2, (run(), stop(2))))
     assert states(node) == ["l", "g"]
-    feed(node, m.PlanRead(3, (run(), stop(2), run(3))))
+    feed(node, PlanRead(3, (run(), stop(2), run(3))))
     assert states(node) == ["l", "g", "p"]
 
 
 def test_no_plan_at_all_says_nothing_about_what_is_known() -> None:
     node = machine(known(exit=record(1, 1, 7)), seen_seq=0)
-    assert feed(node, m.PlanAbsent()) == []
+    assert feed(node, PlanAbsent()) == []
     assert states(node) == ["e7"]
-    feed(node, m.PlanRead(2, (run(2),)))
+    feed(node, PlanRead(2, (run(2),)))
     assert states(node) == ["p"]
 
 
 def test_a_settled_attempt_is_never_started_again() -> None:
     node = machine(known(exit=record(1, 1, 7), forgotten=True))
     assert states(node) == []
-    feed(node, m.PlanRead(2, (run(),)))
+    feed(node, PlanRead(2, (run(),)))
     assert states(node) == ["e7"]
 
 
 def test_what_was_settled_while_this_agent_ran_and_is_ordered_again_has_the_end_that_lies_on_the_disk() -> None:
     node = machine()
     started(node)
-    feed(node, m.Exited(key(), record(1, 1, 7)), m.PlanRead(3, ()))
+    feed(node, Exited(key(), record(1, 1, 7)), PlanRead(3, ()))
     assert node.attempts == {}
-    assert feed(node, m.PlanRead(4, (run(),)), m.TermsRead(key(), terms())) == [m.Prepare(key())]
+    assert feed(node, PlanRead(4, (run(),)), TermsRead(key(), terms())) == [Prepare(key())]
     found = known(exit=record(1, 1, 7), running=running(), forgotten=True)
-    assert feed(node, m.Recalled(found)) == []
+    assert feed(node, Recalled(found)) == []
     assert states(node) == ["e7"]
-    assert feed(node, m.Directed(key(), START)) == []
+    assert feed(node, Directed(key(), START)) == []
 
 
 def test_what_was_started_here_before_and_left_no_record_is_lost() -> None:
     node = machine()
-    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Recalled(known(running=None, forgotten=True)))
+    feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms()), Recalled(known(running=None, forgotten=True)))
     assert states(node) == ["l"]
 
 
 def test_what_was_started_here_before_is_lost_not_started() -> None:
     node = machine()
-    feed(node, m.PlanRead(2, (run(),)), m.TermsRead(key(), terms()), m.Vanished(key(), "started already"))
+    feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms()), Vanished(key(), "started already"))
     assert states(node) == ["l"]
 
 
@@ -393,20 +410,20 @@ class Histories(RuleBasedStateMachine):
         self.seq = 1
         self.rows: dict[Key, PlanRow] = {}
         self.now = 10.0
-        self.pending: list[m.Instruction] = []
+        self.pending: list[Instruction] = []
         self.allowed: set[Key] = set()
         self.told: dict[Key, str] = {}
         self.node = machine()
 
-    def send(self, event: m.Event) -> None:
+    def send(self, event: Event) -> None:
         walltimes = {
             attempt.key for attempt in self.node.attempts.values() if attempt.walltime_at is not None and self.now >= attempt.walltime_at
         }
         for order in self.node.handle(event, self.now):
-            if isinstance(order, m.Terminate | m.Kill):
+            if isinstance(order, Terminate | Kill):
                 assert order.key in self.allowed | walltimes, "ended without stop row, END or walltime"
                 self.allowed.add(order.key)
-            if isinstance(order, m.Prepare):
+            if isinstance(order, Prepare):
                 assert not self.books.alive, "prepared beside another attempt's processes"
             self.pending.append(order)
 
@@ -421,12 +438,12 @@ class Histories(RuleBasedStateMachine):
         elif self.rows.get(at) is None or self.rows[at].order == "run":
             self.rows[at] = run(number, attempt)
         self.seq += 1
-        self.send(m.PlanRead(self.seq, tuple(self.rows.values())))
+        self.send(PlanRead(self.seq, tuple(self.rows.values())))
 
     @rule(back=st.integers(1, 5))
     def old_plan(self, back: int) -> None:
         before = {at: attempt.stage for at, attempt in self.node.attempts.items()}
-        self.send(m.PlanRead(self.node.seq - back, ()))
+        self.send(PlanRead(self.node.seq - back, ()))
         assert {at: attempt.stage for at, attempt in self.node.attempts.items()} == before or not before
 
     @precondition(lambda self: self.pending)
@@ -434,18 +451,18 @@ class Histories(RuleBasedStateMachine):
     def carry_out(self, fail: bool) -> None:
         order = self.pending.pop(0)
         match order:
-            case m.Read():
-                self.send(m.TermsRead(order.key, terms()))
-            case m.Prepare():
+            case Read():
+                self.send(TermsRead(order.key, terms()))
+            case Prepare():
                 self._prepare(order.key, fail)
-            case m.Start():
+            case Start():
                 self._start(order.key, fail)
-            case m.Terminate() if order.key in self.books.prepared:
+            case Terminate() if order.key in self.books.prepared:
                 self.books.prepared.discard(order.key)
                 self._end(order.key)
-            case m.Kill() if order.key in self.books.alive:
+            case Kill() if order.key in self.books.alive:
                 self._end(order.key)
-            case m.Forget():
+            case Forget():
                 assert order.key not in self.books.alive
                 self.books.prepared.discard(order.key)
                 self.books.forgotten.add(order.key)
@@ -454,12 +471,12 @@ class Histories(RuleBasedStateMachine):
 
     def _prepare(self, at: Key, fail: bool) -> None:
         if at in self.books.starts or at in self.books.ends:
-            self.send(m.Vanished(at, "started before"))
+            self.send(Vanished(at, "started before"))
         elif fail:
-            self.send(m.Refused(at, "UserUnknown", "nobody knows the user"))
+            self.send(Refused(at, "UserUnknown", "nobody knows the user"))
         else:
             self.books.prepared.add(at)
-            self.send(m.Prepared(at))
+            self.send(Prepared(at))
 
     def _start(self, at: Key, fail: bool) -> None:
         if at not in self.books.prepared or at in self.books.starts:
@@ -468,15 +485,15 @@ class Histories(RuleBasedStateMachine):
         self.books.starts[at] = 1
         if fail:
             self.books.ends[at] = record(1, 1, failure="exec format error")
-            self.send(m.Refused(at, "StartFailed", "exec format error"))
+            self.send(Refused(at, "StartFailed", "exec format error"))
             return
         self.books.alive.add(at)
-        self.send(m.Started(at, running(boottime=self.now)))
+        self.send(Started(at, running(boottime=self.now)))
 
     def _end(self, at: Key, found: ExitRecord | None = None) -> None:
         self.books.alive.discard(at)
         self.books.ends[at] = found or record(1, 1)
-        self.send(m.Exited(at, self.books.ends[at]))
+        self.send(Exited(at, self.books.ends[at]))
 
     @precondition(lambda self: self.books.alive)
     @rule(code=st.sampled_from([0, 7, 143]))
@@ -489,12 +506,12 @@ class Histories(RuleBasedStateMachine):
         at = list(self.node.attempts)[pick % len(self.node.attempts)]
         if order is Order.END:
             self.allowed.add(at)
-        self.send(m.Directed(at, Direction(order, "TaskFailed" if order is Order.END else "")))
+        self.send(Directed(at, Direction(order, "TaskFailed" if order is Order.END else "")))
 
     @rule(seconds=st.sampled_from([1.0, 31.0, 101.0]))
     def time(self, seconds: float) -> None:
         self.now += seconds
-        self.send(m.Tick())
+        self.send(Tick())
 
     @rule(reboot=st.booleans())
     def restart(self, reboot: bool) -> None:
@@ -514,7 +531,7 @@ class Histories(RuleBasedStateMachine):
             self.books.prepared.clear()
         self.pending.clear()
         self.node = Lifecycle("n1", seen=self.node.seen, known=found)
-        self.send(m.PlanRead(self.seq, tuple(self.rows.values())))
+        self.send(PlanRead(self.seq, tuple(self.rows.values())))
 
     @invariant()
     def machine_holds(self) -> None:
@@ -531,7 +548,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def nothing_that_lives_is_called_gone(self) -> None:
         for at in self.books.alive:
-            assert self.node.attempts[at].stage in m.POPULATED
+            assert self.node.attempts[at].stage in POPULATED
 
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -28,7 +28,7 @@ from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 from lattice_agent.peers import wire
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.state.keeping import Kept
+from lattice_agent.state.log_store import Kept
 from lattice_dev.pki import Authority, Identity
 from tests.build import uid
 

@@ -11,7 +11,7 @@ import pytest
 from lattice.errors import Corrupt
 from lattice_agent.attempts import ExitRecord, Key, Running, TaskExit
 from lattice_agent.state.journal import Journal
-from lattice_agent.state.outputs import Entry, LogReader
+from lattice_agent.state.log_store import Entry, LogReader
 from tests.unit.agent.machine import UID, work
 
 GOLDEN = Path(__file__).parents[2] / "formats"

@@ -1,25 +1,17 @@
-"""Which rows concern a node, and what is started for them."""
+"""What is started for a row."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from lattice.errors import Corrupt
-from lattice.ledger.plans import format_plan
 from lattice.views.cluster import CompatOptions, ConfigSpec, WorkOptions
-from lattice.views.ledger import Plan
 from lattice.views.work import Work as Allocation
-from lattice_agent.node import plan
 from lattice_agent.work.assignment import assign, terms_of
 from tests.build import uid
-from tests.unit.agent.rows import run, stop
+from tests.unit.agent.rows import run
 
 NODES = ("n1", "n2", "n3")
-
-
-def made(text: str, seq: int = 5) -> Plan:
-    return msgspec.convert({"metadata": {"name": "group-0000"}, "spec": {"seq": seq, "text": text}}, Plan)
 
 
 def allocation(**spec: object) -> Allocation:
@@ -29,27 +21,6 @@ def allocation(**spec: object) -> Allocation:
         | spec,
     }
     return msgspec.convert(body, Allocation)
-
-
-def test_a_node_takes_the_rows_that_name_it() -> None:
-    rows = (run(1, nodes=NODES), stop(2, nodes=("n2",)), run(3, nodes=("n3",)))
-    text = made(format_plan(rows))
-    assert {row.key for row in plan.rows_of("n1", text)} == {rows[0].key}
-    assert {row.key for row in plan.read("n2", text).rows} == {rows[0].key, rows[1].key}
-    assert plan.read("n2", text).seq == 5
-    by_node = plan.rows_by_node(text)
-    assert all(tuple(by_node[node]) == plan.rows_of(node, text) for node in NODES)
-
-
-def test_an_empty_plan_names_nobody() -> None:
-    assert plan.rows_of("n1", made("")) == ()
-    assert plan.rows_by_node(made("")) == {}
-
-
-@pytest.mark.parametrize("text", ["3\n", "1\nrun torn", "nonsense"])
-def test_a_plan_that_cannot_be_read_is_acted_on_by_nobody(text: str) -> None:
-    with pytest.raises(Corrupt):
-        plan.rows_of("n1", made(text))
 
 
 def test_an_entrypoint_runs_on_every_node_with_ranks_that_follow_each_other() -> None:

@@ -7,16 +7,47 @@ follow) and the bytes. START counts the stream's bytes before the segment, so wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from lattice.errors import Corrupt
+from lattice_agent.attempts import Key
 from lattice_agent.standalone import streams
 
 FORMAT = streams.FORMAT
 _SHED_BYTES = 64
 """No segment of output that was given up is larger."""
+MAX_UID = 64
+"""No uid is longer; what a caller makes up is no file name."""
+
+
+class Kept:
+    """The output below one state directory (peers.interface.Logs)."""
+
+    def __init__(self, state_dir: Path, ended: Callable[[Key], bool]) -> None:
+        self._attempts = state_dir / "attempts"
+        self._ended = ended
+
+    def newest(self, uid: str) -> int:
+        """The newest attempt of the Allocation that this node has; 0: none."""
+        try:
+            names = [path.name for path in self._attempts.iterdir() if path.name.startswith(f"{uid}-")]
+        except FileNotFoundError:
+            return 0
+        return max((int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()), default=0)
+
+    def directory(self, key: Key) -> Path | None:
+        """Where its segments are; None: this node has nothing of it."""
+        if "/" in key.uid or key.uid.startswith(".") or len(key.uid) > MAX_UID:
+            return None
+        path = self._attempts / f"{key.uid}-{key.attempt}"
+        return path if path.is_dir() else None
+
+    def ended(self, key: Key) -> bool:
+        """Whether nothing more will be printed."""
+        return self._ended(key)
 
 
 @dataclass(frozen=True)

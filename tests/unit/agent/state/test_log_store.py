@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Corrupt
 from lattice_agent.standalone.streams import SEGMENTS, LogStream
-from lattice_agent.state.outputs import Entry, LogReader, segments, shed, tail
+from lattice_agent.state.log_store import Entry, LogReader, segments, shed, tail
 from tests.unit.agent.machine import needs_root
 
 
