@@ -14,7 +14,7 @@ from lattice.cli.render.text import printable
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
-    from lattice.cli.gateway import Stream
+    from lattice.cli.stream import Stream
     from lattice.kube.kubeconfig import ClusterConfig
 
 FORMATS = ("table", "wide", "json", "yaml", "name")

@@ -14,7 +14,7 @@ from lattice.cli.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
-    from lattice.cli.gateway import Stream
+    from lattice.cli.stream import Stream
     from lattice.kube.kubeconfig import ClusterConfig
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -80,6 +80,6 @@ def _connect(config: ClusterConfig) -> Blocking:
 
 
 def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> Stream:
-    from lattice.cli.gateway import open_stream
+    from lattice.cli.stream import open_stream
 
     return open_stream(config, url, ca, path, body, seconds)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
-from lattice.cli.gateway import open_stream
+from lattice.cli.stream import open_stream
 from lattice.errors import LatticeError
 from lattice.kube import kubeconfig
 from lattice_dev.instance import Instance

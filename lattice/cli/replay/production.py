@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lattice.cli import exits
 from lattice.cli.replay.counts import nodes_missing, say_what_was_left_out
+from lattice.cli.replay.flags import RUN_TIME
 from lattice.cli.replay.whole_file import write_whole
 from lattice.cli.submission import read_file
-from lattice.cli.verbs.replay import RUN_TIME
 from lattice.errors import Rejected
 from lattice.replay import events, sacct
 from lattice.replay.comparison import check_report, summary

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from lattice.cli.replay.flags import FOR_COUNTS, FOR_PRODUCTION, ONLY_OF
 from lattice.cli.replay.progress import Progress
 from lattice.cli.replay.trace_file import trace_lines
-from lattice.cli.verbs.replay import FOR_COUNTS, FOR_PRODUCTION, ONLY_OF
 from lattice.errors import Rejected
 
 if TYPE_CHECKING:

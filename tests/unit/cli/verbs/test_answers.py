@@ -10,7 +10,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from lattice.cli.gateway import error_of
+from lattice.cli.stream import error_of
 from lattice.errors import Denied, NotFound, Retry, TooMany
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES
 from lattice.scheduling.answers import (
