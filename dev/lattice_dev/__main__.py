@@ -20,7 +20,6 @@ from lattice_dev.state import Options
 from lattice_dev.waiting import HostClock
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_NOT_READY = 3
 EXIT_INTERRUPTED = 130
 _NAMED_ALONE = frozenset({"up", "down", "build", "bench", "trace"})

@@ -123,14 +123,6 @@ def inode(namespace: Path) -> int:
     return 0 if number == Path("/proc/self/ns/net").stat().st_ino else number
 
 
-def remove_node(link: NodeLink) -> None:
-    """Removes the node's namespace and veth pair."""
-    _delete_devices([link.device])
-    if _is_namespace(link.namespace):
-        _run(["umount", str(link.namespace)])
-    link.namespace.unlink(missing_ok=True)
-
-
 def remove_all(tag: str, directory: Path) -> None:
     """Removes every namespace mounted below `directory`, and every device of the tag, whatever was recorded."""
     for target in mounts_below(directory):

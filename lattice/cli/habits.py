@@ -44,7 +44,6 @@ BOOK: Final = {
     "logout": "there is nothing to log out of: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
 }
 """Verbs of the book that are not there, and why (book, "CLI Design")."""
-PAGE: Final = "docs/howto/coming-from-slurm.md"
 _SHORT: Final = re.compile(r"(?:^|\s)-([A-Za-z])")
 _EXTRA: Final = re.compile(r"unrecognized arguments: ((?:[^-\s]\S*\s?)+)")
 _OUTPUT: Final = re.compile(r"argument -o/--output: invalid choice: '([^']*)'")

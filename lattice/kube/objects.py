@@ -21,9 +21,3 @@ def version_of(obj: Any) -> str:
         return str(obj["metadata"].get("resourceVersion", ""))
     version: str = obj.metadata.resource_version
     return version
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Namespace ("" for a cluster object) and name of a key."""
-    namespace, _, name = key.rpartition("/")
-    return namespace, name

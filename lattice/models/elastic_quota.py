@@ -13,8 +13,6 @@ Amounts = Annotated[dict[Annotated[str, Field(max_length=63)], Quantity], Field(
 Revocation = Literal["Off", "Notify", "On"]
 BUILT_IN_NAMES: Final = ("default", "system", "root", "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota")
 """Groups that exist without an object; no ElasticQuota has such a name."""
-MOST_GROUPS: Final = 10000
-"""So many groups are measured and supported in all trees together."""
 
 
 class QuotaBinding(Part):

@@ -239,8 +239,3 @@ class NodeGroupPlan(Kind):
 
 
 KINDS_WITHOUT_STATUS: frozenset[str] = frozenset({"NodeIndex", "NodeGroupPlan", "NodeHistory", "UsageRecord"})
-
-
-def plan_name(index: int) -> str:
-    """The plan that carries the orders of the node with this index."""
-    return f"group-{index // NODES_PER_PLAN:04d}"

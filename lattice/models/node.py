@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -179,6 +179,3 @@ class LatticeNode(Kind):
     """What operators decide about the node."""
     status: LatticeNodeStatus | None = None
     """What is known of the node."""
-
-
-Formats = Literal["plan", "report", "exit", "state"]

@@ -22,7 +22,6 @@ DEFAULT_TREE: Final = ""
 """The tree of all nodes that no other tree claims."""
 ALIASES: Final = {"koordinator-default-quota": DEFAULT, "koordinator-system-quota": SYSTEM}
 """Koordinator's names of the built-in groups."""
-UNBOUNDED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,11 +148,6 @@ class Measures:
         """The greatest of the tenants' deviations."""
         return max((use.deviation for use in self.tenants.values()), default=0.0)
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether GPU-hours say anything here."""
-        return self.gpu_hours_available > 0
-
     def document(self) -> dict[str, Any]:
         """`report.json`, and what `-o json` prints: part of the interface."""
         return {

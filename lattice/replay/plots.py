@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES: Final = ("png", "svg")
 MOST_BARS: Final = 6000
 """With more bars than this the picture of groups shows shares instead of jobs."""
 _SLOTS: Final = 400

@@ -2,7 +2,7 @@
 limits, its reservation. In this order.
 
 Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
-the reason; `blocking` gives them all.
+the reason.
 """
 
 from __future__ import annotations
@@ -124,14 +124,6 @@ def _excess(scene: Scene, candidate: Candidate) -> Excess | None:
         account, used_nodes=account.used_nodes + claimed.nodes, used_allocations=account.used_allocations + claimed.running
     )
     return beyond(so_far, (alone.nodes, alone.running), tenant, user, candidate.minimum)
-
-
-def quota_tree(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
-    """The share of its leaf of the quota tree, and of every group above it."""
-    if scene.elastic is None:
-        return None
-    share = scene.elastic.share(candidate)
-    return beyond_share(candidate, share) if isinstance(share, Blocked) else None
 
 
 def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:

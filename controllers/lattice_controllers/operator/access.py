@@ -44,10 +44,6 @@ class Access:
         return replace(self, bindings={key: body for key, body in self.bindings.items() if key[0] not in namespaces})
 
 
-NONE = Access((), {}, {}, {})
-"""What should stand for a tenant that goes."""
-
-
 def labels_of(tenant: str) -> dict[str, str]:
     """The labels of everything that the operator makes for a tenant, its namespaces apart."""
     return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
@@ -92,12 +88,6 @@ def concerns(reservation: Reservation, tenant: Tenant) -> bool:
     if spec.maintenance or spec.vclusters or not closed:
         return True
     return tenant.metadata.name in spec.tenants or bool({*access.users, *access.admins} & set(spec.users))
-
-
-def is_ours(standing: Mapping[str, Any], tenant: str) -> bool:
-    """Whether an object that stands there was made by the operator for this tenant."""
-    labels = standing["metadata"].get("labels") or {}
-    return labels_of(tenant).items() <= labels.items()
 
 
 def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[str]:

@@ -84,7 +84,6 @@ class Committer:
         metrics.active.set_function(lambda: sum(row.held for row in self.stored.rows.values()))
         self._budget = BYTES_PER_SECOND * BURST_SECONDS
         self._budget_at = clock.monotonic()
-        self._last_failed = False
         self._storing = False
         self.paused = ""
 

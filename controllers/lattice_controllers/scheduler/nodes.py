@@ -103,7 +103,7 @@ class Nodes:
             self._touch(change.key)
         if before is not None and after is not None and before.status.address != after.status.address and change.key in self.indices:
             self._replan([plan_name(self.indices[change.key])])
-            self._touch(change.key, plans=True)
+            self._touch(change.key)
 
     def on_lease(self, change: Change[Lease]) -> None:
         """A node's Lease changed: a heartbeat, perhaps with news."""
@@ -156,7 +156,7 @@ class Nodes:
         if keys:
             since[name] = {key: before.get(key, now) for key in keys}
 
-    def _touch(self, name: str, *, plans: bool = False) -> None:
+    def _touch(self, name: str) -> None:
         index = self.indices.get(name)
         if index is not None:
             keys = list(self.holders(index))

@@ -32,7 +32,7 @@ NOW: Final = 1_800_000_000.0
 HOUR: Final = 3600.0
 LEAST_SHARE: Final = Aim(0.90, at_least=True)
 LONGEST_CHOICE: Final = Aim(50.0)
-MIB, GIB = 1 << 20, 1 << 30
+GIB = 1 << 30
 HARDWARE: Final[tuple[dict[str, Any], ...]] = (
     {"cpus": 128, "memory": 512 * GIB, "gpus": 0, "gpu_type": "", "gpu_memory": 0},
     {"cpus": 288, "memory": 864 * GIB, "gpus": 4, "gpu_type": "GH200", "gpu_memory": 96 * GIB},

@@ -33,7 +33,6 @@ VCLUSTER = "hpc-batch"
 DEPTH = 10
 IN_ORDER = {"weights": {"waitTime": "1"}, "cycle": {"depth": DEPTH}}
 """Who waited longest goes first, and the first ten that are blocked are promised nodes: an order that can be checked from outside."""
-SETTLE_SECONDS = 2.0
 WITNESS = "trace-witness"
 RELEASED = "the release of every row in the ledger"
 JOB_ENDS = frozenset({"Completed", "Failed"})
