@@ -7,6 +7,7 @@ once, and each candidate costs one logarithm. Weights are read at the beginning 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import log1p
@@ -219,6 +220,8 @@ class Scoring:
     """Of everything that holds nodes, by `running`."""
     told: Told = NOTHING_TOLD
     """In the last call."""
+    timed: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Encloses the computation of the totals of a vcluster that has candidates: the shell's stopwatch, for pure code asks no clock."""
     _columns: dict[str, _Columns] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
@@ -301,9 +304,10 @@ class Scoring:
         return counts
 
     def _found(self, columns: _Columns, machine: Machine, now: float) -> tuple[list[float], _Terms]:
-        self._capacities.follow(machine)
-        terms = self._terms(columns, machine, now)
-        return self._totals(columns, terms), terms
+        with self.timed(columns.vcluster) if columns.entries else nullcontext():
+            self._capacities.follow(machine)
+            terms = self._terms(columns, machine, now)
+            return self._totals(columns, terms), terms
 
     def _forget_emptied(self, now: float) -> None:
         """Leave out the vclusters that have had no cycle for two of their intervals, and a minute: nothing waits there."""

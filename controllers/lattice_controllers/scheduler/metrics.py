@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from lattice.daemon.clock import Clock
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -114,3 +119,11 @@ class SchedulerMetrics:
         self.events_dropped = Counter("lattice_events_dropped", "Events about allocations beyond the budget", registry=registry)
         self.writes = Counter("lattice_scheduler_writes", "Writes to the API server", ["what"], registry=registry)
         self.went_back = Gauge("lattice_ledger_went_back", "1 while a node has seen a newer ledger than this one", registry=registry)
+
+
+@contextmanager
+def observe_seconds(clock: Clock, histogram: Histogram, vcluster: str) -> Iterator[None]:
+    """Observes the seconds that the block takes, under the label of this vcluster."""
+    began = clock.monotonic()
+    yield
+    histogram.labels(vcluster).observe(clock.monotonic() - began)

@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
 from lattice.scheduling.policies import preemption_limits
 from lattice.scheduling.scene import Scene
+from lattice.scheduling.scoring import Scoring
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
@@ -54,7 +56,7 @@ from lattice_controllers.scheduler.index_sync import IndexSync
 from lattice_controllers.scheduler.ledger_audit import LedgerAudit
 from lattice_controllers.scheduler.limit_sync import LimitSync
 from lattice_controllers.scheduler.loop import Loop
-from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.metrics import SchedulerMetrics, observe_seconds
 from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, await_live_nodes, silent_groups
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.occurrences import Occurrences
@@ -68,7 +70,6 @@ from lattice_controllers.scheduler.recovery import Recovery
 from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
 from lattice_controllers.scheduler.silence_sweep import sweep_silence
-from lattice_controllers.scheduler.timed_scoring import TimedScoring
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +201,7 @@ class Term:
             cluster, clock, self.scene, nodes=self.nodes.nodes, config=self._config, rebound=self._rebound, woken=self._wake
         )
         self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=self._wake, stopped=self._stopped)
-        scoring = TimedScoring(self.scene.policies, clock, lambda vcluster, took: measured.cost_seconds.labels(vcluster).observe(took))
+        scoring = Scoring(policies=self.scene.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
         self.updater = CacheUpdater(
             self.scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=self._config, woken=self._wake,

@@ -1,12 +1,16 @@
-"""The cost function is timed where it is asked, and scores as it does without a watch."""
+"""The cost function is timed where it finds the totals, and scores as it does without a stopwatch."""
 
 from __future__ import annotations
+
+from functools import partial
+
+import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.scoring import Scoring
 from lattice.scheduling.shares import Shares, Standing
-from lattice_controllers.scheduler.timed_scoring import TimedScoring
+from lattice_controllers.scheduler.metrics import SchedulerMetrics, observe_seconds
 from tests.unit.scheduling.moments import NOW, moment, pending
 
 
@@ -24,12 +28,17 @@ class SlowShares(Shares):
 
 
 def test_the_time_of_the_cost_function_is_that_of_finding_out_every_total() -> None:
-    clock, took = ManualClock(NOW), list[tuple[str, float]]()
-    made = TimedScoring({"hpc": Policy("hpc")}, clock, lambda vcluster, seconds: took.append((vcluster, round(seconds, 6))))
+    clock, metrics = ManualClock(NOW), SchedulerMetrics()
+
+    def took(part: str) -> float | None:
+        name = f"lattice_scheduling_cost_function_duration_seconds_{part}"
+        return metrics.registry.get_sample_value(name, {"vcluster": "hpc"})
+
+    made = Scoring(policies={"hpc": Policy("hpc")}, timed=partial(observe_seconds, clock, metrics.cost_seconds))
     made.shares = SlowShares(clock)
     queue, machine = [pending(1, 0), pending(2, 2)], moment(4).scene.machine
     scores = list(made.score(queue, machine, NOW))
-    assert took == [("hpc", 0.5)], "two tenants were asked about"
+    assert took("sum") == pytest.approx(0.5), "two tenants were asked about"
     assert scores == list(Scoring(policies={"hpc": Policy("hpc")}).score(queue, machine, NOW))
-    made.score([], machine, NOW)
-    assert len(took) == 1, "nothing was scored"
+    assert made.score([], machine, NOW).totals == []
+    assert took("count") == 1, "nothing was scored"
