@@ -1,7 +1,7 @@
-"""Exact answers by OR-Tools: the best plan, the least span, the cheapest joint preemption, an upper bound by LP.
+"""Exact answers by OR-Tools: the best plan, and an upper bound by a linear program.
 
-It decides nothing in the cycle. Tests ask it as an oracle, `lattice plan --optimal` as a comparison, and the metric
-"distance from the bound" off the hot path. OR-Tools (extra `solver`) is loaded at the first question, takes about half a
+It decides nothing in the cycle: `lattice plan --optimal` compares with it, the metric "distance from the bound" asks it off
+the hot path, and tests build their oracles on its model. OR-Tools (extra `solver`) is loaded at the first question, takes about half a
 second and 90 MB, and is known to this module alone. One worker, a fixed seed and a limit of deterministic time: equal
 questions have equal answers on every machine.
 """
@@ -44,14 +44,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Evictable:
-    """Running work that could go: its cost (an integer above 0) and what it frees, by place of the bucket."""
-
-    cost: int
-    frees: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Effort:
     """How long a question may take, in the solver's deterministic seconds (near those of a clock), and its seed."""
 
@@ -70,19 +62,9 @@ class Plan:
     proven: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Clearing:
-    """The running work to end (places, ascending), its cost, and the nodes by bucket for each job."""
-
-    chosen: tuple[int, ...]
-    cost: int
-    counts: tuple[Mapping[int, int], ...]
-    proven: bool
-
-
 def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> Plan:
     """The plan of the highest value; of equal ones the one that stands in the fewest groups, summed over the jobs."""
-    model = _Model(jobs, buckets)
+    model = PlacementModel(jobs, buckets)
     model.supply([bucket.free for bucket in buckets])
     spans = [chosen for each in model.groups for chosen in each.values()]
     weight = len(spans) + 1
@@ -95,45 +77,6 @@ def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | N
     counts = model.counts(answer)
     value = sum(job.value for job, count in zip(jobs, counts, strict=True) if count is not None)
     return Plan(counts, value, max(value, float(answer.best_objective_bound) / weight / SCALE), model.proven)
-
-
-def least_span(job: Job, buckets: Sequence[Bucket], effort: Effort | None = None) -> int | None:
-    """The fewest groups in which the job fits; None if it does not fit. Raises Rejected when the effort was too small."""
-    model = _Model([job], buckets)
-    model.supply([bucket.free for bucket in buckets])
-    model.cp.add(model.placed[0] == 1)
-    model.cp.minimize(sum(model.groups[0].values()))
-    answer = model.solve(effort or Effort())
-    if answer is None or not model.proven:
-        model.nothing()
-        return None
-    return round(float(answer.objective_value))
-
-
-def cheapest_room(
-    jobs: Sequence[Job], buckets: Sequence[Bucket], running: Sequence[Evictable], most: int, effort: Effort | None = None
-) -> Clearing | None:
-    """The cheapest set of at most `most` of the running work after which all jobs fit together, of equal ones the smallest;
-    None if there is none. Raises Rejected when the effort was too small to tell."""
-    could: Counter[int] = Counter({number: bucket.free for number, bucket in enumerate(buckets)})
-    for each in running:
-        could.update(each.frees)
-    model = _Model(jobs, [Bucket(bucket.fingerprint, bucket.group, could[number]) for number, bucket in enumerate(buckets)])
-    gone = [model.cp.new_bool_var("") for _ in running]
-    freed = [sum(each.frees.get(number, 0) * out for each, out in zip(running, gone, strict=True)) for number in range(len(buckets))]
-    model.supply([bucket.free + more for bucket, more in zip(buckets, freed, strict=True)])
-    for placed in model.placed:
-        model.cp.add(placed == 1)
-    model.cp.add(sum(gone) <= most)
-    weight = len(running) + 1
-    model.cp.minimize(sum((each.cost * weight + 1) * out for each, out in zip(running, gone, strict=True)))
-    answer = model.solve(effort or Effort())
-    if answer is None:
-        model.nothing()
-        return None
-    chosen = tuple(number for number, out in enumerate(gone) if answer.value(out))
-    counts = tuple(count or {} for count in model.counts(answer))
-    return Clearing(chosen, sum(running[number].cost for number in chosen), counts, model.proven)
 
 
 def installed() -> bool:
@@ -202,7 +145,7 @@ def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
     return sorted(fits, key=lambda home: home or "")
 
 
-class _Model:
+class PlacementModel:
     """Which jobs are placed, how many nodes each takes of each bucket, in which groups and fingerprints."""
 
     def __init__(self, jobs: Sequence[Job], buckets: Sequence[Bucket]) -> None:
@@ -255,11 +198,6 @@ class _Model:
         status = solver.solve(self.cp)
         self.proven = status in (self._cp_model.OPTIMAL, self._cp_model.INFEASIBLE)
         return solver if status in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE) else None
-
-    def nothing(self) -> None:
-        """That there is no answer; raises Rejected when it is not known."""
-        if not self.proven:
-            raise Rejected("the solver came to no end within its effort; give it more deterministic time", reason="EffortSpent")
 
     def counts(self, answer: Any) -> tuple[Mapping[int, int] | None, ...]:
         """The nodes by bucket of each job that is placed."""

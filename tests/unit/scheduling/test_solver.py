@@ -17,9 +17,10 @@ from lattice.scheduling.outcomes import Placed
 from lattice.scheduling.policy import Policy
 from lattice.scheduling.preemption import PreemptionLimits, Victims, loss, protection
 from lattice.scheduling.scene import Scene
-from lattice.scheduling.solver import Bucket, Effort, Evictable, Job, best_plan, cheapest_room, least_span, upper_bound
+from lattice.scheduling.solver import Bucket, Effort, Job, best_plan, upper_bound
 from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.views.ledger import TenantAccount
+from tests.unit.scheduling.oracle import Evictable, cheapest_clearing, least_span
 from tests.unit.scheduling.test_preemption import HOUR, LIMITS, NOW, Case, holder, least_groups, node, pending, pools, random_case
 
 
@@ -137,11 +138,11 @@ def test_several_jobs_may_share_one_preemption() -> None:
     buckets = [Bucket("a", "g0", 1), Bucket("a", "g1", 1)]
     jobs = [Job(1.0, 2, everywhere(buckets), groups=1), Job(1.0, 2, everywhere(buckets), groups=1)]
     running = [Evictable(10, {0: 1, 1: 1}), Evictable(4, {0: 1}), Evictable(5, {1: 1}), Evictable(3, {0: 3})]
-    found = cheapest_room(jobs, buckets, running, 3)
+    found = cheapest_clearing(jobs, buckets, running, 3)
     assert found is not None
     assert (found.chosen, found.cost, found.proven) == ((3,), 3, True)
-    assert cheapest_room(jobs, buckets, running[:3], 1) is not None
-    assert cheapest_room(jobs, buckets, running[1:3], 1) is None
+    assert cheapest_clearing(jobs, buckets, running[:3], 1) is not None
+    assert cheapest_clearing(jobs, buckets, running[1:3], 1) is None
 
 
 # As an oracle of preemption.
@@ -159,7 +160,7 @@ def exact_cost(case: Case, pool: list[Any], *, group: bool, alike: bool) -> int 
     buckets = [Bucket(*cell, free[number]) for number, cell in enumerate(cells)]
     running = [Evictable(loss(each, case.nodes, NOW).seconds, Counter(at(case.nodes[index]) for index in each.nodes)) for each in pool]
     groups = least_groups(case) if case.candidate.topology == TIGHT else 1 if group else None
-    found = cheapest_room([Job(1.0, case.candidate.minimum, everywhere(buckets), groups, alike)], buckets, running, LIMITS.most_victims)
+    found = cheapest_clearing([Job(1.0, case.candidate.minimum, everywhere(buckets), groups, alike)], buckets, running, LIMITS.most_victims)
     return None if found is None else found.cost
 
 
@@ -216,7 +217,7 @@ def test_pairs_of_jobs_cost_no_more_together_than_one_after_the_other() -> None:
         running = [
             Evictable(chance.randint(1, 9), {chance.randrange(len(buckets)): chance.randint(1, 3)}) for _ in range(chance.randint(1, 5))
         ]
-        found = cheapest_room(jobs, buckets, running, 3)
+        found = cheapest_clearing(jobs, buckets, running, 3)
         wanted = sum(job.nodes for job in jobs) - sum(bucket.free for bucket in buckets)
         costs = [
             sum(each.cost for each in chosen)
