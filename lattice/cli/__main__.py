@@ -7,11 +7,11 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from lattice.cli import exits
 from lattice.cli.registry import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
-from lattice.cli.streams import open_closed_streams
 from lattice.errors import LatticeError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; entry points pass it to `sys.exit`."""
-    open_closed_streams()
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         verb, rest = split_verb(arguments)
@@ -45,6 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         sys.stderr.write(f"Error: the output could not be written: {error.strerror}\n")
         return exits.FAILED
+
+
+def _open_closed_streams() -> None:
+    """Puts /dev/null in the place of each standard stream that was closed before the start (`>&-`), where Python has None."""
+    sys.stdin, sys.stdout, sys.stderr = sys.stdin or _nothing("r"), sys.stdout or _nothing("w"), sys.stderr or _nothing("w")
+
+
+def _nothing(mode: str) -> TextIO:
+    return cast("TextIO", Path(os.devnull).open(mode))
 
 
 def _discard_output() -> None:
@@ -94,6 +103,7 @@ def complete() -> NoReturn:
     from lattice.cli.surroundings import outside
     from lattice.cli.verbs.completion import candidates
 
+    _open_closed_streams()
     for line in candidates(sys.argv[1:], outside()):
         sys.stdout.write(line + "\n")
     sys.stdout.write(":4\n")  # cobra's directive: no file completion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from lattice.cli.stream import SILENCE_SECONDS, Stream
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
     from lattice.scheduling.answers import Plan
 
+T = TypeVar("T")
 LONGEST_PAUSE = 8.0
 """Between two questions of one who asked too many at a time."""
 ANSWER_SECONDS = 40.0
@@ -59,6 +60,36 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
         return msgspec.json.decode(ask(console, "/v1/plan", {"allocations": documents, "optimal": optimal}, seconds), type=Plan)
     except msgspec.DecodeError as error:
         raise Retry(f"the gateway answered what is no plan: {error}", reason="AnswerBroken") from error
+
+
+def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
+    """Asks what the scheduler answers through the gateway; an answer of another form `what` names, such as "is no queue"."""
+    import msgspec
+
+    from lattice.cli.leadership import with_silence
+
+    try:
+        return msgspec.json.decode(ask(console, path), type=kind)
+    except Retry as error:
+        raise with_silence(console, error) from error
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what {what}: {error}", reason="AnswerBroken") from error
+
+
+def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, **query: str) -> T:
+    """Asks for usage or history of the tenant, user and project that the flags name: of oneself where they name nobody."""
+    import msgspec
+
+    args = console.args
+    tenant, user = args.tenant or "", args.user
+    if not (tenant or user or everybody):
+        user = "me"
+    query = {"tenant": tenant, "user": user, "project": args.project, **query}
+    wanted = urlencode({key: value for key, value in query.items() if value})
+    try:
+        return msgspec.json.decode(ask(console, f"{path}?{wanted}"), type=kind)
+    except msgspec.DecodeError as error:
+        raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error
 
 
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lattice.kube.resources import SELF_SUBJECT_RULES_REVIEWS
+from lattice.errors import Denied, NotFound
+from lattice.kube.resources import SELF_SUBJECT_RULES_REVIEWS, Resource
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
+T = TypeVar("T")
 
-def names_readable(console: Console, plural: str, namespace: str = "default") -> list[str]:
+
+def list_readable(console: Console, resource: Resource, namespace: str = "default", *, type: type[T]) -> list[T]:  # noqa: A002 - as in lattice.kube
+    """Every object of a kind of the cluster; for who may not list them, those that the rules in the namespace let them read by name."""
+    try:
+        return console.cluster.list(resource, type=type).items
+    except Denied:
+        pass  # ordinary users read those that concern them
+    found = []
+    for name in _names_readable(console, resource.plural, namespace):
+        with contextlib.suppress(NotFound):  # deleted just now
+            found.append(console.cluster.get(resource, name, type=type))
+    return found
+
+
+def _names_readable(console: Console, plural: str, namespace: str) -> list[str]:
     """The names that rules on this resource give, in order."""
     review = console.cluster.create(SELF_SUBJECT_RULES_REVIEWS, {"spec": {"namespace": namespace}}, type=dict[str, Any])
     rules = (review.get("status") or {}).get("resourceRules") or []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from lattice.cli.readable import names_readable
+from lattice.cli.readable import list_readable
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import CONFIGS, NODES, TENANTS, VCLUSTERS
 from lattice.scheduling.facts import home_groups
@@ -50,18 +50,11 @@ def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]
 
 def _accounts(console: Console) -> Mapping[str, str] | None:
     """Tenants by account, of those that the person may read; a tenant's own name comes before another one's account."""
-    try:
-        tenants = console.cluster.list(TENANTS, type=Tenant).items
-    except Denied:
-        tenants = [_tenant(console, name) for name in names_readable(console, TENANTS.plural)]
+    tenants = list_readable(console, TENANTS, type=Tenant)
     if not tenants:
         return None
     named = {account: one.metadata.name for one in tenants for account in one.spec.account_names}
     return named | {one.metadata.name: one.metadata.name for one in tenants}
-
-
-def _tenant(console: Console, name: str) -> Tenant:
-    return console.cluster.get(TENANTS, name, type=Tenant)
 
 
 def _default_vcluster(console: Console, tenant: str) -> str:

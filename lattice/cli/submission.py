@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from lattice.cli.files import read_file
 from lattice.errors import Rejected
 from lattice.scripts.asked import Given, merge
 from lattice.scripts.book import from_book, is_book
@@ -48,21 +49,6 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
     if path is None or path == "-":
         return Source(read_script(decode_script(stdin.read(MAX_SCRIPT_BYTES * 16), "standard input")), None, "stdin")
     return Source(read_script(decode_script(read_file(path, MAX_SCRIPT_BYTES * 16), path)), None, Path(path).name)
-
-
-def read_file(path: str, most: int) -> bytes:
-    """The bytes of a file that a person named."""
-    if not path:
-        raise Rejected("the name of the file is empty", reason="BadInput")
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(most)
-    except FileNotFoundError as error:
-        raise Rejected(f"there is no file {path}", reason="BadInput") from error
-    except IsADirectoryError as error:
-        raise Rejected(f"{path} is a directory: name a file in it", reason="BadInput") from error
-    except OSError as error:
-        raise Rejected(f"{path} cannot be read: {error.strerror or error}", reason="BadInput") from error
 
 
 def gather_asked(

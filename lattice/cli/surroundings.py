@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lattice.cli.console import Outside
-from lattice.cli.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
@@ -23,7 +22,6 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 def outside() -> Outside:
     """Everything that is not an argument; what the terminal's encoding has no letter for is printed as a question mark."""
-    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

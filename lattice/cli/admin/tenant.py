@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
-from lattice.cli.admin.vcluster_flags import milli
 from lattice.cli.render.text import Column, fields, table
+from lattice.cli.values import milli
 from lattice.errors import Rejected
 from lattice.kube.resources import TENANTS
 from lattice.units import parse_quantity

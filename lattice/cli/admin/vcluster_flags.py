@@ -9,7 +9,7 @@ from dataclasses import astuple, fields
 from decimal import Decimal
 from typing import Any, Final
 
-from lattice.cli.verbs.update import walltime_of
+from lattice.cli.values import camel, dashed, milli, walltime_of
 from lattice.errors import Rejected
 from lattice.scheduling.policy import BALANCED, POLICIES, PROFILES, Weights
 from lattice.units import parse_duration, parse_quantity
@@ -147,23 +147,6 @@ def policy_word(text: str) -> str:
 def profile_word(text: str) -> str:
     """The profile of `hpc-batch`, or as the object has it; empty for `none`."""
     return "" if text.lower() == "none" else _known("--profile", text, _PROFILE_WORDS, (*PROFILES, "none"))
-
-
-def milli(weight: Decimal) -> str:
-    """A weight as a quantity: `150m`, or `0.0125` where a thousandth does not say it."""
-    thousand = weight * 1000
-    return f"{int(thousand)}m" if thousand == int(thousand) else f"{weight.normalize():f}"
-
-
-def camel(name: str) -> str:
-    """`wait_time` as the object has it."""
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
-
-
-def dashed(word: str) -> str:
-    """`HpcBatch` as it is typed: hpc-batch."""
-    return re.sub(r"(?<!^)([A-Z])", r"-\1", word).lower()
 
 
 def _known(flag: str, text: str, words: dict[str, str], known: tuple[str, ...]) -> str:

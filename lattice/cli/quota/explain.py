@@ -10,11 +10,10 @@ import msgspec
 
 from lattice.cli import exits
 from lattice.cli.find import Finder
-from lattice.cli.gateway import ask
-from lattice.cli.leadership import with_silence
+from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.allocations import is_final, label, phase_of
 from lattice.cli.render.gates import gate_lines
-from lattice.errors import NotFound, Retry
+from lattice.errors import NotFound
 from lattice.scheduling.quota_answers import QuotaExplanation
 
 if TYPE_CHECKING:
@@ -33,12 +32,7 @@ def run(console: Console) -> int:
         sentence = f"allocation {label(one)} has ended ({phase_of(one)}): no gate stands before it. Hint: lattice why {label(one)}"
         raise NotFound(sentence, reason="NotPending")
     path = f"/v1/quota/explain/{quote(one.metadata.namespace, safe='')}/{quote(one.metadata.name, safe='')}"
-    try:
-        found = msgspec.json.decode(ask(console, path), type=QuotaExplanation)
-    except Retry as error:
-        raise with_silence(console, error) from error
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what explains no quota: {error}", reason="AnswerBroken") from error
+    found = ask_scheduler(console, path, QuotaExplanation, "explains no quota")
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(found))
     elif console.format == "name":

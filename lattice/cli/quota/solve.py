@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lattice.cli import exits
 from lattice.cli.failures import explain
+from lattice.cli.files import read_file
 from lattice.cli.render.quota import LEGEND, rows
-from lattice.cli.submission import read_file
 from lattice.errors import Rejected
 from lattice.quota.document import Document, answer, read_document, refuse
 

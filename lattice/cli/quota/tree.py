@@ -9,11 +9,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from lattice.cli import exits
-from lattice.cli.gateway import ask
-from lattice.cli.leadership import with_silence
+from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.quota_tree import LEGEND, tree_lines
 from lattice.cli.watch import WATCH_SECONDS, again_and_again
-from lattice.errors import NotFound, Retry
+from lattice.errors import NotFound
 from lattice.scheduling.quota_answers import Quotas
 
 if TYPE_CHECKING:
@@ -53,12 +52,7 @@ def _shown(console: Console, found: Quotas) -> list[str]:
 
 
 def _asked(console: Console) -> Quotas:
-    try:
-        found = msgspec.json.decode(ask(console, "/v1/quota?" + urlencode({"namespaces": console.namespace})), type=Quotas)
-    except Retry as error:
-        raise with_silence(console, error) from error
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what is no quota tree: {error}", reason="AnswerBroken") from error
+    found = ask_scheduler(console, "/v1/quota?" + urlencode({"namespaces": console.namespace}), Quotas, "is no quota tree")
     return _only(found, console.args.resource) if console.args.resource else found
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lattice.cli import exits
+from lattice.cli.files import write_whole
 from lattice.cli.render.text import plural
-from lattice.cli.replay.whole_file import write_whole
 from lattice.errors import Denied, Rejected
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, ELASTIC_QUOTAS, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice.replay.capture import Seen, capture

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lattice.cli import exits
+from lattice.cli.files import write_whole
 from lattice.cli.render.text import fields, span
 from lattice.cli.replay.flags import RUN_TIME
-from lattice.cli.replay.whole_file import write_whole
 from lattice.errors import Rejected
 from lattice.replay.engine import Estimates, Policy, simulate
 from lattice.replay.report import Report, report

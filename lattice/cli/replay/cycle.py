@@ -12,11 +12,10 @@ import msgspec
 
 from lattice import __version__
 from lattice.cli import exits
-from lattice.cli.gateway import ask
-from lattice.cli.leadership import with_silence
+from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.text import Column, memory, plural, table
 from lattice.daemon.cycle_files import CycleFolder
-from lattice.errors import Corrupt, NotFound, Rejected, Retry
+from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.scheduling.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
 from lattice.scheduling.chronicle import RULES
 from lattice.scheduling.cycle_log import cycle_of
@@ -115,12 +114,7 @@ def _local(path: Path) -> CycleFolder:
 
 
 def _asked(console: Console, path: str, kind: type[P]) -> P:
-    try:
-        return msgspec.json.decode(ask(console, path), type=kind)
-    except Retry as error:
-        raise with_silence(console, error) from error
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what is no record of cycles: {error}", reason="AnswerBroken") from error
+    return ask_scheduler(console, path, kind, "is no record of cycles")
 
 
 def _answer(found: Sequence[Reproduced]) -> Cycle | None:

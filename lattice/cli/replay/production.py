@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lattice.cli import exits
+from lattice.cli.files import read_file, write_whole
 from lattice.cli.replay.counts import nodes_missing, say_what_was_left_out
 from lattice.cli.replay.flags import RUN_TIME
-from lattice.cli.replay.whole_file import write_whole
-from lattice.cli.submission import read_file
 from lattice.errors import Rejected
 from lattice.replay import events, sacct
 from lattice.replay.comparison import check_report, summary

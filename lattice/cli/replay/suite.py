@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lattice.cli import exits
+from lattice.cli.files import write_whole
 from lattice.cli.render.text import Column, plural, table
 from lattice.cli.replay.progress import Progress
-from lattice.cli.replay.whole_file import write_whole
 from lattice.errors import Rejected
 from lattice.replay import suite, synthetic
 from lattice.replay.events import lines_of

@@ -10,7 +10,7 @@ from lattice.cli.failures import explain
 from lattice.cli.find import Finder
 from lattice.cli.render.allocations import is_final, label, phase_of
 from lattice.cli.render.text import plural
-from lattice.cli.verbs.status import parse_states
+from lattice.cli.selection import parse_states
 from lattice.errors import LatticeError, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation

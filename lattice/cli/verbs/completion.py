@@ -93,9 +93,9 @@ def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> l
     """Names from the cluster; silence when it cannot be asked."""
     from lattice.cli.configuration import Configuration
     from lattice.cli.console import Console
-    from lattice.cli.verbs.reservation import readable
-    from lattice.kube.resources import ALLOCATIONS, NODES
-    from lattice.views import Allocation, Node
+    from lattice.cli.readable import list_readable
+    from lattice.kube.resources import ALLOCATIONS, NODES, RESERVATIONS
+    from lattice.views import Allocation, Node, Reservation
 
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_global_flags(parser)
@@ -105,12 +105,13 @@ def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> l
         if verb in _OF_NODES:
             return [node.metadata.name for node in console.cluster.list(NODES, type=Node).items if node.metadata.name.startswith(last)]
         if verb == "reservation" and {"show", "delete"} & set(before):
-            return [name for one in readable(console) if (name := str(one["metadata"]["name"])).startswith(last)]
+            reservations = list_readable(console, RESERVATIONS, console.namespace, type=Reservation)
+            return [one.metadata.name for one in reservations if one.metadata.name.startswith(last)]
         if verb not in _OF_ALLOCATIONS:
             return []
-        found = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation).items
+        allocations = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation).items
     except (LatticeError, argparse.ArgumentError):
         return []
-    newest = sorted(found, key=lambda one: one.metadata.creation_timestamp, reverse=True)
+    newest = sorted(allocations, key=lambda one: one.metadata.creation_timestamp, reverse=True)
     names = [(str(one.status.number), one) for one in newest if one.status.number] + [(one.metadata.name, one) for one in newest]
     return [f"{name}\t{one.status.phase} {one.spec.tags.get('name', '')}".rstrip() for name, one in names if name.startswith(last)]

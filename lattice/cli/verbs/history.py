@@ -9,9 +9,9 @@ import msgspec
 
 from lattice.accounting.answers import HistoryReport
 from lattice.cli import exits
-from lattice.cli.references import numbers_and_names
+from lattice.cli.gateway import ask_records
 from lattice.cli.render.usage import history_lines
-from lattice.cli.verbs.usage import asked, whose
+from lattice.cli.selection import numbers_and_names
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -47,12 +47,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Ask the gateway, and show it."""
     args = console.args
-    who = whose(console, everybody=args.all)
     numbers, names = numbers_and_names(args.allocations)
     names += [args.name] if args.name else []
     since = args.since or (_OF_NAMED if numbers or names else "")
-    report = asked(
-        console, "/v1/history", HistoryReport, **who, since=since, until=args.until, state=args.state, limit=args.limit,
+    report = ask_records(
+        console, "/v1/history", HistoryReport, everybody=args.all, since=since, until=args.until, state=args.state, limit=args.limit,
         number=",".join(numbers), name=",".join(names),
     )  # fmt: skip
     if console.format in ("json", "yaml"):

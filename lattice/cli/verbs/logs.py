@@ -12,7 +12,7 @@ from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
 from lattice.cli.render.allocations import is_final, label, state_line
 from lattice.cli.render.log_lines import End, Printed, Remark, Shown, Weaver
-from lattice.cli.verbs.status import oldest_end
+from lattice.cli.selection import oldest_end
 from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.units import format_time

@@ -22,7 +22,7 @@ from lattice.cli.render.answers import (
     score_sentence,
 )
 from lattice.cli.render.text import fields
-from lattice.cli.verbs.submit import gather_documents, request_arguments, simplify
+from lattice.cli.request import gather_documents, request_arguments, simplify
 from lattice.errors import AlreadyExists, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.answers import LATER, NEVER, NOW, Plan, Planned
@@ -30,14 +30,13 @@ from lattice.scheduling.answers import LATER, NEVER, NOW, Plan, Planned
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
+__all__ = ["INTERMIXED", "TAKES_COMMAND", "arguments", "run", "sentences", "simplify"]
+
 INTERMIXED = True
 TAKES_COMMAND = True
 MANIFESTS = (".yaml", ".yml", ".json")
 """Ends of names that stand for a manifest rather than a script."""
 _CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
-
-
-__all__ = ["arguments", "run", "simplify"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

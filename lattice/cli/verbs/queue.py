@@ -9,11 +9,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from lattice.cli import exits
-from lattice.cli.gateway import ask
-from lattice.cli.leadership import with_silence
+from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.queues import queue_lines
 from lattice.cli.watch import WATCH_SECONDS, again_and_again
-from lattice.errors import Rejected, Retry
+from lattice.errors import Rejected
 from lattice.scheduling.answers import Queues
 
 if TYPE_CHECKING:
@@ -66,9 +65,4 @@ def _asked(console: Console) -> Queues:
     which = args.queue or args.vcluster or ""
     query = {"namespaces": console.namespace, **({"limit": args.limit} if args.limit else {})}
     path = "/v1/queue" + (f"/{quote(which, safe='')}" if which else "") + "?" + urlencode(query)
-    try:
-        return msgspec.json.decode(ask(console, path), type=Queues)
-    except Retry as error:
-        raise with_silence(console, error) from error
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what is no queue: {error}", reason="AnswerBroken") from error
+    return ask_scheduler(console, path, Queues, "is no queue")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from lattice.cli.selection import oldest_end, parse_states
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import FINAL_PHASES, PHASES
-from lattice.units import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -22,8 +22,6 @@ Examples:
   lattice status --active              without what has ended
   lattice status --all --state=pending
   lattice status --since=24h -o json"""
-ENDED_SECONDS = 3600.0
-"""How long ended allocations stay in the list when nothing is asked for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,31 +57,6 @@ def _named(console: Console) -> int:
     from lattice.cli.verbs.status_view import show_named
 
     return show_named(console)
-
-
-def parse_states(text: str | None) -> frozenset[str]:
-    """Phases of `running,pending` in any case; Rejected names those that there are."""
-    known = {phase.lower(): phase for phase in PHASES}
-    wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
-    for word in wanted:
-        if word not in known:
-            raise Rejected(f"--state={word}: no such state. States: {', '.join(known)}", reason="BadInput")
-    return frozenset(known[word] for word in wanted)
-
-
-def oldest_end(text: str | None, now: float) -> float:
-    """The time after which ended ones are shown."""
-    if not text:
-        return now - ENDED_SECONDS
-    try:
-        return now - parse_duration(text)
-    except Rejected:
-        pass  # no length of time: it may be a time
-    try:
-        return parse_time(text)
-    except Rejected as error:
-        sentence = f"--since={text}: say how long ago, such as 24h or 7d, or a time, such as 2026-12-01T08:00:00Z"
-        raise Rejected(sentence, reason="BadInput") from error
 
 
 def _selector(console: Console) -> str:

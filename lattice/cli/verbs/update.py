@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.find import Finder
 from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.values import walltime_of
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
-from lattice.units import format_duration, parse_duration, parse_slurm_time
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -62,16 +62,3 @@ def change_of(args: argparse.Namespace) -> dict[str, Any]:
     if not spec:
         raise Rejected("nothing to update: give --walltime, --preemption-class, --name or --tag", reason="BadInput")
     return spec
-
-
-def walltime_of(text: str) -> str:
-    """The walltime as the Allocation writes it; zero and unlimited are refused."""
-    try:
-        seconds: float | None = parse_duration(text)
-        written = text
-    except Rejected:
-        seconds = parse_slurm_time(text)
-        written = format_duration(seconds or 0)
-    if not seconds:
-        raise Rejected(f"--walltime={text}: a walltime is more than 0", reason="BadInput")
-    return written

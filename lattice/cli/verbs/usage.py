@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from lattice.accounting.answers import UsagePart, UsageReport
+from lattice.accounting.answers import UsageReport
 from lattice.cli import exits
-from lattice.cli.gateway import ask
+from lattice.cli.gateway import ask_records
 from lattice.cli.render.usage import usage_lines
-from lattice.errors import Retry
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
-T = TypeVar("T", bound=UsagePart)
 _EXAMPLES = """\
 Examples:
   lattice usage                          your own hours of the last 30 days, and the budgets that they count in
@@ -39,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Ask the gateway, and show it."""
     args = console.args
-    report = asked(console, "/v1/usage", UsageReport, **_who(console), days=args.days)
+    report = ask_records(console, "/v1/usage", UsageReport, everybody=args.all, days=args.days)
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(report))
     elif console.format == "name":
@@ -49,26 +46,3 @@ def run(console: Console) -> int:
         if report.incomplete:
             console.warn([report.incomplete])
     return exits.DONE
-
-
-def _who(console: Console) -> dict[str, str]:
-    args = console.args
-    return whose(console, everybody=args.all)
-
-
-def whose(console: Console, *, everybody: bool) -> dict[str, str]:
-    """Whom the question is about: oneself where nobody is named."""
-    args = console.args
-    tenant, user = args.tenant or "", args.user
-    if not (tenant or user or everybody):
-        user = "me"
-    return {"tenant": tenant, "user": user, "project": args.project}
-
-
-def asked(console: Console, path: str, kind: type[T], **query: Any) -> T:
-    """The gateway's answer to a question."""
-    wanted = urlencode({key: value for key, value in query.items() if value})
-    try:
-        return msgspec.json.decode(ask(console, f"{path}?{wanted}"), type=kind)
-    except msgspec.DecodeError as error:
-        raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error

@@ -10,7 +10,6 @@ from urllib.parse import quote
 import msgspec
 
 from lattice.cli import exits
-from lattice.cli.admin.vcluster_flags import camel
 from lattice.cli.find import Finder
 from lattice.cli.gateway import ask
 from lattice.cli.leadership import leadership
@@ -25,6 +24,7 @@ from lattice.cli.render.answers import (
     score_lines,
 )
 from lattice.cli.render.text import age, fields
+from lattice.cli.values import camel
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.resources import VCLUSTERS
 from lattice.models.conditions import FINAL_PHASES, PENDING

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lattice.cli.replay.progress import Progress
-from lattice.cli.replay.trace_file import trace_lines
+from lattice.cli.replay.trace import trace_lines
 from tests.unit.cli.conftest import Bench
 
 LOG = """; MaxProcs: 10

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that people name: read with errors that say why not; written so that they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lattice.errors import Rejected
+
+
+def read_file(path: str, most: int) -> bytes:
+    """The bytes of a file that a person named."""
+    if not path:
+        raise Rejected("the name of the file is empty", reason="BadInput")
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError as error:
+        raise Rejected(f"there is no file {path}", reason="BadInput") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory: name a file in it", reason="BadInput") from error
+    except OSError as error:
+        raise Rejected(f"{path} cannot be read: {error.strerror or error}", reason="BadInput") from error
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:

@@ -1,0 +1,62 @@
+"""How people say which allocations they mean: `12`, `12,14`, `12-17`, names, states, and since when; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from lattice.errors import Rejected
+from lattice.models.conditions import PHASES
+from lattice.units import parse_duration, parse_time
+
+ENDED_SECONDS = 3600.0
+"""How long ended allocations stay in a list when nothing is asked for."""
+_RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+
+
+def split_references(references: Iterable[str]) -> list[str]:
+    """Each part of comma-separated lists, in order and once."""
+    return list(dict.fromkeys(part for reference in references for part in reference.split(",") if part))
+
+
+def range_of(reference: str) -> tuple[int, int] | None:
+    """The first and the last number of `12-17`; None for other texts, Rejected where it runs backwards."""
+    found = _RANGE.fullmatch(reference)
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    if first > last:
+        raise Rejected(f"the range {reference} runs backwards: write {last}-{first}", reason="BadInput")
+    return first, last
+
+
+def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The numbers and ranges of numbers among the references, and the names."""
+    parts = split_references(references)
+    numbers = [part for part in parts if part.isdigit() or range_of(part) is not None]
+    return numbers, [part for part in parts if part not in numbers]
+
+
+def parse_states(text: str | None) -> frozenset[str]:
+    """Phases of `running,pending` in any case; Rejected names those that there are."""
+    known = {phase.lower(): phase for phase in PHASES}
+    wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
+    for word in wanted:
+        if word not in known:
+            raise Rejected(f"--state={word}: no such state. States: {', '.join(known)}", reason="BadInput")
+    return frozenset(known[word] for word in wanted)
+
+
+def oldest_end(text: str | None, now: float) -> float:
+    """The time after which ended ones are shown."""
+    if not text:
+        return now - ENDED_SECONDS
+    try:
+        return now - parse_duration(text)
+    except Rejected:
+        pass  # no length of time: it may be a time
+    try:
+        return parse_time(text)
+    except Rejected as error:
+        sentence = f"--since={text}: say how long ago, such as 24h or 7d, or a time, such as 2026-12-01T08:00:00Z"
+        raise Rejected(sentence, reason="BadInput") from error
