@@ -16,6 +16,7 @@ from lattice_dev.bench import (
     admission,
     answers,
     core,
+    costs,
     eta,
     fairness,
     figures,
@@ -49,10 +50,14 @@ class Size:
     admissions: int
     seconds: float
     together: int
+    rounds: int
 
 
-FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12)
-QUICK = Size(12, 100, 130, 400, 300, 10.0, 1)
+FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 9)
+QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3)
+
+WRITES_A_ROUND = 100
+"""Of each kind whose cost is measured."""
 
 Say = Callable[[str], None]
 
@@ -126,7 +131,7 @@ async def _writes(at: Driver, size: Size) -> list[Figure]:
     found.append(await writes.measure(at, nodes=64, count=size.together))
     if size.nodes >= 1000:
         found.append(await writes.measure(at, nodes=1000, count=1))
-    return found
+    return found + await costs.measure(at, rounds=size.rounds, each=WRITES_A_ROUND)
 
 
 async def _memory(at: Driver, size: Size) -> list[Figure]:
@@ -135,7 +140,7 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
-    Bench("writes", "API writes of a life", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
+    Bench("writes", "API writes of a life; what each kind costs the API server", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("rates", "creations, admissions, whole lives", lambda size: Options(nodes=0, hollow=size.admissions), _rates),

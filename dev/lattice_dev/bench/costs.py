@@ -1,0 +1,328 @@
+"""Milliseconds of the API server's processor that a write of each kind takes, beside a lean ConfigMap's in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lattice.daemon.announcements import Announcer
+from lattice.kube.aiohttp import AiohttpCluster, connect
+from lattice.kube.patches import merge
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEDGERS, NODE_INDEXES, PLANS, USAGE_RECORDS
+from lattice.ledger import projection
+from lattice.ledger.format import HELD as ROW_HELD
+from lattice.ledger.format import Row
+from lattice.views import Allocation, Metadata
+from lattice.views.ledger import Ledger, NodeIndex, Plan
+from lattice.views.work import Work
+from lattice_agent.attempts import Key, Seen
+from lattice_agent.cluster.heartbeat import Heartbeat
+from lattice_agent.cluster.reports import Identity, Said
+from lattice_agent.metrics import AgentMetrics
+from lattice_agent.reporter import status
+from lattice_agent.reporter.head import Begun, Over
+from lattice_dev.bench import work
+from lattice_dev.bench.drive import NAMESPACE, Driver
+from lattice_dev.bench.figures import Aim, Baseline, Figure, shown
+
+CREATION, CHANGE = "lean ConfigMap, created", "lean ConfigMap, replaced"
+AT_ONCE = 16
+HELD = 200
+"""Allocations that hold nodes meanwhile: rows of the Ledger and of plans."""
+SETTLE_SECONDS = 0.15
+"""What a write leaves to do: watchers, and the watch cache's own decoding."""
+IDLE_SECONDS = 3.0
+CREATION_AIM, STATUS_AIM = 3.0, 3.5
+STOPPED = ("scheduler", "operator", "hollow")
+BENCH_USER = "lattice:bench"
+"""The webhooks are asked nothing of users with this beginning; it is bound to no role, and asks as an administrator."""
+
+Call = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of write; `batch` prepares so many of them, each a call, and is not measured."""
+
+    name: str
+    batch: Callable[[int], Awaitable[list[Call]]]
+    beside: str
+    at_once: int = AT_ONCE
+    aim: float | None = None
+    """Times what the lean ConfigMap takes, at most."""
+
+
+@dataclass
+class Measured:
+    """What was seen of one kind: milliseconds a write, of each round."""
+
+    rounds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """The middle of all rounds."""
+        return statistics.median(self.rounds)
+
+
+async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
+    """So many rounds of `each` writes of every kind in turn, with scheduler, operator and agents stopped; the medians.
+
+    The instance is of no use afterwards: what was written stays.
+    """
+    await _hold_nodes(driver)
+    for daemon in STOPPED:
+        await asyncio.to_thread(driver.instance.stop, daemon)
+    usage = Processor(driver.instance.pid("kube-apiserver"))
+    async with _writers(driver) as writers:
+        kinds = await writers.kinds()
+        found = {kind.name: Measured() for kind in kinds}
+        await driver.clock.sleep(1.0)
+        idle = await _idle(driver, usage)
+        for _ in range(rounds):
+            for kind in kinds:
+                calls = await kind.batch(each)
+                await driver.clock.sleep(SETTLE_SECONDS)
+                before, began = usage.seconds(), driver.clock.monotonic()
+                await driver.timed(kind.at_once, calls)
+                await driver.clock.sleep(SETTLE_SECONDS)
+                took = usage.seconds() - before - idle * (driver.clock.monotonic() - began)
+                found[kind.name].rounds.append(1000 * max(0.0, took) / len(calls))
+    return [_figure(kind, found, each) for kind in kinds]
+
+
+def _figure(kind: Kind, found: Mapping[str, Measured], each: int) -> Figure:
+    mine, lean = found[kind.name], found[kind.beside].median
+    aim = None if kind.aim is None else Aim(round(kind.aim * lean, 2))
+    detail = f"{len(mine.rounds)} rounds of {each}: {shown(min(mine.rounds))} to {shown(max(mine.rounds))}"
+    return Figure(f"API server's CPU, {kind.name}", mine.median, "ms", aim, Baseline(f"ms {kind.beside}", lean), detail)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The processor time of a process."""
+
+    pid: int
+
+    def seconds(self) -> float:
+        """User and system time so far, of all its threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _idle(driver: Driver, usage: Processor) -> float:
+    """Seconds of processor a second while nobody writes."""
+    before = usage.seconds()
+    await driver.clock.sleep(IDLE_SECONDS)
+    return (usage.seconds() - before) / IDLE_SECONDS
+
+
+async def _hold_nodes(driver: Driver) -> None:
+    """Work without an end on half of the nodes, so that Ledger and plans have rows."""
+    index = await driver.admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
+    count = min(HELD, len(index.spec.names) // 2)
+    names = [f"held-{number:04d}" for number in range(count)]
+    async with driver.watch() as seen:
+        await driver.create([work.hollow(NAMESPACE, name, seconds=None) for name in names])
+        await seen.until(lambda: seen.count("scheduled", names) == count, within=120, what=f"the placement of {count}")
+    await driver.clock.sleep(3.0)  # they start, and are shown
+
+
+@asynccontextmanager
+async def _writers(driver: Driver) -> AsyncIterator[_Writers]:
+    """The daemons' own connections, each as the daemon itself."""
+    async with AsyncExitStack() as stack:
+        made: list[AiohttpCluster] = []
+        for name in ("scheduler", "operator", "hollow"):
+            file = str(driver.instance.kubeconfig(name))
+            made.append(await stack.enter_async_context(connect(file, user_agent="lattice-bench", connections=AT_ONCE)))
+        yield _Writers(driver, *made)
+
+
+class _Writers:
+    """One batch after the other: allocations that are created, placed, started and ended."""
+
+    def __init__(self, driver: Driver, scheduler: AiohttpCluster, operator: AiohttpCluster, hollow: AiohttpCluster) -> None:
+        self._driver, self._admin = driver, driver.admin
+        self._scheduler, self._operator, self._hollow = scheduler, operator, hollow
+        self._count = 0
+        self._names: dict[int, str] = {}
+        self._ledger_seq = 0
+        self._created: list[str] = []
+        self._placed: list[str] = []
+        self._started: list[str] = []
+
+    async def kinds(self) -> list[Kind]:
+        """Every kind of write, an allocation's in the order of its life."""
+        index = await self._admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
+        self._names = {int(number): name for number, name in index.spec.names.items() if name.startswith("hollow-")}
+        ledger = await self._admin.get(LEDGERS, "lattice", type=Ledger)
+        self._ledger_seq = ledger.status.seq if ledger.status is not None else 0
+        await self._operator.create(USAGE_RECORDS, _usage_record())
+        return [
+            Kind(CREATION, self._maps, CREATION),
+            Kind(CHANGE, self._map_changes, CHANGE),
+            Kind("Allocation, created", self._creations, CREATION, aim=CREATION_AIM),
+            Kind("Allocation, created without webhook", self._creations_unasked, CREATION),
+            Kind("status, placed by the scheduler", self._placements, CHANGE, aim=STATUS_AIM),
+            Kind("status, started by the reporter", partial(self._reports, self._placed, self._started, _begun), CHANGE, aim=STATUS_AIM),
+            Kind("status, ended by the reporter", partial(self._reports, self._started, [], _over), CHANGE, aim=STATUS_AIM),
+            Kind("Ledger, committed", self._commits, CHANGE, at_once=1),
+            Kind("NodeGroupPlan, replaced", self._plans, CHANGE, at_once=1),
+            Kind("Lease, renewed", self._heartbeats, CHANGE),
+            Kind("Event, created", self._events, CREATION),
+            Kind("UsageRecord, appended to", self._usage, CHANGE, at_once=1),
+        ]
+
+    def _fresh(self, prefix: str, count: int) -> list[str]:
+        first, self._count = self._count, self._count + count
+        return [f"{prefix}-{first + number:06d}" for number in range(count)]
+
+    async def _maps(self, count: int) -> list[Call]:
+        made = [work.lean_config_map(NAMESPACE, name) for name in self._fresh("lean", count)]
+        return [partial(self._admin.create, CONFIG_MAPS, body, NAMESPACE) for body in made]
+
+    async def _map_changes(self, count: int) -> list[Call]:
+        names = self._fresh("changed", count)
+        made = [work.lean_config_map(NAMESPACE, name) for name in names]
+        await self._driver.timed(AT_ONCE, [partial(self._admin.create, CONFIG_MAPS, body, NAMESPACE) for body in made])
+        changed = [{**body, "data": {"a": "1"}} for body in made]
+        return [partial(self._admin.replace, CONFIG_MAPS, name, body, NAMESPACE) for name, body in zip(names, changed, strict=True)]
+
+    async def _creations(self, count: int) -> list[Call]:
+        names = self._fresh("created", count)
+        self._created[:] = names
+        return [partial(self._driver.user.create, ALLOCATIONS, work.hollow(NAMESPACE, name, seconds=None), NAMESPACE) for name in names]
+
+    async def _creations_unasked(self, count: int) -> list[Call]:
+        bench = self._admin.impersonate(BENCH_USER, ("system:masters",))
+        made = [work.hollow(NAMESPACE, name, seconds=None) for name in self._fresh("unasked", count)]
+        for body in made:
+            body["metadata"]["finalizers"] = ["lattice.dev/release"]
+            body["spec"] |= {"user": BENCH_USER, "tenant": NAMESPACE, "vcluster": "hpc-batch"}
+        return [partial(bench.create, ALLOCATIONS, body, NAMESPACE) for body in made]
+
+    async def _placements(self, count: int) -> list[Call]:
+        del count
+        nodes = sorted(self._names)
+        calls: list[Call] = []
+        for number, name in enumerate(self._created):
+            found = await self._admin.get(ALLOCATIONS, name, NAMESPACE, type=Allocation)
+            node = nodes[number % len(nodes)]
+            patch = projection.placed(
+                found, _row(found, node), self._names, number=1_000_000 + self._count + number, seq=self._ledger_seq,
+                now=self._driver.clock.now(), hollow=True, score=_SCORE,
+            )  # fmt: skip
+            calls.append(partial(self._scheduler.patch, ALLOCATIONS, name, patch, NAMESPACE, subresource="status", type=Allocation))
+        self._placed[:] = self._created
+        return calls
+
+    async def _reports(
+        self, names: Sequence[str], then: list[str], verdict: Callable[[float], Begun | Over], count: int
+    ) -> list[Call]:  # fmt: skip
+        del count
+        now = self._driver.clock.now()
+        calls: list[Call] = []
+        for name in names:
+            found = await self._admin.get(ALLOCATIONS, name, NAMESPACE)
+            known = msgspec.convert(found, Work)
+            node = known.status.reporter
+            outcome = status.decide(known, Key(known.metadata.uid, 1), node, verdict(now), now=now, hollow=True)
+            if not isinstance(outcome, status.Write):
+                raise TypeError(f"the reporter writes nothing: {outcome}")
+            kept = {key: found["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+            body = {"metadata": kept, "status": merge(found["status"], outcome.status)}
+            agent = self._hollow.impersonate(f"lattice:agent:{node}", ("lattice:agents",))
+            calls.append(partial(agent.replace, ALLOCATIONS, name, body, NAMESPACE, subresource="status", type=_Answer, metadata_only=True))
+        then[:] = names
+        return calls
+
+    async def _commits(self, count: int) -> list[Call]:
+        async def commit(number: int) -> None:
+            status = {**stands["status"], "seq": self._ledger_seq + 1, "commit": f"bench-{number}"}
+            body = {"metadata": {"name": "lattice", "resourceVersion": stands["metadata"]["resourceVersion"]}, "status": status}
+            answer = await self._scheduler.replace(LEDGERS, "lattice", body, subresource="status", type=Ledger)
+            stands["metadata"]["resourceVersion"] = answer.metadata.resource_version
+            self._ledger_seq += 1
+
+        stands = await self._admin.get(LEDGERS, "lattice")
+        return [partial(commit, number) for number in range(count)]
+
+    async def _plans(self, count: int) -> list[Call]:
+        async def write(number: int) -> None:
+            spec = {**stands["spec"], "seq": stands["spec"]["seq"] + number + 1}
+            version = stands["metadata"]["resourceVersion"]
+            body = {"metadata": {"name": stands["metadata"]["name"], "resourceVersion": version}, "spec": spec}
+            answer = await self._scheduler.replace(PLANS, stands["metadata"]["name"], body, type=Plan)
+            stands["metadata"]["resourceVersion"] = answer.metadata.resource_version
+
+        stands = max((await self._admin.list(PLANS)).items, key=lambda plan: len(plan["spec"]["text"]))
+        return [partial(write, number) for number in range(count)]
+
+    async def _heartbeats(self, count: int) -> list[Call]:
+        nodes = [self._names[number] for number in sorted(self._names)][:count]
+        metrics = AgentMetrics("bench")
+        beats = [
+            Heartbeat(
+                node, self._hollow.impersonate(f"lattice:agent:{node}", ("lattice:agents",)), self._driver.clock,
+                Identity("bench", "bench"), metrics, seconds=lambda: 10.0,
+            )
+            for node in nodes
+        ]  # fmt: skip
+        return [partial(beats[number % len(beats)].beat, Seen(self._ledger_seq), Said()) for number in range(count)]
+
+    async def _events(self, count: int) -> list[Call]:
+        announcer = Announcer(self._scheduler, self._driver.clock, "bench", "lattice.dev/scheduler")
+        found = [await self._admin.get(ALLOCATIONS, name, NAMESPACE, type=Allocation) for name in self._placed]
+        return [
+            partial(announcer.announce, ALLOCATIONS, one.metadata, "Scheduled", f"1 node: {one.status.nodes}", action="Place")
+            for one in found[:count]
+        ]
+
+    async def _usage(self, count: int) -> list[Call]:
+        async def append(number: int) -> None:
+            stands["rows"] += _USAGE_ROW
+            patch = {"metadata": {"resourceVersion": stands["version"]}, "spec": {"rows": stands["rows"], "sealed": False}}
+            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=_Answer)
+            stands["version"] = answer.metadata.resource_version
+
+        found = await self._admin.get(USAGE_RECORDS, _USAGE_NAME)
+        stands = {"rows": found["spec"]["rows"], "version": found["metadata"]["resourceVersion"]}
+        return [partial(append, number) for number in range(count)]
+
+
+class _Answer(msgspec.Struct):
+    metadata: Metadata
+
+
+_USAGE_NAME = "bench-2026-11"
+_USAGE_ROW = "AAAAAAAAAAAAAAAAAAAAAA 1 1 1000001 example created-000001 - alice - hpc-batch 1 0 1 1 1 1 C Completed 0 1 0 5\n"
+_SCORE = {"total": "0.512", "terms": {f"f{number}": "0.500" for number in range(1, 10)}}
+
+
+def _usage_record() -> dict[str, Any]:
+    spec = {"tenant": "bench", "month": "2026-11", "part": 0, "sealed": False, "rows": "1\n"}
+    return {"apiVersion": USAGE_RECORDS.api_version, "kind": USAGE_RECORDS.kind, "metadata": {"name": _USAGE_NAME}, "spec": spec}
+
+
+def _row(found: Allocation, node: int) -> Row:
+    spec = found.spec
+    return Row(
+        found.metadata.uid, 1, found.metadata.generation, spec.user, spec.tenant, spec.vcluster, "B", ROW_HELD, node, (node,), walltime=600
+    )  # fmt: skip
+
+
+def _begun(now: float) -> Begun:
+    return Begun(now, 1)
+
+
+def _over(now: float) -> Over:
+    return Over("Completed", "every task ended with 0", begun=True, start=now, end=now)
