@@ -22,12 +22,12 @@ from lattice.daemon.node_certificates import API, GROUP, LIFETIME_SECONDS, PEER
 from lattice.daemon.scrapers import Scrapers, by_certificate, serve_metrics
 from lattice.daemon.settings import CommonSettings, load
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
+from lattice.inventory import InventoryNode, read_inventory
 from lattice.kube import kubeconfig
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
-from lattice.scheduling.inventory import InventoryNode, read_inventory
 from lattice.units import dial_target, parse_duration, quantity_bytes
 from lattice_agent.cluster.capabilities import Declared, of_class, read_components
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from lattice import errors
+from lattice.inventory import InventoryNode
 from lattice.kube import resources
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import PatchKind
 from lattice.kube.resources import Resource
-from lattice.scheduling.inventory import InventoryNode
 from lattice_dev.waiting import Clock, wait_until
 
 MANAGER = "lattice-dev"

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from lattice import errors
+from lattice.inventory import Inventory, read_inventory
 from lattice.kube import kubeconfig as kubeconfig_file
 from lattice.kube.blocking import BlockingCluster
-from lattice.scheduling.inventory import Inventory, read_inventory
 from lattice_dev import audit, build, install, kubeconfigs, network, people, pki, ports, processes, readiness, site, state
 from lattice_dev.build import Programs
 from lattice_dev.components import Component, components

@@ -51,6 +51,13 @@ def deviation(node: Node) -> str:
     return ", ".join(_differences(node))
 
 
+def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
+    """Features that follow from the hardware: `gpu`, and the type of the GPUs (book, "Slurm Migration": `--constraint=GH200`)."""
+    if not gpus:
+        return frozenset()
+    return frozenset({"gpu", gpu_type}) if gpu_type else frozenset({"gpu"})
+
+
 def _differences(node: Node) -> Iterator[str]:
     had, declared = node.status.capabilities, node.spec.hardware or _NOTHING
     for name in (*_COUNTS, *_SIZES, "gpu_type"):

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lattice.errors import Rejected
+from lattice.lifecycle.hardware import implied_features
 from lattice.replay.jobs import Job, Log, TenantTerms
 from lattice.replay.profiles import settings_of
 from lattice.scheduling.candidates import candidate_of
 from lattice.scheduling.facts import facts_of, home_groups
-from lattice.scheduling.inventory import implied_features
 from lattice.scheduling.machine import HOLLOW, NodeFacts
 from lattice.scheduling.policy import Policy
 from lattice.units import fold_nodes, format_bytes, format_duration, format_time, parse_duration, parse_time

@@ -78,7 +78,7 @@ class Log:
     changed: Tally = field(default_factory=Tally)
     """What is replayed otherwise than it was recorded."""
     inventory: Mapping[str, Any] | None = None
-    """The machine, where the trace says it: the document that `lattice.scheduling.inventory` reads."""
+    """The machine, where the trace says it: the document that `lattice.inventory` reads."""
     tenants: dict[str, TenantTerms] = field(default_factory=dict)
     vclusters: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The settings of each vcluster, as a file of weights has them."""

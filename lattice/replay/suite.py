@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lattice.errors import Rejected
+from lattice.inventory import read_inventory
 from lattice.replay.measures import Measures, Ran, Replayed, measure, waits_of
 from lattice.replay.production import Setting, Timing, fit, replay
 from lattice.replay.profiles import base_policy, read_settings, with_settings
 from lattice.replay.synthetic import KINDS, generate
-from lattice.scheduling.inventory import read_inventory
+from lattice.scheduling.facts import facts_of_inventory
 from lattice.units import format_duration
 
 
@@ -65,7 +66,7 @@ def outcome(kind: str, seed: int, size: Size, clock: Callable[[], float], progre
     """Generate, replay and judge one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)
-    nodes, homes = inventory.facts(), inventory.homes()
+    nodes, homes = facts_of_inventory(inventory), inventory.homes()
     log = fit(log, nodes)
     policies = {
         name: replace(with_settings(base_policy(name), read_settings(name, settings)), home=name in homes)

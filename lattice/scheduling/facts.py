@@ -1,4 +1,4 @@
-"""A LatticeNode as placement reads it."""
+"""A node as placement reads it: from its LatticeNode, or from an inventory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from lattice.errors import Rejected
-from lattice.lifecycle.hardware import counted
-from lattice.scheduling.inventory import implied_features
+from lattice.inventory import Inventory, InventoryNode
+from lattice.lifecycle.hardware import counted, implied_features
 from lattice.scheduling.machine import HOLLOW, NodeFacts
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Node, VCluster
@@ -42,6 +42,11 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
     )
 
 
+def facts_of_inventory(inventory: Inventory) -> list[NodeFacts]:
+    """The nodes of an inventory, usable, with indices in its order."""
+    return [_declared(index, node) for index, node in enumerate(inventory.nodes)]
+
+
 def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
     """The vcluster at home in each group.
 
@@ -54,6 +59,30 @@ def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
         for group in selector.group if selector is not None else ():
             homes.setdefault(group, vcluster.metadata.name)
     return homes
+
+
+def _declared(index: int, node: InventoryNode) -> NodeFacts:
+    had = node.node_class
+    return NodeFacts(
+        index=index,
+        name=node.name,
+        group=node.group,
+        cpus=had.cpus,
+        memory=had.memory,
+        gpus=had.gpus,
+        features=frozenset(had.features) | implied_features(had.gpus, had.gpu_type),
+        hollow=False,
+        usable=True,
+        state="Ready",
+        switch=node.switch,
+        cxl_memory=had.cxl_memory,
+        gpu_type=had.gpu_type,
+        gpu_memory=had.gpu_memory,
+        unified=had.unified,
+        fingerprint=node.fingerprint,
+        watts=had.watts,
+        home=node.vcluster,
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lattice.errors import Rejected
-from lattice.scheduling.inventory import NodeClass
+from lattice.inventory import NodeClass
 from lattice.units import format_bytes
 
 MOST_COMPONENTS: Final = 16

@@ -15,6 +15,7 @@ from lattice.cli.files import read_file, write_whole
 from lattice.cli.replay.counts import nodes_missing, say_what_was_left_out
 from lattice.cli.replay.flags import RUN_TIME
 from lattice.errors import Rejected
+from lattice.inventory import MOST_NODES, Inventory, read_inventory
 from lattice.replay import events, sacct
 from lattice.replay.comparison import check_report, summary
 from lattice.replay.jobs import Log
@@ -25,7 +26,7 @@ from lattice.replay.profiles import Profile, base_policy, read_profile, read_set
 from lattice.replay.swf import parse
 from lattice.replay.table import rows
 from lattice.replay.workload import Machine
-from lattice.scheduling.inventory import MOST_NODES, Inventory, read_inventory
+from lattice.scheduling.facts import facts_of_inventory
 from lattice.scheduling.machine import NodeFacts
 from lattice.scheduling.policy import Policy
 from lattice.units import parse_duration
@@ -210,7 +211,7 @@ def _site(nodes: int | str | None, log: Log) -> Site:
     homes = inventory.homes()
     if all(node.vcluster for node in inventory.nodes):
         inventory.require_vclusters(sorted({job.vcluster for job in log.jobs}))
-    return Site(inventory.facts(), frozenset(homes))
+    return Site(facts_of_inventory(inventory), frozenset(homes))
 
 
 def policies(log: Log, site: Site, profile: Profile, named: str, depth: int | None) -> dict[str, Policy]:

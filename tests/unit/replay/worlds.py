@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from lattice.inventory import read_inventory
 from lattice.replay.jobs import Job, Log
 from lattice.replay.measures import Replayed
 from lattice.replay.plain import alike
 from lattice.replay.production import Setting, World, fit
 from lattice.replay.profiles import base_policy, read_settings, with_settings
 from lattice.replay.synthetic import generate
-from lattice.scheduling.inventory import read_inventory
+from lattice.scheduling.facts import facts_of_inventory
 from lattice.scheduling.policy import Policy
 
 
@@ -44,7 +45,7 @@ def generated(kind: str, seed: int, nodes: int, hours: float) -> tuple[Log, Sett
     """A generated trace and what it runs with."""
     made = generate(kind, seed, nodes=nodes, hours=hours)
     inventory = read_inventory(json.dumps(made.inventory), kind)
-    facts, homes = inventory.facts(), inventory.homes()
+    facts, homes = facts_of_inventory(inventory), inventory.homes()
     policies = {
         name: replace(with_settings(base_policy(name), read_settings(name, given)), home=name in homes)
         for name, given in made.vclusters.items()

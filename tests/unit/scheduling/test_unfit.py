@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.inventory import read_inventory
 from lattice.scheduling.candidates import need_of
-from lattice.scheduling.inventory import read_inventory
+from lattice.scheduling.facts import facts_of_inventory
 from lattice.scheduling.machine import Machine, Need
 from lattice.scheduling.unfit import unfit
 from lattice.views.allocation import Resources
@@ -31,7 +32,7 @@ nodes:
 @pytest.fixture(scope="module")
 def machine() -> Machine:
     made = Machine()
-    for facts in read_inventory(SITE).facts():
+    for facts in facts_of_inventory(read_inventory(SITE)):
         made.put(facts)
     return made
 
@@ -89,7 +90,7 @@ def test_the_demand_that_is_too_much_is_named_with_what_exists(machine: Machine,
 
 def test_nodes_that_only_wait_are_offered_by_their_feature() -> None:
     made = Machine()
-    for facts in read_inventory(SITE).facts()[:4]:
+    for facts in facts_of_inventory(read_inventory(SITE))[:4]:
         made.put(replace(facts, hollow=True))
     assert unfit(made, need(constraints={"gpuType": "GH200"}), 2) == (
         "no node has GPU type GH200; no node declares GPUs (4 nodes that only wait would do: constraints.features: [hollow])"

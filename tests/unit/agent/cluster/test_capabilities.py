@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Rejected
+from lattice.inventory import read_inventory
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import NODES
-from lattice.scheduling.inventory import read_inventory
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Node
 from lattice_agent.__main__ import AgentSettings

@@ -20,7 +20,6 @@ from typing import Final, NoReturn, TypeVar
 import yaml
 
 from lattice.errors import Rejected
-from lattice.scheduling.machine import NodeFacts
 from lattice.units import expand_nodes, quantity_bytes
 
 MOST_NODES: Final = 100_000
@@ -78,10 +77,6 @@ class Inventory:
                 found.setdefault(node.vcluster, {})[node.group] = None
         return {vcluster: tuple(groups) for vcluster, groups in found.items()}
 
-    def facts(self) -> list[NodeFacts]:
-        """The nodes as the cycle reads them, usable, with indices in order."""
-        return [_facts(index, node) for index, node in enumerate(self.nodes)]
-
     def require_vclusters(self, names: Iterable[str]) -> None:
         """Refuse vclusters that have no home node here although others have some."""
         homes = self.homes()
@@ -94,13 +89,6 @@ class Inventory:
                 )
 
 
-def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
-    """Features that follow from the hardware: `gpu`, and the type of the GPUs (book, "Slurm Migration": `--constraint=GH200`)."""
-    if not gpus:
-        return frozenset()
-    return frozenset({"gpu", gpu_type}) if gpu_type else frozenset({"gpu"})
-
-
 def read_inventory(text: str, name: str = "the inventory") -> Inventory:
     """The inventory of a YAML text; `name` is what refusals call it, they give the line and the field."""
     try:
@@ -110,30 +98,6 @@ def read_inventory(text: str, name: str = "the inventory") -> Inventory:
     if not isinstance(root, yaml.MappingNode):
         raise Rejected(f"{name} is no inventory: it is a map of `classes` and `nodes`", reason="BadInventory")
     return _Reader(name).inventory(root)
-
-
-def _facts(index: int, node: InventoryNode) -> NodeFacts:
-    had = node.node_class
-    return NodeFacts(
-        index=index,
-        name=node.name,
-        group=node.group,
-        cpus=had.cpus,
-        memory=had.memory,
-        gpus=had.gpus,
-        features=frozenset(had.features) | implied_features(had.gpus, had.gpu_type),
-        hollow=False,
-        usable=True,
-        state="Ready",
-        switch=node.switch,
-        cxl_memory=had.cxl_memory,
-        gpu_type=had.gpu_type,
-        gpu_memory=had.gpu_memory,
-        unified=had.unified,
-        fingerprint=node.fingerprint,
-        watts=had.watts,
-        home=node.vcluster,
-    )
 
 
 class _Reader:

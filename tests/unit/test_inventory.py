@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lattice.errors import Rejected
-from lattice.scheduling.inventory import read_inventory
+from lattice.inventory import read_inventory
+from lattice.scheduling.facts import facts_of_inventory
 
 SITE = """\
 classes:
@@ -20,13 +21,13 @@ nodes:
 def test_the_nodes_have_what_their_class_has_and_stand_where_the_text_says() -> None:
     site = read_inventory(SITE)
     assert [node.name for node in site.nodes] == ["nid001", "nid002", "nid003"]
-    first, _, last = site.facts()
+    first, _, last = facts_of_inventory(site)
     assert (first.index, first.group, first.switch, first.fingerprint, first.home) == (0, "g0", "s0", "a", "ml")
     assert (first.gpus, first.gpu_type, first.gpu_memory, first.unified, first.watts) == (4, "GH200", 96 << 30, True, 2800)
     assert first.features == {"gpu", "GH200"}
     assert (last.index, last.memory, last.cxl_memory, last.home) == (2, 512 << 30, 2 << 40, "")
     assert last.features == {"nvme_scratch"}
-    assert all(node.usable and node.state == "Ready" and not node.hollow for node in site.facts())
+    assert all(node.usable and node.state == "Ready" and not node.hollow for node in facts_of_inventory(site))
 
 
 def test_nodes_without_a_fingerprint_run_what_the_rest_of_their_class_runs() -> None:
