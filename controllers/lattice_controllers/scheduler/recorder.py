@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lattice import __version__
+from lattice.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.clock import Clock
-from lattice.daemon.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected

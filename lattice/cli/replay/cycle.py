@@ -14,7 +14,7 @@ from lattice import __version__
 from lattice.cli import exits
 from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.text import Column, memory, plural, table
-from lattice.daemon.cycle_files import CycleFolder
+from lattice.cycle_files import CycleFolder
 from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.scheduling.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
 from lattice.scheduling.chronicle import RULES

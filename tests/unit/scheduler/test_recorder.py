@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from lattice.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.clock import ManualClock
-from lattice.daemon.cycle_files import CycleFolder, CycleWriter
 from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.scheduling.cycle import decide
 from lattice.scheduling.cycle_log import CHANGES, OPENING, WHOLE, frame, scan
