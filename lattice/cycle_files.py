@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from lattice.errors import Corrupt, NotFound, Rejected
-from lattice.scheduling.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
-from lattice.scheduling.cycle_log import LATEST, OPENING, Scan, excerpt, scan
+from lattice.scheduling.queries.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
+from lattice.scheduling.recording.cycle_log import LATEST, OPENING, Scan, excerpt, scan
 from lattice.units import format_time
 
 _PREFIX, _SUFFIX = "cycles-", ".log"

@@ -1,4 +1,4 @@
-"""What is answered to `usage` and `history`: the documents, as types; as `lattice.scheduling.answers` has the others.
+"""What is answered to `usage` and `history`: the documents, as types; as `lattice.scheduling.queries.answers` has the others.
 
 Hours are numbers; times RFC 3339 texts, days (UTC) such as `2026-11-21`. A field that has nothing to say is left out.
 """

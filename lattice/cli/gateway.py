@@ -12,7 +12,7 @@ from lattice.errors import Denied, NotFound, Rejected, Retry, TooMany
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
-    from lattice.scheduling.answers import Plan
+    from lattice.scheduling.queries.answers import Plan
 
 T = TypeVar("T")
 LONGEST_PAUSE = 8.0
@@ -53,7 +53,7 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
     """What would become of Allocations as a server dry run gave them, in this order."""
     import msgspec
 
-    from lattice.scheduling.answers import Plan
+    from lattice.scheduling.queries.answers import Plan
 
     documents = [{"metadata": {key: one["metadata"].get(key, "") for key in ("name", "namespace")}, "spec": one["spec"]} for one in made]
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lattice.cli.readable import list_readable
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import CONFIGS, NODES, TENANTS, VCLUSTERS
-from lattice.scheduling.facts import home_groups
+from lattice.scheduling.conversion.facts import home_groups
 from lattice.scripts.asked import Queue, Site
 from lattice.views import Config, Node, Tenant, VCluster
 

@@ -13,10 +13,11 @@ from lattice.errors import Rejected
 from lattice.lifecycle.hardware import implied_features
 from lattice.replay.jobs import Job, Log, TenantTerms
 from lattice.replay.profiles import settings_of
-from lattice.scheduling.candidates import candidate_of
-from lattice.scheduling.facts import facts_of, home_groups
-from lattice.scheduling.machine import HOLLOW, NodeFacts
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.conversion.candidates import candidate_of
+from lattice.scheduling.conversion.facts import facts_of, home_groups
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.policy import Policy
 from lattice.units import fold_nodes, format_bytes, format_duration, format_time, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Node, Tenant, VCluster

@@ -16,8 +16,8 @@ import msgspec
 
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log, TenantTerms
-from lattice.scheduling.machine import Need
-from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT
 from lattice.units import (
     expand_nodes,
     format_bytes,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from lattice.errors import Rejected
 from lattice.replay.tally import Tally
-from lattice.scheduling.machine import Need
-from lattice.scheduling.work import ANY, PREFERRED
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.work import ANY, PREFERRED
 
 ANYTHING: Final = Need()
 """Any node will do."""

@@ -17,7 +17,7 @@ from math import ceil, fsum
 from typing import Any, Final
 
 from lattice.replay.jobs import Job, TenantTerms
-from lattice.scheduling.machine import NodeFacts
+from lattice.scheduling.model.hardware import NodeFacts
 
 INSTANTS: Final = 2000
 _HOUR: Final = 3600.0

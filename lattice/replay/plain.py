@@ -7,7 +7,7 @@ from typing import Final
 from lattice.replay.jobs import Job, Log
 from lattice.replay.swf import Trace
 from lattice.replay.workload import Left, Machine, select
-from lattice.scheduling.machine import NodeFacts
+from lattice.scheduling.model.hardware import NodeFacts
 
 GROUP: Final = 64
 """Nodes of a topology group, where a machine is given as a number."""

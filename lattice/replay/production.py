@@ -1,6 +1,6 @@
 """The production cycle over a virtual clock: what Lattice itself would have done with a trace.
 
-Every decision is `lattice.scheduling.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
+Every decision is `lattice.scheduling.cycle.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
 submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
 what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then a cycle
 of each vcluster that has pending work, in order of their names, and where there are several a second one of each, which sees what
@@ -18,16 +18,17 @@ from typing import Final
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log
 from lattice.replay.measures import Ran, Replayed
-from lattice.scheduling.cost import gpu_hours
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.machine import NEVER, Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Placed, Waiting
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.ranges import asks_for_more, extended
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.scoring import Scoring
-from lattice.scheduling.shares import Run, Shares, Terms
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.cluster.machine import NEVER, Machine
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.cycle.ranges import asks_for_more, extended
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.outcomes import Placed, Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.priority.cost import gpu_hours
+from lattice.scheduling.priority.scoring import Scoring
+from lattice.scheduling.priority.shares import Run, Shares, Terms
+from lattice.scheduling.state.scene import Scene
 from lattice.units import expand_nodes
 from lattice.views.ledger import TenantAccount
 

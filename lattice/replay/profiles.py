@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from lattice.errors import Rejected
-from lattice.scheduling.policy import POLICIES, PROFILES, Borrowing, Limits, Policy, Weights
+from lattice.scheduling.model.policy import POLICIES, PROFILES, Borrowing, Limits, Policy, Weights
 from lattice.units import parse_duration
 
 WEIGHTS: Final = tuple(field.name for field in fields(Weights))

@@ -16,7 +16,7 @@ from typing import Final
 
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log
-from lattice.scheduling.machine import Need
+from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_slurm_time
 
 KNOWN: Final = (

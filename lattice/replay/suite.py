@@ -24,7 +24,7 @@ from lattice.replay.measures import Measures, Ran, Replayed, measure, waits_of
 from lattice.replay.production import Setting, Timing, fit, replay
 from lattice.replay.profiles import base_policy, read_settings, with_settings
 from lattice.replay.synthetic import KINDS, generate
-from lattice.scheduling.facts import facts_of_inventory
+from lattice.scheduling.conversion.facts import facts_of_inventory
 from lattice.units import format_duration
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log, TenantTerms
-from lattice.scheduling.machine import Need
+from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_time
 
 BEGIN: Final = parse_time("2026-01-05T00:00:00Z")

@@ -6,7 +6,7 @@ import pytest
 
 from lattice.errors import Rejected
 from lattice.inventory import read_inventory
-from lattice.scheduling.facts import facts_of_inventory
+from lattice.scheduling.conversion.facts import facts_of_inventory
 
 SITE = """\
 classes:

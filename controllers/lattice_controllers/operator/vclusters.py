@@ -14,8 +14,8 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import VCLUSTERS
 from lattice.lifecycle.conditions import TRUE, with_condition, without_conditions
 from lattice.lifecycle.node import READY
-from lattice.scheduling.facts import home_groups
-from lattice.scheduling.policies import given_weights
+from lattice.scheduling.conversion.facts import home_groups
+from lattice.scheduling.conversion.policies import given_weights
 from lattice.units import fold_nodes, format_time
 from lattice.views import Condition, Node, VCluster
 from lattice_controllers.operator import statuses

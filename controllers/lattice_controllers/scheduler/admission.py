@@ -14,8 +14,8 @@ from lattice.admission.tenants import homes
 from lattice.daemon.logs import event
 from lattice.errors import Rejected
 from lattice.quota.layout import Layout
-from lattice.scheduling.backlog import Backlog, Place, Scope, scopes_of, sentence
-from lattice.scheduling.candidates import walltime_of
+from lattice.scheduling.conversion.candidates import walltime_of
+from lattice.scheduling.state.backlog import Backlog, Place, Scope, scopes_of, sentence
 from lattice.units import parse_duration
 from lattice.views import Allocation, Tenant, VCluster
 from lattice.views.cluster import Config, SubmissionOptions, TenantSpec, VClusterSpec

@@ -38,9 +38,9 @@ from lattice.ledger.steps import (
     next_step,
 )
 from lattice.ledger.stored import Stored
-from lattice.scheduling.candidates import candidate_of
-from lattice.scheduling.scoring import shown
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.conversion.candidates import candidate_of
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.priority.scoring import shown
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster

@@ -22,10 +22,10 @@ from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, Rejected, Retry
-from lattice.scheduling.answers import CycleLog, Cycles, Part, Plan, Queues, Why
-from lattice.scheduling.cycle_log import cycle_of
-from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
-from lattice.scheduling.readers import Reader
+from lattice.scheduling.queries.answers import CycleLog, Cycles, Part, Plan, Queues, Why
+from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.recording.cycle_log import cycle_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from lattice.errors import Rejected
-from lattice.scheduling.formulation import Formulation
-from lattice.scheduling.solver import Bucket, Effort, Job, upper_bound
+from lattice.scheduling.optimum.formulation import Formulation
+from lattice.scheduling.optimum.solver import Bucket, Effort, Job, upper_bound
 
 EFFORT: Final = Effort(seconds=2.0)
 CPU_SECONDS: Final = 15

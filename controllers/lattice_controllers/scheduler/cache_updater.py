@@ -14,12 +14,12 @@ from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
 from lattice.ledger.format import Key, Row
 from lattice.ledger.stored import Stored
-from lattice.scheduling.candidates import holder_of
-from lattice.scheduling.exhaustion import exhausted
-from lattice.scheduling.policies import energy_price, policy_of, seconds, terms_of
-from lattice.scheduling.scene import PowerBudget, Scene
-from lattice.scheduling.scoring import Scoring
-from lattice.scheduling.shares import HALF_LIFE, Shares, Terms
+from lattice.scheduling.conversion.candidates import holder_of
+from lattice.scheduling.conversion.policies import energy_price, policy_of, seconds, terms_of
+from lattice.scheduling.priority.scoring import Scoring
+from lattice.scheduling.priority.shares import HALF_LIFE, Shares, Terms
+from lattice.scheduling.state.exhaustion import exhausted
+from lattice.scheduling.state.scene import PowerBudget, Scene
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
 from lattice_controllers.scheduler.nodes import Nodes

@@ -9,11 +9,11 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import FINISHED
-from lattice.scheduling.forecast import Expected, Forecaster, foresee, work_of
-from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.situation import planned
-from lattice.scheduling.strategies import strategy_of
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.forecast.forecaster import Expected, Forecaster, foresee, work_of
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.queries.situation import planned
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.loop import Loop

@@ -11,13 +11,13 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Failure, Guard
 from lattice.daemon.logs import event
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.outcomes import Outcome, Placed, Score, Waiting
-from lattice.scheduling.ranges import RANGES, asks_for_more, extended
-from lattice.scheduling.reserved import Move
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.situation import ABOUT_NODES
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.cycle.ranges import RANGES, asks_for_more, extended
+from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.queries.situation import ABOUT_NODES
+from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

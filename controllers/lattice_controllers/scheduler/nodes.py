@@ -27,8 +27,9 @@ from lattice.ledger.restoration import orders_of, rebuilt_index
 from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import DEGRADED, DOWN
 from lattice.lifecycle.node import UNKNOWN, Timing
-from lattice.scheduling.facts import facts_of, home_groups
-from lattice.scheduling.machine import UNHEARD, Machine, NodeFacts
+from lattice.scheduling.cluster.machine import UNHEARD, Machine
+from lattice.scheduling.conversion.facts import facts_of, home_groups
+from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
 from lattice.views.cluster import Lease, Node, VCluster
 from lattice.views.ledger import NodeIndex, Plan

@@ -13,11 +13,11 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Retry
-from lattice.scheduling.formulation import Formulation, formulate, lenders_to, value_of
-from lattice.scheduling.outcomes import Outcome, Placed
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.situation import ABOUT_NODES
-from lattice.scheduling.solver import installed
+from lattice.scheduling.model.outcomes import Outcome, Placed
+from lattice.scheduling.optimum.formulation import Formulation, formulate, lenders_to, value_of
+from lattice.scheduling.optimum.solver import installed
+from lattice.scheduling.queries.situation import ABOUT_NODES
+from lattice.scheduling.state.scene import Scene
 from lattice_controllers.scheduler.bound_worker import packed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 

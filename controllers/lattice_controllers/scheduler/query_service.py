@@ -17,21 +17,21 @@ from lattice.daemon.clock import Clock
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Bindings, bindings_of
 from lattice.quota.forest import Forest
-from lattice.scheduling import explanation
-from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
-from lattice.scheduling.formulation import formulate, lenders_to, unknown_rules, value_of
-from lattice.scheduling.gate_rows import explain_gates
-from lattice.scheduling.inquiry import Glimpse, Inquiry, queues
-from lattice.scheduling.outcomes import Outcome, Placed, Waiting
-from lattice.scheduling.preemption import PreemptionLimits
-from lattice.scheduling.prospect import may_ever
-from lattice.scheduling.quota_answers import QuotaExplanation, Quotas
-from lattice.scheduling.quota_view import Remarks, own_leaves, quotas, slices
-from lattice.scheduling.readers import Reader
-from lattice.scheduling.record import glance
-from lattice.scheduling.situation import ABOUT_NODES, Expected, Situation
-from lattice.scheduling.solver import Effort, best_plan, upper_bound
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.optimum.formulation import formulate, lenders_to, unknown_rules, value_of
+from lattice.scheduling.optimum.solver import Effort, best_plan, upper_bound
+from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.queries import explanation
+from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
+from lattice.scheduling.queries.gate_rows import explain_gates
+from lattice.scheduling.queries.inquiry import Glimpse, Inquiry, queues
+from lattice.scheduling.queries.prospect import may_ever
+from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
+from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
+from lattice.scheduling.recording.record import glance
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Tenant, VCluster

@@ -17,8 +17,8 @@ from lattice.quota.declared import DEFAULT, KOORDINATOR, OURS, Declared
 from lattice.quota.forest import Forest, Overuse
 from lattice.quota.layout import Origin, objects, origin_of
 from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
-from lattice.scheduling.elastic import Elastic
-from lattice.scheduling.scene import Scene
+from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views import ElasticQuota, KoordinatorQuota
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

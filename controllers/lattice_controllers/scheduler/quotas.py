@@ -18,10 +18,10 @@ from lattice.quota.forest import DEFAULT_TREE, Forest
 from lattice.quota.layout import Layout, Origin, capacities, layout, origin_of, text_of
 from lattice.quota.publication import PUBLISHED
 from lattice.quota.selection import Shares, share_out, traits_of
-from lattice.scheduling.counted import CountedNodes
-from lattice.scheduling.quota_answers import LeftOut
-from lattice.scheduling.quota_view import Remarks
-from lattice.scheduling.scene import Scene
+from lattice.scheduling.queries.quota_answers import LeftOut
+from lattice.scheduling.queries.quota_view import Remarks
+from lattice.scheduling.state.counted import CountedNodes
+from lattice.scheduling.state.scene import Scene
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Node
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, QuotaTreeOptions

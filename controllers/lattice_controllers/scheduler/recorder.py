@@ -22,14 +22,14 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected
-from lattice.scheduling.answers import CycleLog, Cycles
-from lattice.scheduling.chronicle import Chronicler
-from lattice.scheduling.cycle_log import CHANGES, WHOLE, frame
-from lattice.scheduling.outcomes import Outcome
-from lattice.scheduling.policies import seconds
-from lattice.scheduling.record import Looker, Moment, completed
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.conversion.policies import seconds
+from lattice.scheduling.model.outcomes import Outcome
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.queries.answers import CycleLog, Cycles
+from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.cycle_log import CHANGES, WHOLE, frame
+from lattice.scheduling.recording.record import Looker, Moment, completed
+from lattice.scheduling.state.scene import Scene
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Config, RecordingOptions
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

@@ -18,9 +18,10 @@ from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times
 from lattice.lifecycle.reservations import IMPOSSIBLE
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import READY, STALLED
-from lattice.scheduling.calendar import Booking, book, mask_of, node_set
-from lattice.scheduling.machine import Machine, NodeFacts, indices_of
-from lattice.scheduling.scene import Window
+from lattice.scheduling.cluster.machine import Machine, indices_of
+from lattice.scheduling.conversion.calendar import Booking, book, mask_of, node_set
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.state.scene import Window
 from lattice.units import expand_nodes, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.reservation import Reservation

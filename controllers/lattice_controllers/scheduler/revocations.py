@@ -25,9 +25,9 @@ from lattice.quota.gates import WAITING
 from lattice.quota.layout import Layout
 from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, Round, choose, make_room
 from lattice.quota.settings import OFF, ON, TreeRules
-from lattice.scheduling.elastic import Elastic
-from lattice.scheduling.withheld import withheld
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.cycle.withheld import withheld
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.elastic import Elastic
 from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.loop import Loop

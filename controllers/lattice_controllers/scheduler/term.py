@@ -37,9 +37,9 @@ from lattice.kube.resources import (
 from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
-from lattice.scheduling.policies import preemption_limits
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.scoring import Scoring
+from lattice.scheduling.conversion.policies import preemption_limits
+from lattice.scheduling.priority.scoring import Scoring
+from lattice.scheduling.state.scene import Scene
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec

@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, Final
 
 from lattice.daemon.clock import ManualClock
-from lattice.scheduling.candidates import candidate_of
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.forecast import Expected
-from lattice.scheduling.outcomes import Placed, Waiting
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.preemption import PreemptionLimits
-from lattice.scheduling.readers import Reader
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.conversion.candidates import candidate_of
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.forecast.forecaster import Expected
+from lattice.scheduling.model.outcomes import Placed, Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.queries.readers import Reader
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster
 from lattice.views.ledger import TenantAccount

@@ -17,17 +17,18 @@ from statistics import median
 from typing import Final
 
 from lattice import __version__
-from lattice.scheduling.chronicle import Chronicler
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.cycle_log import CHANGES, frame
-from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Placed
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.record import Looker, completed
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.scoring import Scoring
-from lattice.scheduling.shares import Terms
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.outcomes import Placed
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority.scoring import Scoring
+from lattice.scheduling.priority.shares import Terms
+from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.cycle_log import CHANGES, frame
+from lattice.scheduling.recording.record import Looker, completed
+from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 

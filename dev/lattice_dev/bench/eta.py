@@ -29,11 +29,11 @@ from lattice.replay.jobs import Log as Jobs
 from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
-from lattice.scheduling.forecast import Forecaster, foresee, stages, work_of
-from lattice.scheduling.machine import Need
-from lattice.scheduling.rehearsal import NEVER, Rehearsal, Stage
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.forecast.forecaster import Forecaster, foresee, stages, work_of
+from lattice.scheduling.forecast.rehearsal import NEVER, Rehearsal, Stage
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.scene import Scene
 from lattice_dev.bench import scenes
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import plain_node, timing

@@ -22,7 +22,7 @@ from lattice.replay.production import Setting, replay
 from lattice.replay.profiles import base_policy
 from lattice.replay.swf import parse
 from lattice.replay.workload import Machine, Workload
-from lattice.scheduling.policy import BALANCED, Policy, Weights
+from lattice.scheduling.model.policy import BALANCED, Policy, Weights
 from lattice_dev.bench import scenes
 from lattice_dev.bench.figures import Aim, Figure
 from lattice_dev.bench.replaying import NODES as KTH_NODES

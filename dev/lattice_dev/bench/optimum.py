@@ -15,16 +15,17 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Final
 
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.formulation import formulate, value_of
-from lattice.scheduling.ground import Ground
-from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Score
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.preemption import Preemption, PreemptionLimits, Victims, loss, preemption, protection
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.solver import upper_bound
-from lattice.scheduling.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.outcomes import Score
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.optimum.formulation import formulate, value_of
+from lattice.scheduling.optimum.solver import upper_bound
+from lattice.scheduling.preemption.ground import Ground
+from lattice.scheduling.preemption.victims import Preemption, PreemptionLimits, Victims, loss, preemption, protection
+from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Figure, percentile
 

@@ -12,13 +12,13 @@ from statistics import median
 from time import process_time
 from typing import Final
 
-from lattice.scheduling.columns import View
-from lattice.scheduling.forecast import Forecaster, Foreseen, stages
-from lattice.scheduling.machine import Need, NodeFacts
-from lattice.scheduling.predictor import Work
-from lattice.scheduling.rehearsal import BACKFILL, IN_ORDER, NEVER, Job, Stage
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.forecast.columns import View
+from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, stages
+from lattice.scheduling.forecast.predictor import Work
+from lattice.scheduling.forecast.rehearsal import BACKFILL, IN_ORDER, NEVER, Job, Stage
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.scene import Scene
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 
 WALLTIMES: Final = tuple(3600.0 * hours for hours in (1, 2, 4, 6, 12, 24, 24, 48, 72))

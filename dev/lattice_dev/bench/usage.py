@@ -17,7 +17,7 @@ from lattice.accounting.charges import Charge
 from lattice.accounting.records import Page, Records, rows_text
 from lattice.accounting.reports import DAY, Among, Asked, Reach, charges_since, history_report, usage_report
 from lattice.accounting.tally import Recount
-from lattice.scheduling.shares import Shares, Terms
+from lattice.scheduling.priority.shares import Shares, Terms
 from lattice.views.meta import Metadata
 from lattice.views.usage import UsageRecord, UsageRecordSpec
 from lattice_dev.bench.figures import Aim, Figure

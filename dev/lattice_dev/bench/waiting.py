@@ -17,10 +17,10 @@ from typing import Final
 from lattice.quota.amounts import NODES
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.outcomes import Placed
-from lattice.scheduling.scene import Window, mask_of
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.outcomes import Placed
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.scene import Window, mask_of
 from lattice_dev.bench.core import NOW, TENANTS, Instance, cost_function, instance, scan
 from lattice_dev.bench.figures import Baseline, Figure
 

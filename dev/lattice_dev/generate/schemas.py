@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from lattice.accounting import answers as accounting_answers
-from lattice.scheduling import answers, quota_answers
+from lattice.scheduling.queries import answers, quota_answers
 
 ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS | accounting_answers.ACCOUNTING_ANSWERS
 """Every document by its schema."""

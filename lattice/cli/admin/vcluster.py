@@ -12,8 +12,8 @@ from lattice.cli.admin.vcluster_flags import add_config, add_weights, config_of,
 from lattice.cli.render.vclusters import vcluster_details, vcluster_table, weight_lines, weights_word
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.resources import CONFIGS, VCLUSTERS
-from lattice.scheduling.policies import weights_of
-from lattice.scheduling.policy import BALANCED
+from lattice.scheduling.conversion.policies import weights_of
+from lattice.scheduling.model.policy import BALANCED
 from lattice.views import Config, VCluster
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lattice.cli.values import camel, dashed, milli, walltime_of
 from lattice.errors import Rejected
-from lattice.scheduling.policy import BALANCED, POLICIES, PROFILES, Weights
+from lattice.scheduling.model.policy import BALANCED, POLICIES, PROFILES, Weights
 from lattice.units import parse_duration, parse_quantity
 
 WEIGHTS: Final = tuple(field.name for field in fields(Weights))

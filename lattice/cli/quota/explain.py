@@ -14,7 +14,7 @@ from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.allocations import is_final, label, phase_of
 from lattice.cli.render.gates import gate_lines
 from lattice.errors import NotFound
-from lattice.scheduling.quota_answers import QuotaExplanation
+from lattice.scheduling.queries.quota_answers import QuotaExplanation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

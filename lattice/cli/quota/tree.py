@@ -13,7 +13,7 @@ from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.quota_tree import LEGEND, tree_lines
 from lattice.cli.watch import WATCH_SECONDS, again_and_again
 from lattice.errors import NotFound
-from lattice.scheduling.quota_answers import Quotas
+from lattice.scheduling.queries.quota_answers import Quotas
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

@@ -8,7 +8,7 @@ from lattice.cli.render.answers import expected_sentence, start_cell
 from lattice.cli.render.text import Column, age, clock, fields, plural, span, table
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED, UNKILLABLE
-from lattice.scheduling.answers import ExpectedStart
+from lattice.scheduling.queries.answers import ExpectedStart
 from lattice.units import format_clock, parse_duration, parse_time
 from lattice.views import Allocation, Attempt, Condition, Exit
 

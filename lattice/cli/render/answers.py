@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from lattice.cli.render.text import Column, plural, span, table
-from lattice.scheduling.answers import Blocker, Change, ExpectedStart, Held, Placement, Position, Preemption, Quota, Ranking, Use, Work
+from lattice.scheduling.queries.answers import (
+    Blocker,
+    Change,
+    ExpectedStart,
+    Held,
+    Placement,
+    Position,
+    Preemption,
+    Quota,
+    Ranking,
+    Use,
+    Work,
+)
 from lattice.units import parse_time
 
 _BLOCKERS: Final = (

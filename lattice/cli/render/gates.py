@@ -8,7 +8,7 @@ from typing import Final
 from lattice.cli.render.answers import label
 from lattice.cli.render.quota import amount_text
 from lattice.cli.render.text import Column, Painted, plural, printable, table
-from lattice.scheduling.quota_answers import Gate, Limit, QuotaExplanation
+from lattice.scheduling.queries.quota_answers import Gate, Limit, QuotaExplanation
 
 _TITLES: Final = {
     "Itself": "itself",

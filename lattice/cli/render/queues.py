@@ -8,7 +8,7 @@ from typing import Final
 
 from lattice.cli.render.answers import factor_list, relative, start_cell
 from lattice.cli.render.text import Column, Painted, age, clock, plural, span, table
-from lattice.scheduling.answers import Entry, Point, Queue, Queues, Timeline, Window
+from lattice.scheduling.queries.answers import Entry, Point, Queue, Queues, Timeline, Window
 from lattice.units import parse_time
 
 _COLUMNS: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 
 from lattice.cli.render.quota import amount_text, bar
 from lattice.cli.render.text import Column, Painted, age, plural, table
-from lattice.scheduling.quota_answers import YOURS, QuotaGroup, Quotas, QuotaTreeShown, Share, Total
+from lattice.scheduling.queries.quota_answers import YOURS, QuotaGroup, Quotas, QuotaTreeShown, Share, Total
 from lattice.units import parse_time
 
 LEGEND: Final = "█ used  ▒ may be used now, and is not  ! used above that  · up to max  | min  * yours"

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from lattice.cli.render.text import Column, fields, table
-from lattice.scheduling.cost import TERMS
-from lattice.scheduling.policies import given_weights, policy_of
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.strategies import strategy_of
+from lattice.scheduling.conversion.policies import given_weights, policy_of
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.priority.cost import TERMS
 from lattice.views import Config, VCluster
 
 COLUMNS: Final = (

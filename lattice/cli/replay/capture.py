@@ -12,7 +12,7 @@ from lattice.errors import Denied, Rejected
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, ELASTIC_QUOTAS, NODES, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice.replay.capture import Seen, capture
 from lattice.replay.events import lines_of
-from lattice.scheduling.policies import policy_of, terms_of
+from lattice.scheduling.conversion.policies import policy_of, terms_of
 from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Allocation, Config, Node, Tenant, VCluster
 from lattice.views.cluster import SchedulingOptions

@@ -16,11 +16,11 @@ from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.text import Column, memory, plural, table
 from lattice.cycle_files import CycleFolder
 from lattice.errors import Corrupt, NotFound, Rejected
-from lattice.scheduling.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
-from lattice.scheduling.chronicle import RULES
-from lattice.scheduling.cycle_log import cycle_of
-from lattice.scheduling.outcomes import Outcome, Placed
-from lattice.scheduling.reproduction import Difference, Reproduced, again, turns
+from lattice.scheduling.model.outcomes import Outcome, Placed
+from lattice.scheduling.queries.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
+from lattice.scheduling.recording.chronicle import RULES
+from lattice.scheduling.recording.cycle_log import cycle_of
+from lattice.scheduling.recording.reproduction import Difference, Reproduced, again, turns
 from lattice.units import fold_nodes, format_time
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from lattice.replay.engine import Estimates, Policy
-from lattice.scheduling.policy import PROFILES
+from lattice.scheduling.model.policy import PROFILES
 
 MOST_NODES: Final = 10**9
 ENGINES: Final = ("counts", "production")

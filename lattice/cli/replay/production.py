@@ -26,9 +26,9 @@ from lattice.replay.profiles import Profile, base_policy, read_profile, read_set
 from lattice.replay.swf import parse
 from lattice.replay.table import rows
 from lattice.replay.workload import Machine
-from lattice.scheduling.facts import facts_of_inventory
-from lattice.scheduling.machine import NodeFacts
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.conversion.facts import facts_of_inventory
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.policy import Policy
 from lattice.units import parse_duration
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from lattice.cli.render.text import fields
 from lattice.cli.request import gather_documents, request_arguments, simplify
 from lattice.errors import AlreadyExists, Retry
 from lattice.kube.resources import ALLOCATIONS
-from lattice.scheduling.answers import LATER, NEVER, NOW, Plan, Planned
+from lattice.scheduling.queries.answers import LATER, NEVER, NOW, Plan, Planned
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

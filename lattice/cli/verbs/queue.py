@@ -13,7 +13,7 @@ from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.queues import queue_lines
 from lattice.cli.watch import WATCH_SECONDS, again_and_again
 from lattice.errors import Rejected
-from lattice.scheduling.answers import Queues
+from lattice.scheduling.queries.answers import Queues
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

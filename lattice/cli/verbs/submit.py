@@ -108,7 +108,7 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
 def _warn_as_planned(console: Console, made: list[dict[str, Any]]) -> None:
     """Warn of what could never start, as `lattice plan` has it; nothing where nobody answers."""
     from lattice.cli.gateway import ask_plan
-    from lattice.scheduling.answers import NEVER
+    from lattice.scheduling.queries.answers import NEVER
 
     try:
         planned = ask_plan(console, made, seconds=_PLAN_SECONDS).allocations

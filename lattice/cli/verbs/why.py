@@ -29,8 +29,8 @@ from lattice.errors import LatticeError, NotFound
 from lattice.kube.resources import VCLUSTERS
 from lattice.models.conditions import FINAL_PHASES, PENDING
 from lattice.models.reasons import BEYOND_LIMIT, END_REASONS, IN_ORDER, PENDING_REASONS, STAGING_REASONS
-from lattice.scheduling.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
-from lattice.scheduling.policies import weights_of
+from lattice.scheduling.conversion.policies import weights_of
+from lattice.scheduling.queries.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
 from lattice.views import Allocation, VCluster
 from lattice.views.allocation import Score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from lattice.scheduling.preemption import NoVictims, PreemptionLimits, loss
+from lattice.scheduling.preemption.victims import NoVictims, PreemptionLimits, loss
 from lattice_dev.bench import optimum
 
 

@@ -16,17 +16,17 @@ from lattice.errors import Corrupt
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
-from lattice.scheduling.chronicle import RULES, Chronicler, Reader, encoded
-from lattice.scheduling.cycle_log import WHOLE, payload, scan
-from lattice.scheduling.machine import Hardware, Key, Need, NodeFacts
-from lattice.scheduling.outcomes import Outcome, Placed, Reclaim, Score, Waiting
-from lattice.scheduling.policy import Borrowing, Limits, Policy
-from lattice.scheduling.profile import Promise
-from lattice.scheduling.record import Moment, Scored
-from lattice.scheduling.scene import Window
-from lattice.scheduling.scoring import Backlog
-from lattice.scheduling.shares import Standing
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
+from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
+from lattice.scheduling.model.policy import Borrowing, Limits, Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority.scoring import Backlog
+from lattice.scheduling.priority.shares import Standing
+from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
+from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
+from lattice.scheduling.recording.record import Moment, Scored
+from lattice.scheduling.state.scene import Window
 from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
 

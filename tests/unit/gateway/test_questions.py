@@ -18,7 +18,7 @@ from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import SystemClock
 from lattice.errors import NotFound
 from lattice.kube.resources import LEASES
-from lattice.scheduling.answers import (
+from lattice.scheduling.queries.answers import (
     CYCLES_SCHEMA,
     PLAN_SCHEMA,
     QUEUE_SCHEMA,
@@ -31,8 +31,8 @@ from lattice.scheduling.answers import (
     Why,
     Work,
 )
-from lattice.scheduling.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
-from lattice.scheduling.readers import Reader
+from lattice.scheduling.queries.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
+from lattice.scheduling.queries.readers import Reader
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
 from tests.unit.gateway.authority import Pair
 from tests.unit.gateway.test_gateway import World, started

@@ -12,7 +12,7 @@ from lattice.errors import Rejected
 from lattice.replay.events import lines_of, read
 from lattice.replay.jobs import Job
 from lattice.replay.synthetic import KINDS, generate
-from lattice.scheduling.machine import Need
+from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_time
 
 ASKED = {"nodes": 64, "gpu_type": "GH200", "walltime": "72h", "tenant": "physics", "priority": 4}

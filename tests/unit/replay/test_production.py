@@ -15,8 +15,8 @@ from lattice.replay.plain import alike
 from lattice.replay.production import Setting, fit, replay
 from lattice.replay.synthetic import KINDS
 from lattice.replay.table import rows
-from lattice.scheduling.machine import Need
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.policy import Policy
 
 from .worlds import generated, job, log, play, starts
 

@@ -8,7 +8,7 @@ import pytest
 
 from lattice.errors import Rejected
 from lattice.replay.profiles import base_policy, read_profile, read_settings, settings_of, with_settings
-from lattice.scheduling.policy import PROFILES, Borrowing, Limits, Policy
+from lattice.scheduling.model.policy import PROFILES, Borrowing, Limits, Policy
 
 BOOK = """# profiles/baseline.yaml (current production weights)
 hpc-batch:

@@ -8,7 +8,7 @@ import pytest
 
 from lattice.errors import Rejected
 from lattice.replay.sacct import Translation, read
-from lattice.scheduling.machine import Need
+from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_time
 
 COLUMNS = {

@@ -12,8 +12,8 @@ from lattice.replay.plain import alike
 from lattice.replay.production import Setting, World, fit
 from lattice.replay.profiles import base_policy, read_settings, with_settings
 from lattice.replay.synthetic import generate
-from lattice.scheduling.facts import facts_of_inventory
-from lattice.scheduling.policy import Policy
+from lattice.scheduling.conversion.facts import facts_of_inventory
+from lattice.scheduling.model.policy import Policy
 
 
 def job(name: str, submit: float, run: float, nodes: int = 1, *, walltime: float | None = None, **fields: object) -> Job:

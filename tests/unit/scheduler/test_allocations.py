@@ -12,8 +12,8 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Proposal, Verdict
-from lattice.scheduling.machine import Machine
-from lattice.scheduling.scene import Scene
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.state.scene import Scene
 from lattice.views import Allocation
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.allocations import Allocations

@@ -10,7 +10,7 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.ledger import projection
 from lattice.lifecycle.conditions import condition
-from lattice.scheduling.forecast import Expected
+from lattice.scheduling.forecast.forecaster import Expected
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, ExpectedStart
 from lattice_controllers.scheduler.expectations import AGAIN_SECONDS, Expectations

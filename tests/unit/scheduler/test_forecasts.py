@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lattice.daemon.clock import ManualClock
-from lattice.scheduling.forecast import Expected
+from lattice.scheduling.forecast.forecaster import Expected
 from lattice_controllers.scheduler.forecasts import FORECAST_SECONDS, Forecasts
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

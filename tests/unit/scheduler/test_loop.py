@@ -12,10 +12,10 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt
 from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
-from lattice.scheduling.machine import Machine
-from lattice.scheduling.outcomes import Outcome, Score
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.outcomes import Outcome, Score
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus
 from lattice.views.meta import Metadata

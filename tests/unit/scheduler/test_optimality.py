@@ -8,10 +8,10 @@ import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Retry
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.formulation import Formulation, formulate, value_of
-from lattice.scheduling.outcomes import Outcome
-from lattice.scheduling.solver import Bucket, Job, best_plan, upper_bound
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.outcomes import Outcome
+from lattice.scheduling.optimum.formulation import Formulation, formulate, value_of
+from lattice.scheduling.optimum.solver import Bucket, Job, best_plan, upper_bound
 from lattice_controllers.scheduler.bound_worker import packed, unpacked
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.optimality import BOUND_SECONDS, OptimalityMonitor, in_a_process

@@ -15,16 +15,16 @@ from lattice.errors import Denied, NotFound, Rejected
 from lattice.quota.declared import Binding, Bindings, Declared, Source, bindings_of
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
-from lattice.scheduling.answers import PLAN_SCHEMA, Bound, Plan
-from lattice.scheduling.candidates import candidate_of
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.forecast import Expected, Forecaster
-from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.preemption import PreemptionLimits
-from lattice.scheduling.readers import Reader
-from lattice.scheduling.record import look
-from lattice.scheduling.scene import Window, mask_of
-from lattice.scheduling.work import Holder
+from lattice.scheduling.conversion.candidates import candidate_of
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.forecast.forecaster import Expected, Forecaster
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.work import Holder
+from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.recording.record import look
+from lattice.scheduling.state.scene import Window, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Tenant, VCluster

@@ -11,8 +11,8 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
 from lattice.quota.forest import Overuse
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.scene import Scene
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.state.scene import Scene
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node
 from lattice.views.cluster import Capabilities, Config, ConfigSpec, NodeSpec, NodeStatus, QuotaTreeOptions
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

@@ -18,15 +18,15 @@ import pytest
 from lattice.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt, NotFound, Rejected
-from lattice.scheduling.cycle import decide
-from lattice.scheduling.cycle_log import CHANGES, OPENING, WHOLE, frame, scan
-from lattice.scheduling.outcomes import Outcome
-from lattice.scheduling.reproduction import again, turns
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.outcomes import Outcome
+from lattice.scheduling.recording.cycle_log import CHANGES, OPENING, WHOLE, frame, scan
+from lattice.scheduling.recording.reproduction import again, turns
 from lattice.views.cluster import RecordingOptions
 from lattice_controllers.scheduler import recorder as module
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.recorder import Recorder
-from tests.unit.scheduling.test_record import VCLUSTERS, Site
+from tests.unit.scheduling.recording.test_record import VCLUSTERS, Site
 
 ON = RecordingOptions(enabled=True)
 

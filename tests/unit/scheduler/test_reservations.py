@@ -11,7 +11,8 @@ from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import RESERVATIONS
-from lattice.scheduling.machine import Machine, NodeFacts
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
 from lattice.views import Reservation
 from lattice_controllers.scheduler.reservations import Reservations

@@ -18,10 +18,10 @@ from lattice.ledger.proposals import Claim, Limits, Pool, Proposal, Stop, Verdic
 from lattice.ledger.stored import Stored
 from lattice.quota.forest import Forest
 from lattice.quota.layout import Layout, layout
-from lattice.scheduling.outcomes import Waiting
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.scene import Scene
-from lattice.scheduling.work import Candidate
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views import ElasticQuota, Metadata
 from lattice.views.allocation import Allocation

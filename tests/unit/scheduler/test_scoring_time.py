@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from lattice.daemon.clock import ManualClock
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.scoring import Scoring
-from lattice.scheduling.shares import Shares, Standing
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.priority.scoring import Scoring
+from lattice.scheduling.priority.shares import Shares, Standing
 from lattice_controllers.scheduler.metrics import SchedulerMetrics, observe_seconds
 from tests.unit.scheduling.moments import NOW, moment, pending
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lattice.daemon.clock import ManualClock
-from lattice.scheduling.forecast import Expected
+from lattice.scheduling.forecast.forecaster import Expected
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.write_budget import BURST, WRITES_PER_SECOND, WriteBudget

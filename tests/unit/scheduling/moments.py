@@ -6,14 +6,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lattice.scheduling.forecast import Expected
-from lattice.scheduling.machine import Machine, Need, NodeFacts
-from lattice.scheduling.outcomes import Score, Waiting
-from lattice.scheduling.policy import Policy
-from lattice.scheduling.readers import Reader
-from lattice.scheduling.scene import Scene, Window
-from lattice.scheduling.situation import Situation
-from lattice.scheduling.work import Candidate, Holder
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.forecast.forecaster import Expected
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.outcomes import Score, Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import Situation
+from lattice.scheduling.state.scene import Scene, Window
 from lattice.views.ledger import TenantAccount
 from tests.build import uid
 

@@ -12,8 +12,8 @@ import pytest
 
 from lattice.errors import Retry
 from lattice.kube.resources import CONFIG_MAPS, LEASES
-from lattice.scheduling.answers import Part, Work
-from lattice.scheduling.quota_answers import (
+from lattice.scheduling.queries.answers import Part, Work
+from lattice.scheduling.queries.quota_answers import (
     GATES_SCHEMA,
     QUOTA_SCHEMA,
     Borrower,

@@ -8,7 +8,7 @@ from typing import Any
 from lattice.cli.render.answers import score_lines
 from lattice.kube.resources import VCLUSTERS
 from lattice.models.conditions import SCHEDULED
-from lattice.scheduling.answers import Ranking
+from lattice.scheduling.queries.answers import Ranking
 from lattice.units import format_time
 from tests.unit.cli.conftest import NOW, Bench
 

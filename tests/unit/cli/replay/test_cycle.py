@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from lattice.cli import exits
 from lattice.errors import Denied
-from lattice.scheduling.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
-from lattice.scheduling.chronicle import Chronicler
-from lattice.scheduling.cycle_log import CHANGES, OPENING, WHOLE, frame
-from lattice.scheduling.outcomes import Outcome, Score, Waiting
-from lattice.scheduling.record import look, reproduce
+from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
+from lattice.scheduling.queries.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
+from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.cycle_log import CHANGES, OPENING, WHOLE, frame
+from lattice.scheduling.recording.record import look, reproduce
 from tests.unit.cli.conftest import Bench
 from tests.unit.scheduling.moments import NOW, holding, moment, pending
 

@@ -13,7 +13,7 @@ import pytest
 from lattice.cli.stream import error_of
 from lattice.errors import Denied, NotFound, Retry, TooMany
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES
-from lattice.scheduling.answers import (
+from lattice.scheduling.queries.answers import (
     PLAN_SCHEMA,
     QUEUE_SCHEMA,
     WHY_SCHEMA,

@@ -1,0 +1,178 @@
+"""Where it goes: free nodes by fingerprint and group, and the choice among them.
+
+The rule, in this order: one fingerprint with the fewest groups, else the fewest fingerprints merged; adjacent groups
+where more than one is needed; the largest groups first, the last one best fit; the plainest hardware that allows the
+same; whole switches; the lowest indices. Equal machines give equal places, however they came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lattice.scheduling.cluster.machine import Bucket
+from lattice.scheduling.cluster.parts import Groups, Part, fewest_first, spread, tight
+from lattice.scheduling.cluster.pools import Pool, on_switches_of_their_own
+from lattice.scheduling.model.hardware import Key
+from lattice.scheduling.model.work import IGNORED, REQUIRED
+
+Counts = list[tuple[Bucket, int]]
+"""How many nodes of which bucket."""
+
+Prefer = Callable[[Bucket], tuple[object, ...]]
+"""The order in which buckets of one group are taken; its first item is the tier, taken wholly before the next."""
+
+
+class Found(NamedTuple):
+    """A part of a pool that holds enough: its fingerprints (None: whatever they are), how many, and the groups needed."""
+
+    part: Groups
+    fingerprints: frozenset[str] | None
+    kinds: int
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How the nodes of a set must relate: `limit` is the most groups (TIGHT), `spread` wants as many as can be."""
+
+    conformance: str
+    limit: Callable[[int], int] | None = None
+    spread: bool = False
+    usable: Callable[[int], int] | None = None
+    """How many nodes of a group (by rank) may be used at all: given, the group with the largest share in use is filled first."""
+
+
+def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
+    """The part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
+    whole = pool.whole
+    if nodes == 1 or ask.conformance == IGNORED:
+        span = whole.fewest(nodes)
+        if not span:
+            return None
+        found = Found(whole, None, 1, span)
+    else:
+        one = _one_fingerprint(pool, nodes, ask, pressure)
+        if one is None:
+            if ask.conformance == REQUIRED or whole.total < nodes:
+                return None
+            one = _merged(pool, nodes)
+        found = one
+    if ask.limit is not None and found.span > (limit := ask.limit(nodes)):
+        if ask.conformance == REQUIRED or (span := whole.fewest(nodes)) > limit:
+            return None
+        return Found(whole, None, sum(1 for part in pool.parts.values() if part.total), span)
+    return found
+
+
+def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
+    fits = [(span, name, part) for name, part in pool.parts.items() if name and (span := part.fewest(nodes))]
+    if len(fits) > 1:
+        if ask.spread:
+            widths = {name: len(part.groups) for _, name, part in fits}
+            enough = min(nodes, max(widths.values()))
+            fits = [fit for fit in fits if widths[fit[1]] >= enough]
+        else:
+            least = min([fit[0] for fit in fits])
+            fits = [fit for fit in fits if fit[0] == least]
+    if not fits:
+        return None
+    if len(fits) == 1:
+        span, name, part = fits[0]
+    else:
+        span, name, part = min(fits, key=lambda fit: (pressure(fit[1]) if pressure is not None else 0.0, fit[1]))
+    return Found(part, frozenset((name,)), 1, span)
+
+
+def _merged(pool: Pool, nodes: int) -> Found:
+    """The fewest fingerprints that hold it together: the largest; nodes of unknown fingerprint come last, each one of its own."""
+    groups: dict[int, int] = {}
+    names: list[str] = []
+    kinds, reached = 0, 0
+    for name, part in sorted(pool.parts.items(), key=lambda entry: (not entry[0], -entry[1].total, entry[0])):
+        if reached >= nodes or not part.total:
+            continue
+        names.append(name)
+        kinds += 1 if name else nodes - reached
+        reached += part.total
+        for rank, count in part.groups.items():
+            groups[rank] = groups.get(rank, 0) + count
+    merged = Part(groups)
+    return Found(merged, frozenset(names), kinds, merged.fewest(nodes))
+
+
+def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
+    """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
+    shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
+    if len(shares) == 1:
+        return inside(pool, found.fingerprints, *shares[0], prefer)
+    return [entry for rank, count in shares for entry in inside(pool, found.fingerprints, rank, count, prefer)]
+
+
+def inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
+    """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
+    buckets, apart = pool.inside(rank, names)
+    caps = pool.caps
+    sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
+    if not apart and 0 in sizes:
+        buckets = [bucket for bucket, size in zip(buckets, sizes, strict=True) if size]
+        sizes = [size for size in sizes if size]
+        apart = not pool.mixed and on_switches_of_their_own(buckets)
+    if len(buckets) == 1:
+        return [(buckets[0], nodes)]
+    if apart:
+        fitting = [size for size in sizes if size >= nodes]
+        if fitting:
+            return [(buckets[sizes.index(min(fitting))], nodes)]
+        return [(buckets[place], count) for place, count in fewest_first(sizes, nodes)]
+    tiers: dict[object, list[Bucket]] = {}
+    for bucket in buckets:
+        tiers.setdefault(prefer(bucket)[0], []).append(bucket)
+    chosen: Counts = []
+    for tier in sorted(tiers):  # type: ignore[type-var]
+        part = min(nodes, sum(pool.cap(bucket) for bucket in tiers[tier]))
+        if part:
+            chosen += _switches(pool, tiers[tier], part, prefer)
+            nodes -= part
+    return chosen
+
+
+def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
+    first = {bucket.key.switch: bucket.order for bucket in reversed(buckets)}
+    names = sorted(first, key=lambda name: first[name])
+    sizes = [sum(pool.cap(one) for one in buckets if one.key.switch == name) for name in names]
+    for place, count in fewest_first(sizes, nodes):
+        left = count
+        for bucket in sorted((one for one in buckets if one.key.switch == names[place]), key=prefer):
+            part = min(left, pool.cap(bucket))
+            if part:
+                yield bucket, part
+                left -= part
+
+
+def nodes_of(counts: Counts, pool: Pool, *, split: bool) -> tuple[int, ...]:
+    """The nodes themselves, ascending: the lowest free indices; where node sets split the machine, over all buckets that differ only
+    in the sets they lie in."""
+    if not split and len(counts) == 1:
+        bucket, count = counts[0]
+        return tuple(bucket.free[:count])
+    chosen: list[int] = []
+    alike: dict[Key, int] = {}
+    for bucket, count in counts:
+        if split:
+            plain = bucket.key.plain
+            alike[plain] = alike.get(plain, 0) + count
+        else:
+            chosen.extend(bucket.free[:count])
+    if alike:
+        kin: dict[Key, list[Bucket]] = {}
+        for bucket in pool.buckets:
+            kin.setdefault(bucket.key.plain, []).append(bucket)
+        for plain, count in alike.items():
+            chosen.extend(_lowest(pool, kin[plain], count))
+    return tuple(sorted(chosen))
+
+
+def _lowest(pool: Pool, buckets: list[Bucket], nodes: int) -> list[int]:
+    return sorted(index for bucket in buckets for index in bucket.free[: pool.cap(bucket)])[:nodes]

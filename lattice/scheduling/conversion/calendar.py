@@ -1,0 +1,266 @@
+"""Reservations as the cycle reads them: which nodes each of them holds, and its next windows. Pure.
+
+Older reservations choose first. Named nodes are those that exist; a number of nodes is chosen once, the nodes that
+are free first going first, and kept: what stands in the status is taken again as long as it fits. Recurrences are
+compared for `AHEAD_SECONDS`; a meeting that lies later shows when it has come that near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import nsmallest
+from itertools import islice, takewhile
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, first_meeting, show_span
+from lattice.scheduling.cluster.machine import HOLLOW, Machine, indices_of
+from lattice.scheduling.model.hardware import Hardware, Key, NodeFacts
+from lattice.scheduling.state.scene import Window
+from lattice.units import expand_nodes, fold_nodes, format_time
+from lattice.views.reservation import Reservation, ReservationSpec
+
+AHEAD_SECONDS: Final = 60 * 86400.0
+MOST_WINDOWS: Final = 16
+"""How many windows of one reservation, the open one included, a cycle looks at."""
+NODES_MISSING, OVERLAPS, CALENDAR_INVALID = "NodesMissing", "Overlaps", "CalendarInvalid"
+_NAMED: Final = 5
+_DAY: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What one reservation comes to at a moment: state, reason and sentence, its nodes (a bit set), its next windows.
+
+    `sound`: it holds all that it asks for. `changes`: when the answer changes by itself, seconds since the epoch.
+    """
+
+    reservation: Reservation
+    state: str
+    reason: str
+    message: str
+    nodes: int = 0
+    spans: tuple[Span, ...] = ()
+    sound: bool = True
+
+    @property
+    def name(self) -> str:
+        """The reservation's name."""
+        return self.reservation.metadata.name
+
+    @property
+    def changes(self) -> float | None:
+        """When its state changes by itself: its window begins, or ends."""
+        if not self.spans:
+            return None
+        first = self.spans[0]
+        return first.end if self.state == ACTIVE else first.start
+
+    def windows(self) -> tuple[Window, ...]:
+        """What the cycle keeps free."""
+        spec = self.reservation.spec
+        admitted = frozenset(spec.users), frozenset(spec.tenants), frozenset(spec.vclusters)
+        return tuple(
+            Window(self.name, span.start, span.end, self.nodes, *admitted, maintenance=spec.maintenance, ignore_running=spec.ignore_running)
+            for span in self.spans
+            if self.nodes
+        )
+
+
+_Meeting = list[tuple[str, int, tuple[Span, Span]]]
+
+
+@dataclass
+class _Held:
+    """What the older reservations hold."""
+
+    entries: list[tuple[str, Calendar, int]] = field(default_factory=list)
+
+    def meeting(self, calendar: Calendar, nodes: int, now: float) -> _Meeting:
+        """Those that hold some of the nodes at a time of this calendar: name, nodes, and the first two windows that meet."""
+        found: _Meeting = []
+        for name, other, theirs in self.entries:
+            pair = _meet(calendar, other, now) if theirs & nodes else None
+            if pair is not None:
+                found.append((name, theirs & nodes, pair))
+        return found
+
+
+def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
+    """The first two windows that meet and are not over."""
+    pair = _meet_from(one, two, now // _DAY * _DAY)
+    return one.overlap(two, now) if pair is not None and min(pair[0].end, pair[1].end) <= now else pair
+
+
+# The same questions are asked at every change: each is answered once a day.
+
+
+@lru_cache(maxsize=65536)
+def _meet_from(one: Calendar, two: Calendar, since: float) -> tuple[Span, Span] | None:
+    if one.recurs and two.recurs:
+        return first_meeting(iter(_ahead(one, since)), iter(_ahead(two, since)))
+    return one.overlap(two, since)
+
+
+@lru_cache(maxsize=1024)
+def _ahead(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    return tuple(takewhile(lambda span: span.start < since + AHEAD_SECONDS, calendar.spans(since)))
+
+
+@lru_cache(maxsize=1024)
+def _next(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    return tuple(islice(calendar.spans(since), MOST_WINDOWS + 4))
+
+
+_calendar = lru_cache(maxsize=1024)(calendar_of)
+_expanded = lru_cache(maxsize=1024)(lambda text: tuple(dict.fromkeys(expand_nodes(text))))
+
+
+def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
+    """The open window and the next ones."""
+    return tuple(islice((span for span in _next(calendar, now // _DAY * _DAY) if span.end > now), MOST_WINDOWS))
+
+
+def book(reservations: Iterable[Reservation], machine: Machine, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
+    """What each reservation comes to, by name; `chosen` are nodes (bit sets) that were chosen before, by uid."""
+    held, bookings = _Held(), dict[str, Booking]()
+    for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
+        booking, calendar = _book(one, machine, now, held, chosen.get(one.metadata.uid, 0))
+        bookings[booking.name] = booking
+        if booking.nodes and calendar is not None:
+            held.entries.append((booking.name, calendar, booking.nodes))
+    return bookings
+
+
+def node_set(mask: int, machine: Machine) -> str:
+    """The nodes of a bit set as a node set, in the order of their names."""
+    return fold_nodes(sorted(machine.nodes[index].name for index in indices_of(mask) if index in machine.nodes))
+
+
+def _book(one: Reservation, machine: Machine, now: float, held: _Held, before: int) -> tuple[Booking, Calendar | None]:
+    spec = one.spec
+    try:
+        calendar = _calendar(spec)
+        names = _expanded(spec.nodes)
+    except Rejected as error:
+        return Booking(one, IMPOSSIBLE, CALENDAR_INVALID, error.message, sound=False), None
+    spans = _spans(calendar, now)
+    if not spans:
+        return Booking(one, ENDED, ENDED, "its last window is over"), calendar
+    if spec.nodes:
+        mask = mask_of(machine.by_name[name] for name in names if name in machine.by_name)
+        missing = [name for name in names if name not in machine.by_name]
+        return _named(one, mask, missing, machine, now, spans, held.meeting(calendar, mask, now)), calendar
+    kept = mask_of(index for index in indices_of(before) if _fits(machine.nodes.get(index), spec))
+    if kept.bit_count() == spec.node_count and not held.meeting(calendar, kept, now):
+        return _standing(one, kept, now, spans, _busy(kept, machine, spans[0].start, now)), calendar
+    suiting = [bucket for bucket in machine.buckets.values() if _suits(bucket.key, spec)]
+    exist = sum(len(bucket.members) for bucket in suiting)
+    if exist < (spec.node_count or 0):
+        return Booking(one, IMPOSSIBLE, NODES_MISSING, _too_few(spec.node_count or 0, exist), sound=False), calendar
+    fitting = mask_of(index for bucket in suiting for index in bucket.members)
+    return _counted(one, fitting, machine, now, spans, held.meeting(calendar, fitting, now), before), calendar
+
+
+def mask_of(indices: Iterable[int]) -> int:
+    """The bit set of these indices, each given once."""
+    mask = bytearray()
+    for index in indices:
+        if index >> 3 >= len(mask):
+            mask.extend(bytes((index >> 3) + 1 - len(mask)))
+        mask[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(mask, "little")
+
+
+def _named(
+    one: Reservation, mask: int, missing: list[str], machine: Machine, now: float, spans: tuple[Span, ...], meeting: _Meeting
+) -> Booking:
+    """It names its nodes: those that exist, unless an older one holds some of them."""
+    for other, nodes, (mine, theirs) in meeting:
+        message = (
+            f'its window {show_span(mine)} meets {show_span(theirs)} of reservation "{other}", which was made earlier and holds '
+            f"{_shown(nodes, machine)} too"
+        )
+        return Booking(one, IMPOSSIBLE, OVERLAPS, message, sound=False)
+    lack = f"{len(missing)} of {len(missing) + mask.bit_count()} nodes do not exist: {_few(missing)}"
+    if not mask:
+        return Booking(one, IMPOSSIBLE, NODES_MISSING, lack, sound=False)
+    if missing:
+        return Booking(one, _state(spans[0], now), NODES_MISSING, f"{lack}; the others are held", mask, spans, sound=False)
+    return _standing(one, mask, now, spans)
+
+
+def _counted(
+    one: Reservation, fitting: int, machine: Machine, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
+) -> Booking:
+    """It asks for a number of nodes: those chosen before that still fit, then those that are free first."""
+    count, elsewhere = one.spec.node_count or 0, 0
+    for _, nodes, _ in meeting:
+        elsewhere |= nodes
+    free = fitting & ~elsewhere
+    if free.bit_count() < count:
+        others = ", ".join(f'"{name}"' for name, _, _ in meeting)
+        message = f"{_too_few(count, fitting.bit_count())}, {elsewhere.bit_count()} of them held at that time by reservation {others}"
+        return Booking(one, IMPOSSIBLE, OVERLAPS, message, sound=False)
+    start = spans[0].start
+
+    def rank(index: int) -> tuple[bool, float, int]:
+        return not machine.nodes[index].usable, max(start, machine.taken.get(index, start)), index
+
+    kept = list(indices_of(free & before))[:count]
+    kept += nsmallest(count - len(kept), indices_of(free & ~before), key=rank)
+    mask = mask_of(kept)
+    return _standing(one, mask, now, spans, _busy(mask, machine, start, now))
+
+
+def _too_few(count: int, exist: int) -> str:
+    return f"asks for {count} {'node' if count == 1 else 'nodes'}; {exist} exist that fit"
+
+
+def _busy(mask: int, machine: Machine, start: float, now: float) -> int:
+    """How many of the nodes may still be held when a window begins that has not begun yet."""
+    return sum(machine.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
+
+
+def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], busy: int = 0) -> Booking:
+    """It holds all that it asks for."""
+    state, first, count = _state(spans[0], now), spans[0], mask.bit_count()
+    nodes = "1 node is" if count == 1 else f"{count} nodes are"
+    message = f"{nodes} held until {format_time(first.end)}" if state == ACTIVE else f"{nodes} held from {format_time(first.start)}"
+    if busy:
+        message += f"; work on {busy} of them may last longer, and goes on to its end"
+    return Booking(one, state, state, message, mask, spans)
+
+
+def _state(span: Span, now: float) -> str:
+    return ACTIVE if span.start <= now else PLANNED
+
+
+def _fits(facts: NodeFacts | None, spec: ReservationSpec) -> bool:
+    """Whether a node may be chosen."""
+    return facts is not None and _class_fits(facts, spec) and (not spec.groups or facts.group in spec.groups)
+
+
+def _suits(key: Key, spec: ReservationSpec) -> bool:
+    """Whether the nodes of a bucket may be chosen."""
+    return _class_fits(key.hardware, spec) and (not spec.groups or key.group in spec.groups)
+
+
+def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
+    """Whether hardware fits; hollow nodes only where they are asked for."""
+    return (
+        hardware.hollow == (HOLLOW in spec.features)
+        and hardware.features.issuperset(spec.features)
+        and (not spec.gpu_type or hardware.gpu_type.lower() == spec.gpu_type.lower())
+    )
+
+
+def _shown(mask: int, machine: Machine) -> str:
+    return _few(sorted(machine.nodes[index].name for index in indices_of(mask) if index in machine.nodes))
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return fold_nodes(names[:_NAMED]) + more

@@ -1,0 +1,239 @@
+"""Allocations as the cycle reads them: a pending one becomes a Candidate, one that holds nodes a Holder.
+
+Called for every change of every allocation: what repeats (durations, sizes, needs) is parsed once and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.ledger.format import Row
+from lattice.lifecycle.conditions import condition
+from lattice.lifecycle.grace import grace_seconds
+from lattice.models.conditions import SCHEDULED
+from lattice.quota.declared import PREEMPTIBLE_LABEL
+from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, Holder
+from lattice.scheduling.state.scene import START_ALLOWANCE
+from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
+from lattice.views.allocation import Allocation, AllocationSpec, Resources
+from lattice.views.cluster import VCluster
+
+DEFAULT_GRACE: Final = 30.0
+MOST_NAMED_NODES: Final = 4096
+"""Of a node list, as admission counts them."""
+
+_seconds = lru_cache(maxsize=4096)(parse_duration)
+_grace = lru_cache(maxsize=4096)(grace_seconds)
+_count = lru_cache(maxsize=4096)(parse_node_count)
+_moment = lru_cache(maxsize=65536)(parse_time)
+
+
+def candidate_of(
+    allocation: Allocation,
+    vcluster: VCluster | None,
+    indices: Mapping[str, int],
+    *,
+    back_off_until: float = 0.0,
+    blocked: tuple[str, str] | None = None,
+    quota: str = "",
+    within: int | None = None,
+) -> Candidate:
+    """The pending allocation; `indices` gives the index of each node by name, `blocked` keeps it waiting whatever is free.
+
+    `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's tree divides (None: any).
+    What does not parse (the webhook was away) is blocked with NeverFits and the sentence that says what is wrong.
+    """
+    spec, status, meta = allocation.spec, allocation.status, allocation.metadata
+    need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
+    try:
+        minimum, maximum = _count(spec.resources.nodes)
+        need = need_of(spec.resources, indices)
+        need = need if within is None else narrowed(need, within)
+        walltime = walltime_of(spec, vcluster)
+        not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
+    except Rejected as error:
+        blocked = blocked or ("NeverFits", error.message)
+    lifecycle, constraints = spec.lifecycle, spec.resources.constraints
+    return Candidate(
+        key=meta.key,
+        uid=meta.uid,
+        tenant=spec.tenant,
+        vcluster=spec.vcluster,
+        preemption_class=lifecycle.preemption_class,
+        submitted=_moment(status.submit_time or meta.creation_timestamp),
+        minimum=minimum,
+        maximum=maximum,
+        need=need,
+        user=spec.user,
+        walltime=walltime,
+        grace=grace_of(spec),
+        topology=constraints.topology or ANY,
+        conformance=constraints.conformance or PREFERRED,
+        checkpointable=spec.checkpoint.strategy != "None",
+        preemptible=is_preemptible(allocation),
+        sensitive=spec.sensitive,
+        reservation=spec.reservation,
+        name=spec.tags.get("name", ""),
+        held=spec.hold,
+        not_before=not_before,
+        back_off_until=back_off_until,
+        vcluster_open=vcluster is None or vcluster.spec.state == "Open",
+        vcluster_known=vcluster is not None,
+        blocked=blocked,
+        project=spec.project,
+        quota=quota,
+    )
+
+
+def is_preemptible(allocation: Allocation) -> bool:
+    """Whether its owner lets it be preempted, by its own field and by Koordinator's label."""
+    return allocation.spec.lifecycle.preemptible != "Never" and allocation.metadata.labels.get(PREEMPTIBLE_LABEL) != "false"
+
+
+@lru_cache(maxsize=4096)
+def narrowed(need: Need, within: int) -> Need:
+    """The need on these nodes only (a bit set of indices): one object for equal ones."""
+    return replace(need, only=within if need.only is None else need.only & within)
+
+
+def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
+    """What each node must offer: equal resources give the same Need. Raises Rejected for what does not parse."""
+    constraints = resources.constraints
+    if not constraints.node_list and not constraints.exclude_nodes:
+        return _shared_need(resources)
+    return _need(resources, indices)
+
+
+def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
+    """The longest run in seconds: its own walltime, else its vcluster's default, or when not Bounded its maximum; None: unbounded."""
+    if spec.lifecycle.walltime is not None:
+        return _seconds(spec.lifecycle.walltime)
+    if vcluster is None:
+        return None
+    given = vcluster.spec.defaults.walltime if spec.lifecycle.type == "Bounded" else vcluster.spec.limits.max_walltime
+    return _seconds(given) if given is not None else None
+
+
+def grace_of(spec: AllocationSpec) -> float:
+    """Seconds from TERM to KILL; the default where the text does not parse."""
+    try:
+        return _grace(spec.lifecycle.grace_period)
+    except Rejected:
+        return DEFAULT_GRACE
+
+
+def holder_of(
+    row: Row,
+    allocation: Allocation | None,
+    vcluster: VCluster | None = None,
+    *,
+    since: float,
+    releasing_since: float | None = None,
+    silent: bool = False,
+    borrowed: Collection[int] = (),
+    preemptions: int = 0,
+    start_allowance: float = START_ALLOWANCE,
+    quota: str = "",
+) -> Holder:
+    """The attempt that holds nodes, from its ledger row and its object (None: it is gone).
+
+    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: a node
+    of it does not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance
+    while nothing has started; releasing work ends one grace period after `releasing_since`; None for what is unbounded,
+    and for what is releasing on a silent node. `quota` is its leaf of the quota tree.
+    """
+    shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
+    placed = _placed_at(shown, since)
+    started = _moment(shown.status.start_time) if shown is not None and shown.status.start_time else None
+    spec = allocation.spec if allocation is not None else AllocationSpec()
+    walltime, grace = _shorter(_planned(spec, vcluster), row.walltime), grace_of(spec)
+    end: float | None = None
+    if walltime is not None and allocation is not None:
+        end = (started if started is not None else placed + start_allowance) + walltime + grace
+    if not row.held:
+        gone = (releasing_since if releasing_since is not None else since) + grace + start_allowance
+        end = None if silent else gone if end is None else min(end, gone)
+    return Holder(
+        uid=row.uid,
+        key=allocation.metadata.key if allocation is not None else row.uid,
+        tenant=row.tenant,
+        user=row.user,
+        vcluster=row.vcluster,
+        preemption_class=spec.lifecycle.preemption_class,
+        nodes=row.nodes,
+        since=placed,
+        started=started,
+        end=end,
+        walltime=walltime,
+        checkpointable=spec.checkpoint.strategy != "None",
+        preemptible=allocation is None or is_preemptible(allocation),
+        sensitive=spec.sensitive,
+        releasing=not row.held,
+        borrowed=tuple(node for node in row.nodes if node in borrowed),
+        preemptions=preemptions,
+        name=spec.tags.get("name", ""),
+        quota=quota,
+    )
+
+
+def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
+    try:
+        return walltime_of(spec, vcluster)
+    except Rejected:
+        return None
+
+
+def _shorter(asked: float | None, admitted: int | None) -> float | None:
+    """What agents end it by: the shorter one of the spec's and the admitted walltime."""
+    return min((seconds for seconds in (asked, admitted) if seconds is not None), default=None)
+
+
+def _placed_at(allocation: Allocation | None, since: float) -> float:
+    scheduled = condition(allocation.status.conditions, SCHEDULED) if allocation is not None else None
+    if scheduled is None or scheduled.status != "True" or not scheduled.last_transition_time:
+        return since
+    return _moment(scheduled.last_transition_time)
+
+
+@lru_cache(maxsize=65536)
+def _shared_need(resources: Resources) -> Need:
+    return _need(resources, {})
+
+
+def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
+    constraints = resources.constraints
+    features = frozenset(constraints.features)
+    gpu_memory = quantity_bytes(constraints.gpu_memory) if constraints.gpu_memory is not None else 0
+    wants_gpus = bool(constraints.gpu_type) or gpu_memory > 0
+    return Need(
+        cpus=resources.cpus or 0,
+        memory=quantity_bytes(resources.memory) if resources.memory is not None else 0,
+        gpus=max(resources.gpus or 0, 1 if wants_gpus else 0),
+        features=features,
+        hollow=HOLLOW in features,
+        only=_mask(constraints.node_list, indices) if constraints.node_list else None,
+        without=_mask(constraints.exclude_nodes, indices),
+        gpu_type=constraints.gpu_type or "",
+        gpu_memory=gpu_memory,
+        unified=bool(constraints.require_unified_memory),
+        allow_cxl=bool(constraints.allow_cxl_memory),
+    )
+
+
+def _mask(node_set: str, indices: Mapping[str, int]) -> int:
+    """The known nodes of a set as a bit set of indices; Rejected where the set is longer than admission lets in."""
+    count = count_nodes(node_set)
+    if count > MOST_NAMED_NODES:
+        raise Rejected(f"a node set of {count} names is too long (limit: {MOST_NAMED_NODES})", reason="BadNodeSet")
+    mask = 0
+    for name in expand_nodes(node_set):
+        index = indices.get(name)
+        if index is not None:
+            mask |= 1 << index
+    return mask

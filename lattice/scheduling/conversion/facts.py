@@ -1,0 +1,100 @@
+"""A node as placement reads it: from its LatticeNode, or from an inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from lattice.errors import Rejected
+from lattice.inventory import Inventory, InventoryNode
+from lattice.lifecycle.hardware import counted, implied_features
+from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.units import quantity_bytes
+from lattice.views.cluster import Node, VCluster
+
+
+def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping[str, str]) -> NodeFacts:
+    """What the node has and where it stands; `homes` is the vcluster at home in each group, `usable` and `state` are the caller's.
+
+    A node without a group is a group of its own. A size that does not parse counts as none.
+    """
+    spec, had = node.spec, counted(node)
+    group = spec.group or node.metadata.name
+    return NodeFacts(
+        index=index,
+        name=node.metadata.name,
+        group=group,
+        cpus=had.cpus,
+        memory=_bytes(had.memory),
+        gpus=had.gpus,
+        features=_features(spec.features, had.features, had.gpus, had.gpu_type, node.status.hollow),
+        hollow=node.status.hollow,
+        usable=usable,
+        state=state,
+        switch=spec.switch,
+        cxl_memory=_bytes(had.cxl_memory),
+        gpu_type=had.gpu_type,
+        gpu_memory=_bytes(had.gpu_memory),
+        unified=had.unified_memory,
+        fingerprint=node.status.fingerprint,
+        watts=had.nominal_watts,
+        home=homes.get(group, ""),
+    )
+
+
+def facts_of_inventory(inventory: Inventory) -> list[NodeFacts]:
+    """The nodes of an inventory, usable, with indices in its order."""
+    return [_declared(index, node) for index, node in enumerate(inventory.nodes)]
+
+
+def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
+    """The vcluster at home in each group.
+
+    A group has one home: where two vclusters name it, it is the older one's (by creation, then name), and the later one
+    shows `NodesShared`.
+    """
+    homes: dict[str, str] = {}
+    for vcluster in sorted(vclusters, key=lambda one: (one.metadata.creation_timestamp, one.metadata.name)):
+        selector = vcluster.spec.nodes.selector
+        for group in selector.group if selector is not None else ():
+            homes.setdefault(group, vcluster.metadata.name)
+    return homes
+
+
+def _declared(index: int, node: InventoryNode) -> NodeFacts:
+    had = node.node_class
+    return NodeFacts(
+        index=index,
+        name=node.name,
+        group=node.group,
+        cpus=had.cpus,
+        memory=had.memory,
+        gpus=had.gpus,
+        features=frozenset(had.features) | implied_features(had.gpus, had.gpu_type),
+        hollow=False,
+        usable=True,
+        state="Ready",
+        switch=node.switch,
+        cxl_memory=had.cxl_memory,
+        gpu_type=had.gpu_type,
+        gpu_memory=had.gpu_memory,
+        unified=had.unified,
+        fingerprint=node.fingerprint,
+        watts=had.watts,
+        home=node.vcluster,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _features(spec: tuple[str, ...], told: tuple[str, ...], gpus: int, gpu_type: str, hollow: bool) -> frozenset[str]:
+    """One set for all nodes that are alike."""
+    return frozenset((*spec, *told, *((HOLLOW,) if hollow else ()))) | implied_features(gpus, gpu_type)
+
+
+@lru_cache(maxsize=4096)
+def _bytes(quantity: int | str) -> int:
+    try:
+        return quantity_bytes(quantity)
+    except Rejected:
+        return 0

@@ -1,0 +1,118 @@
+"""What administrators wrote, as the cycle reads it: VCluster to Policy, Tenant to Terms.
+
+What does not parse (the webhook was away) is left at its default: a typing error in one vcluster stops no cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from decimal import Decimal
+from typing import Final
+
+from lattice.accounting.budgets import budgets_of
+from lattice.errors import Rejected
+from lattice.scheduling.model.policy import BACKFILL, BALANCED, PROFILES, Borrowing, Limits, Policy, Weights
+from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.priority.shares import Terms
+from lattice.units import parse_duration, parse_quantity, parse_time
+from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster, VClusterSpec
+
+_WEIGHTS: Final = tuple(field.name for field in fields(Weights))
+
+
+def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions()) -> Policy:  # noqa: B008 - it is frozen
+    """The vcluster's policy; what it leaves out is as the LatticeConfig has it."""
+    spec = vcluster.spec
+    limits, borrowing, selector = spec.limits, spec.borrowing, spec.nodes.selector
+    return Policy(
+        name=vcluster.metadata.name,
+        kind=spec.policy or BACKFILL,
+        weights=weights_of(spec),
+        interval=seconds(spec.cycle.interval, seconds(options.cycle_interval, 1.0)),
+        depth=options.backfill_depth if spec.cycle.depth is None else spec.cycle.depth,
+        home=selector is not None and bool(selector.group),
+        borrowing=Borrowing(
+            lend=borrowing.lend,
+            borrow=borrowing.borrow,
+            max_borrowed=borrowing.max_borrowed,
+            priority=borrowing.priority,
+            max_duration=None if borrowing.max_duration is None else seconds(borrowing.max_duration, 0.0),
+            return_grace=seconds(borrowing.return_grace, 0.0),
+        ),
+        limits=Limits(
+            max_nodes=limits.max_nodes,
+            max_running=limits.max_running,
+            max_running_per_user=limits.max_running_per_user,
+            max_nodes_per_user=limits.max_nodes_per_user,
+            max_running_per_tenant=limits.max_running_per_tenant,
+            max_nodes_per_tenant=limits.max_nodes_per_tenant,
+        ),
+        min_runtime_before_preemption=seconds(spec.preemption.min_runtime, 0.0),
+        max_preemptions=spec.preemption.max_per_allocation,
+    )
+
+
+def preemption_limits(config: Config | None) -> PreemptionLimits:
+    """How far preemption goes, as the LatticeConfig has it."""
+    options = config.spec.scheduling if config is not None else SchedulingOptions()
+    return PreemptionLimits(most_victims=options.victims, near_completion=seconds(options.near_completion, 300.0))
+
+
+def weights_of(spec: VClusterSpec) -> Weights:
+    """The weights in force, summing to 1: its own, else those of its profile, else the balanced ones."""
+    if spec.weights is None:
+        return PROFILES.get(spec.profile or "", BALANCED)
+    exact = given_weights(spec)
+    if not any(exact):
+        return BALANCED
+    return Weights(*(float(weight) for weight in exact)).normalised()
+
+
+def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
+    """Its own weights as they are written, w1 to w9, exactly; what does not parse is 0."""
+    return tuple(_decimal(getattr(spec.weights, name, None)) for name in _WEIGHTS)
+
+
+def terms_of(tenant: Tenant) -> Terms:
+    """What was agreed with the tenant."""
+    budget = tenant.spec.budget
+    target = budget.fair_share_target
+    return Terms(
+        target=None if target is None else min(1.0, float(_decimal(target))),
+        burst_allowance=float(_decimal(budget.burst_allowance)) or 1.0,
+        budgets=budgets_of(tenant),
+    )
+
+
+def energy_price(config: Config | None, now: float) -> float | None:
+    """The price of electricity now, normalised to [0, 1]; None: unknown, or the time it was given for is over."""
+    options = config.spec.scheduling if config is not None else SchedulingOptions()
+    if options.energy_price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
+        return None
+    return min(1.0, float(_decimal(options.energy_price)))
+
+
+def seconds(text: str | None, default: float) -> float:
+    """A duration in seconds; the default where there is none, or it does not parse."""
+    if text is None:
+        return default
+    try:
+        return parse_duration(text)
+    except Rejected:
+        return default
+
+
+def _moment(text: str) -> float:
+    try:
+        return parse_time(text)
+    except Rejected:
+        return 0.0
+
+
+def _decimal(quantity: int | str | None) -> Decimal:
+    if quantity is None:
+        return Decimal(0)
+    try:
+        return Decimal(parse_quantity(quantity))
+    except Rejected:
+        return Decimal(0)

@@ -1,0 +1,445 @@
+"""One scheduling cycle of one vcluster: pending work in order; a place, or a reason with numbers, each.
+
+`decide` takes what it places from the machine as it goes. It reads the scene and no clock, so that equal scenes and
+candidates give equal decisions. A blocked candidate may get a reservation (a `Promise`): work behind it starts only if that
+delays no promise. Promises last from cycle to cycle: who holds one is planned first, and only work of a higher class and score,
+or what happens outside of cycles, moves it later (`reserved`); other vclusters see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
+from typing import Final
+
+from lattice.quota.gates import Blocked
+from lattice.scheduling.cluster.placement import Counts, nodes_of
+from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cycle.gates import (
+    WIDE,
+    Room,
+    admission,
+    beyond_share,
+    boundless,
+    hard_quota,
+    own_wishes,
+    room,
+    vcluster_limits,
+)
+from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
+from lattice.scheduling.cycle.reasons import Explainer
+from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
+from lattice.scheduling.model.policy import Limits
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.elastic import Share
+from lattice.scheduling.state.exhaustion import budget
+from lattice.scheduling.state.reserved import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
+from lattice.scheduling.state.scene import Scene
+
+
+def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
+    """One outcome for each candidate of a vcluster, in order; claims what it places in `scene` as it goes.
+
+    The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`. Without `explain` what waits for
+    nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
+    """
+    cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
+    rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
+    explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
+    elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
+    unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
+    moved, stamp, quiet = True, -1, nothing_else
+    for candidate, number, person, opens, score in cycle.queue():
+        kind = kinds[number]
+        if moved:
+            # Nobody left can gain, or move, a reservation: those that hold one were planned before.
+            quiet = nothing_else or not (gated or cycle.reserves or unplanned)
+            moved, stamp = False, lanes.placed + profile.version
+        # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
+        if kind is not None and kind.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
+            told = kind.told if kind.told_at == stamp else None
+            reason, message = told or tell(candidate, kind)
+            yield Waiting(candidate, reason, message, None, score)
+            continue
+        moved = True
+        if unplanned:
+            unplanned.discard(candidate.uid)
+        free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
+        # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
+        if not free_to_go:
+            waiting = cycle.gate(candidate, person)
+            if waiting is not None:
+                yield cycle.gated(waiting, score)
+                continue
+        if kind is None or elastic:
+            kind = cycle.kind(candidate, number)
+        # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
+        if strict and lanes.contested(kind.lane) and candidate.uid not in cycle.holding:
+            yield cycle.behind(candidate, kind, score)
+            continue
+        # 3. A place now that delays no promise; nothing is tried for one whose promise stands, and cannot be bettered.
+        promise = promises.get(candidate.uid) if promises else None
+        overtakes = bool(inherited) and cycle.overtakes(candidate, kind, promise)
+        if promise is not None:
+            if not overtakes and cycle.stands(candidate, kind, promise):
+                yield explained(candidate, kind, score, cycle.keep(kind, promise))
+                continue
+            cycle.take_back(candidate.uid)
+        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, person, retry=promise is not None)
+        # 4. Work of a higher class overtakes the promises of those behind it: newer work, and what could start now but for them.
+        if counts is None and overtakes and cycle.drop_lower_promises(candidate, kind.lane):
+            counts = cycle.now(candidate, kind, person, retry=True)
+            if counts is None and promise is not None:
+                cycle.give_back_promises()
+        if counts is not None:
+            waiting = cycle.over_share(candidate, counts) if elastic else None
+            yield cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
+            continue
+        # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
+        reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.may_gain(candidate) else None
+        yield explained(candidate, kind, score, reserved)
+    cycle.settle()
+
+
+class _Cycle:
+    """What one cycle knows while it runs."""
+
+    # Above 30 attributes an instance without slots has a dictionary of its own, and each look at one takes longer.
+    __slots__ = (
+        "_before", "_bounded", "_causes", "_changed", "_depth", "_dropped", "_explain", "_firm", "_heirs", "_kept",
+        "_levels", "_lifted", "_limitless", "_scores", "_started", "elastic", "explainer", "gated_all", "holding",
+        "inherited", "instant", "lanes", "policy", "profile", "reserves", "rooms", "roster", "scene", "share",
+        "strategy", "strict", "unplanned",
+    )  # fmt: skip
+
+    def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
+        self.scene = scene
+        self.policy = scene.policy(vcluster)
+        self.strategy = strategy_of(self.policy)
+        self.instant = now
+        scene.pools.trim()
+        roster = self.roster = scene.roster(vcluster)
+        roster.take(candidates)
+        scene.set_lists(vcluster, roster.lists)
+        self.elastic = scene.elastic
+        if self.elastic is not None:
+            self.elastic.ask(candidates, now)
+        self.share = _ALL
+        """What the quota tree leaves to the candidate that is looked at."""
+        self._explain = explain
+        self._scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
+        before = scene.promises.get(vcluster)
+        kept, footing = scene.settled.pop(vcluster, (None, None))
+        waiting = {candidate.uid for candidate in candidates} if before or vcluster in scene.heirs else set[str]()
+        if before:
+            scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
+        self.profile = scene.profile(now)
+        self._before = scene.promises.get(vcluster, {})
+        """Who was promised what by the last cycle."""
+        self._heirs = scene.heirs[vcluster] = {uid: given for uid, given in scene.heirs.get(vcluster, {}).items() if uid in waiting}
+        """When work without a promise was given one that is to be made anew."""
+        self.holding = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
+        """When each reservation was given, of all that are planned first."""
+        self.unplanned = set(self.holding)
+        """Those of them that were not looked at yet."""
+        self.inherited: dict[str, int] = {}
+        """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
+        self._kept: dict[str, Promise] = {}
+        scene.promises[vcluster] = self._kept
+        self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
+        self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
+        self._dropped: dict[str, Promise] = {}
+        """Promises that were taken back before their holders were looked at."""
+        self._lifted: list[str] = []
+        """Those of them that the candidate that is looked at took back."""
+        self._causes: dict[str, tuple[str, str]] = {}
+        """Why promises were taken back, and for whom."""
+        self._depth = self.strategy.depth(self.policy)
+        self._limitless = self.policy.limits == Limits()
+        self.rooms = self._rooms()
+        """What quota and limits leave to each person; None: to be found out."""
+        self._bounded: list[int] = []
+        """Those persons of whose room what is placed takes something."""
+        self._levels: dict[str, int] = {}
+        """The classes of those who hold a reservation."""
+        self._started: set[str] = set()
+        stands_on = scene.footing(self.policy)
+        self._changed = "" if footing is None else stands_on.changed(footing)
+        """By what reservations may have moved since the last cycle."""
+        self._firm = (
+            kept is not None and kept is before and footing is not None and not self._changed
+            and scene.power.limit is None and not self.strategy.strict and not self.profile.late
+        )  # fmt: skip
+        """Whether every promise of the last cycle holds as it did."""
+        self.strict = self.strategy.strict
+        """Whether nobody passes one that waits for nodes which he could use."""
+        self.gated_all = self.strict or self.elastic is not None or bool(scene.exhausted)
+        """Whether everybody has to pass every gate."""
+        self.reserves = self._depth > 0
+        """Whether the next blocked one that holds none may be given a reservation: of those before it fewer hold one than the depth."""
+
+    def queue(self) -> Iterator[tuple[Candidate, int, int, float, Score | None]]:
+        """The candidates in order: each with the numbers of its kind and its person, `opens`, and its score if it is asked for."""
+        roster, scores = self.roster, self._scores
+        order: Sequence[int] = range(len(scores))
+        if len(scores) > 1:
+            order = self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
+        if self.holding:
+            order = self._planned_first(order)
+        columns = (map(column.__getitem__, order) for column in (roster.kinds, roster.people))
+        shown: Iterable[Score | None] = repeat(None)
+        if self._explain:
+            ordered = getattr(scores, "ordered", None)
+            shown = map(scores.__getitem__, order) if ordered is None else ordered(order)
+        return zip(map(roster.candidates.__getitem__, order), *columns, map(roster.opens.__getitem__, order), shown, strict=False)
+
+    def _planned_first(self, order: Sequence[int]) -> Sequence[int]:
+        """The order with those first who hold a reservation, whose promises are taken up; see `reserved`."""
+        candidates, promises = self.roster.candidates, self.profile.promises
+        for one in candidates:
+            if one.uid in self.holding and one.uid in promises:
+                self.inherited[one.uid] = self._levels[one.uid] = one.preemption_class
+        if not self._firm and self.profile.overbooked():
+            for uid in self.inherited:
+                self._lift(uid)
+            self.inherited.clear()
+        classes = [one.preemption_class for one in candidates]
+        return holders_first([one.uid for one in candidates], order, self.holding, classes, strict=self.strict)
+
+    def only_nodes(self) -> bool:
+        """Whether nothing but nodes keeps anybody waiting, from the beginning of the cycle to its end."""
+        if self.gated_all or self._depth > 0 or self.profile.promises:
+            return False
+        return all(left is WIDE for left in self.rooms) and max(self.roster.opens, default=0.0) <= self.instant
+
+    def _rooms(self) -> list[Room | None]:
+        """What quota and limits leave to each person, as far as nothing limits him; found out later where few are looked at."""
+        roster = self.roster
+        if not self._limitless or self._depth:
+            return [None] * len(roster.persons)
+        wide = {tenant for tenant in roster.tenants if boundless(self.scene, tenant)}
+        if len(wide) == len(roster.tenants):
+            return [WIDE] * len(roster.persons)
+        return [WIDE if tenant in wide else None for tenant, _ in roster.persons]
+
+    def gate(self, candidate: Candidate, person: int) -> Waiting | None:
+        """What blocks it whatever is free."""
+        scene, now = self.scene, self.instant
+        waiting = own_wishes(scene, candidate, now)
+        if waiting is not None:
+            return waiting
+        left = self.rooms[person] or self._room(person)
+        spent = budget(scene.exhausted, candidate) if scene.exhausted else None
+        if left.nodes >= candidate.minimum and left.starts >= 1:
+            waiting = spent or (self._shares(candidate) if self.elastic is not None else None)
+        else:
+            waiting = hard_quota(scene, candidate, now) or spent or self._shares(candidate) or vcluster_limits(scene, candidate, now)
+        return waiting or (admission(scene, candidate, now) if candidate.reservation else None)
+
+    def _room(self, person: int) -> Room:
+        """What quota and limits leave to a person."""
+        tenant, user = self.roster.persons[person]
+        if self._limitless and boundless(self.scene, tenant):
+            left = WIDE
+        else:
+            left = room(self.scene, self.policy, tenant, user)
+            self._bounded.append(person)
+        self.rooms[person] = left
+        return left
+
+    def gated(self, waiting: Waiting, score: Score | None) -> Waiting:
+        """Its reason with its score; what it was promised is for others."""
+        self._forget(waiting.candidate.uid, cause_of(waiting.reason))
+        return Waiting(waiting.candidate, waiting.reason, waiting.message, waiting.wake, score)
+
+    def behind(self, candidate: Candidate, kind: Kind, score: Score | None) -> Waiting:
+        """It may not pass."""
+        return self.explainer.behind(candidate, kind, score)
+
+    def kind(self, candidate: Candidate, number: int) -> Kind:
+        """Its kind, on the nodes that the quota tree leaves to it."""
+        return self.lanes.kind(number, candidate, self.share.classes)
+
+    def now(self, candidate: Candidate, kind: Kind, person: int, *, retry: bool) -> Counts | None:
+        """Nodes that it may start on now, within what quota leaves."""
+        lane = kind.lane
+        left = self.rooms[person] or self._room(person)
+        counts = lane.start(candidate, kind.duration, min(left.nodes, self.share.nodes), retry=retry)
+        kind.failed = counts is None and not lane.power_short
+        return counts
+
+    def over_share(self, candidate: Candidate, counts: Counts) -> Waiting | None:
+        """Why the quota tree does not admit just these nodes; None where it does."""
+        blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
+        return beyond_share(candidate, blocked) if blocked is not None else None
+
+    def stands(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+        """Whether the promise that it holds is what a search would find again: no nodes now, and none earlier, even by the totals."""
+        if not self._firm or candidate.reservation or kind.lane.borrows:
+            return False
+        if promise.start <= self.instant or promise.end < promise.start + kind.duration or promise.nodes != candidate.minimum:
+            return False
+        return not self.profile.may_improve(promise, kind.lane.pool.members, kind.duration)
+
+    def overtakes(self, candidate: Candidate, kind: Kind, promise: Promise | None) -> bool:
+        """Whether it may take back what work of a lower class behind it was promised: newer work, and what could start now but for that."""
+        level = candidate.preemption_class
+        if self.strict or all(level <= other for other in self.inherited.values()):
+            return False
+        return promise is None or self._held_up(candidate, kind, promise)
+
+    def _held_up(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+        """Whether enough nodes are free for it now, and lower work was promised some before it would be gone, and before its own."""
+        if kind.lane.pool.whole.total < candidate.minimum:
+            return False
+        before, promises = min(promise.start, self.instant + kind.duration), self.profile.promises
+        return any(promises[uid].start < before for uid, level in self.inherited.items() if level < candidate.preemption_class)
+
+    def keep(self, kind: Kind, promise: Promise) -> Promise:
+        """It waits, and its promise stands."""
+        kind.failed = True
+        self.inherited.pop(promise.uid, None)
+        self._reserve(promise, self._levels[promise.uid])
+        return promise
+
+    def settle(self) -> None:
+        """The cycle has come to its end: what it promised holds for as long as nothing happens that no cycle knows of."""
+        self.scene.settled[self.policy.name] = self._kept, self.scene.footing(self.policy)
+        moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
+        self.scene.moves[self.policy.name] = [move for move in moves if move is not None]
+
+    def _move(self, before: Promise) -> Move | None:
+        """What became of a promise that was not kept as it was; None where it starts no later."""
+        uid, kept = before.uid, self._kept.get(before.uid)
+        if uid in self._started or (kept is not None and kept.start <= before.start):
+            return None
+        cause, by = self._causes.get(uid, ("", ""))
+        if not cause:
+            cause = self._changed or (OVERRUN if self.profile.late or before.start <= self.instant else UNEXPLAINED)
+        return Move(uid, self.instant, before.start, None if kept is None else kept.start, cause, by)
+
+    def take_back(self, uid: str) -> None:
+        """What it was promised is looked at anew."""
+        self.profile.remove(uid)
+        self.inherited.pop(uid, None)
+
+    def drop_lower_promises(self, candidate: Candidate, lane: Lane) -> bool:
+        """Take back what those of a lower class behind were promised, if nodes are what it waits for; whether that was anything."""
+        if not lane.may_reserve(candidate):
+            return False
+        self._lifted = [uid for uid, level in self.inherited.items() if level < candidate.preemption_class]
+        for uid in self._lifted:
+            del self.inherited[uid]
+            self._lift(uid)
+            self._causes[uid] = HIGHER_CLASS, candidate.uid
+        self.lanes.forget_failures()
+        return True
+
+    def give_back_promises(self) -> None:
+        """It could not start without them either: what those behind were promised stands again."""
+        for uid in self._lifted:
+            promise = self._dropped.pop(uid)
+            self.profile.add(promise)
+            self.inherited[uid] = self._levels[uid]
+            del self._causes[uid]
+        self._lifted = []
+
+    def _lift(self, uid: str) -> None:
+        """Take a promise back until its holder is looked at."""
+        promise = self.profile.remove(uid)
+        if promise is not None:
+            self._dropped[uid] = promise
+
+    def place(self, candidate: Candidate, lane: Lane, counts: Counts, score: Score | None) -> Placed:
+        """Claim the nodes."""
+        if self.holding:
+            self._forget(candidate.uid)
+            self._lifted = []
+            self._started.add(candidate.uid)
+        machine = self.scene.machine
+        split = bool(machine.masks)
+        nodes = nodes_of(counts, lane.taken_from, split=split)
+        known, home = machine.nodes, lane.home
+        borrowed = tuple(node for node in nodes if known[node].home != home) if lane.borrows else ()
+        self.scene.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
+        self.lanes.placed += 1
+        if self._bounded:
+            for person in self._bounded:
+                self.rooms[person] = None
+            self._bounded.clear()
+        return Placed(candidate, nodes, score, backfilled=bool(self._kept))
+
+    def may_gain(self, candidate: Candidate) -> bool:
+        """Whether it may be given a reservation, holds one, keeps others off its nodes, or has taken back what others were promised."""
+        return self.reserves or self.strict or bool(self._lifted) or candidate.uid in self.holding
+
+    def reserve(self, candidate: Candidate, lane: Lane, before: Promise | None) -> Promise | None:
+        """Promise it nodes, if it may hold a reservation: those of the last cycle, or earlier ones."""
+        promise = self._sought(candidate, lane, before) if lane.may_reserve(candidate) else None
+        if promise is None:
+            self.give_back_promises()
+            self._keep_place(candidate.uid, power=bool(lane.power_short))
+            return None
+        self._lifted = []
+        self.profile.add(promise)
+        if promise is before:
+            self.profile.sought(promise, lane.pool.members, self.scene.occupancy(candidate))
+        self._reserve(promise, candidate.preemption_class)
+        return promise
+
+    def _sought(self, candidate: Candidate, lane: Lane, before: Promise | None) -> Promise | None:
+        """The promise that it gets, where it may hold one."""
+        if self.strict:
+            self.lanes.contend(lane)
+        given = self.holding.get(candidate.uid)
+        if given is None and not self.reserves:
+            return None
+        before = before or self._dropped.get(candidate.uid)
+        if before is not None and (before.end < before.start + self.scene.occupancy(candidate) or before.nodes != candidate.minimum):
+            self._causes[candidate.uid] = OWNER, ""
+            before = None
+        promise = lane.promise(candidate, before)
+        if promise is not None and promise is not before:
+            promise = replace(promise, given=self.instant if given is None else given)
+        return promise
+
+    def _reserve(self, promise: Promise, level: int) -> None:
+        self._heirs.pop(promise.uid, None)
+        self._kept[promise.uid] = promise
+        self._levels[promise.uid] = level
+        self.reserves = len(self._kept) < self._depth
+
+    def _keep_place(self, uid: str, *, power: bool) -> None:
+        """It cannot be promised nodes at the moment: it is planned first all the same when it can."""
+        given = self.holding.get(uid)
+        if given is None:
+            return
+        self._heirs[uid] = given
+        self._levels.pop(uid, None)
+        if power:
+            self._causes[uid] = POWER, ""
+
+    def _shares(self, candidate: Candidate) -> Waiting | None:
+        """Look at what the quota tree leaves to it; why it waits where that is too little."""
+        share = self.elastic.share(candidate) if self.elastic is not None else _ALL
+        if isinstance(share, Blocked):
+            return beyond_share(candidate, share)
+        self.share = share
+        return None
+
+    def _forget(self, uid: str, cause: str = "") -> None:
+        """What it holds of reservations is for others."""
+        if uid not in self.holding:
+            return
+        del self.holding[uid]
+        self._heirs.pop(uid, None)
+        self.inherited.pop(uid, None)
+        if cause:
+            self._causes[uid] = cause, ""
+        self.profile.remove(uid)
+        self._levels.pop(uid, None)
+
+
+_ALL: Final = Share()

@@ -1,0 +1,348 @@
+"""Why a candidate waits: one reason of the closed list and a sentence with the numbers; who would have to give nodes back.
+
+Equal candidates have equal reasons until something is placed, so each is found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from lattice.scheduling.cluster.machine import NEVER, UNHEARD, Bucket
+from lattice.scheduling.cluster.pools import Pool
+from lattice.scheduling.cluster.profile import Profile, Promise
+from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
+from lattice.scheduling.cycle.unfit import unfit
+from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
+from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import REQUIRED, Candidate
+from lattice.scheduling.state.scene import Scene, Window
+from lattice.units import format_duration, format_time
+
+MOST_TRIED: Final = 8
+"""Walltimes that are tried before a sentence names one."""
+
+Told = tuple[str, str]
+_SILENCE: Final[Told] = ("", "")
+
+
+class Explainer:
+    """The reasons of one cycle."""
+
+    def __init__(self, scene: Scene, policy: Policy, lanes: Lanes, profile: Profile, now: float, *, silent: bool = False) -> None:
+        self._silent = silent
+        self._scene, self._policy, self._lanes, self._profile, self._now = scene, policy, lanes, profile, now
+
+    def waiting(self, candidate: Candidate, kind: Kind, score: Score | None, promise: Promise | None) -> Waiting:
+        """Why it was not placed."""
+        wake = self._wake(candidate) if candidate.reservation else None
+        if self._silent:
+            return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
+        lane = kind.lane
+        reason, message = (kind.told if kind.told_at == self._lanes.placed + self._profile.version else None) or self.tell(candidate, kind)
+        if promise is None:
+            return Waiting(candidate, reason, message, wake, score)
+        if reason == "BehindHigherPriority":
+            message = f"{message}; it starts at the latest {format_time(promise.start)}"
+        reclaims = self._reclaims(candidate, lane) if self._policy.home else ()
+        if reclaims:
+            message = f"{message}; {_lent(reclaims)}"
+        return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
+
+    def behind(self, candidate: Candidate, kind: Kind, score: Score | None) -> Waiting:
+        """It may not pass one that waits for nodes which it could use."""
+        if self._silent:
+            return Waiting(candidate, "", "", None, score)
+        told = self._never(candidate, kind)
+        if told is None:
+            before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
+            told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
+        return Waiting(candidate, *told, None, score)
+
+    def tell(self, candidate: Candidate, kind: Kind) -> Told:
+        """Why a candidate of this kind waits now: kept in the kind until something is placed or promised, or power was short."""
+        lane = kind.lane
+        free, wanted = lane.pool.whole.total, candidate.minimum
+        if self._silent:
+            told = _SILENCE
+        elif free >= wanted or candidate.reservation or lane.power_short or self._policy.kind == SENSITIVE_RESERVATION:
+            told = self._reason(candidate, kind)
+        elif (known := lane.told.get(wanted)) is not None and known[0] == free:
+            told = known[1]
+        else:
+            told = self._never(candidate, kind) or self._taken(lane, wanted, free) or self._short(candidate, lane)
+            lane.told[wanted] = free, told
+        kind.told = told
+        kind.told_at = -1 if lane.power_short else self._lanes.placed + self._profile.version
+        return told
+
+    def _reason(self, candidate: Candidate, kind: Kind) -> Told:
+        lane = kind.lane
+        return (
+            self._never(candidate, kind)
+            or self._outside_reservation(candidate, lane)
+            or self._power(candidate, lane)
+            or self._kept(candidate, lane)
+            or self._short(candidate, lane)
+        )
+
+    def _never(self, candidate: Candidate, kind: Kind) -> Told | None:
+        """Too few nodes exist, or may be used, whoever holds them: found once in a cycle."""
+        if kind.never is False:
+            kind.never = self._too_few(candidate, kind.lane)
+        return kind.never
+
+    def _too_few(self, candidate: Candidate, lane: Lane) -> Told | None:
+        wanted = candidate.minimum
+        eligible, useful = lane.eligible, lane.usable
+        if useful >= wanted and not lane.borrows and lane.conformance != REQUIRED:
+            return None
+        buckets, eligible, useful = lane.within_reach(candidate)
+        equal = lane.conformance == REQUIRED and wanted > 1
+        if eligible < wanted:
+            why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, lane, eligible)
+            message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
+            return "NeverFits", f"{message}: {why}" if why else message
+        if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
+            return "InsufficientConformance", _unequal(wanted, largest, f"{eligible} that fit")
+        if useful < wanted:
+            states = ", ".join(f"{count} {state}" for state, count in sorted(self._states(buckets).items()) if state != "Ready")
+            return "NodesUnavailable", (f"needs {_nodes(wanted)}; of {eligible} that fit, {useful} can be used ({states or UNHEARD})")
+        if equal and (largest := lane.largest_equal({bucket: bucket.usable for bucket in buckets})) < wanted:
+            return "InsufficientConformance", _unequal(wanted, largest, f"{useful} that fit and can be used")
+        return None
+
+    def _away(self, candidate: Candidate, lane: Lane, eligible: int) -> str:
+        """Nodes that would fit, but are at home elsewhere."""
+        everywhere = self._scene.machine.census(candidate.need).eligible
+        if everywhere <= eligible:
+            return ""
+        lent = "which lend it none, or not so many, or not for so long" if lane.borrows else "which may not use them"
+        return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
+
+    def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
+        nodes = self._scene.machine.nodes
+        counts: dict[str, int] = {}
+        for bucket in buckets:
+            for index in bucket.members:
+                counts[nodes[index].state] = counts.get(nodes[index].state, 0) + 1
+        return counts
+
+    def _outside_reservation(self, candidate: Candidate, lane: Lane) -> Told | None:
+        """What its own reservation does not give."""
+        name = candidate.reservation
+        if not name:
+            return None
+        window = next(window for window in self._scene.windows if window.name == name and window.end > self._now)
+        if window.start > self._now:
+            return "ReservedNodes", f'reservation "{name}" begins {format_time(window.start)}'
+        longest = window.end - self._now - candidate.grace - self._scene.start_allowance
+        if candidate.walltime is None or candidate.walltime > longest:
+            asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
+            left = f"at most {_minutes(longest)} starts now" if longest >= 60 else "nothing starts in it any more"
+            return "ReservedNodes", f'{asked} goes beyond the end of reservation "{name}" at {format_time(window.end)}; {left}'
+        inside = sum(
+            1 for bucket in lane.pool.buckets if window.nodes in bucket.key.marks for _ in range(bucket.usable)
+        )  # fmt: skip
+        if inside < candidate.minimum:
+            return "ReservedNodes", f'needs {_nodes(candidate.minimum)}; reservation "{name}" has {inside} usable that fit'
+        return None
+
+    def _power(self, candidate: Candidate, lane: Lane) -> Told | None:
+        limit = self._scene.power.limit
+        if not lane.power_short or limit is None:
+            return None
+        used = self._scene.machine.watts
+        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
+        if lane.power_short > limit:
+            return (
+                "PowerBudget",
+                f"{message}, more than the whole power budget of {_kw(limit)}: ask for fewer nodes, or wait until it is raised",
+            )
+        return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
+
+    def _kept(self, candidate: Candidate, lane: Lane) -> Told | None:
+        """Enough nodes are free, but windows, promises or work of this cycle have them."""
+        wanted, now = candidate.minimum, self._now
+        free = lane.pool.whole.total
+        if free >= wanted and lane.fits(lane.pool, wanted):
+            if self._profile.crosses(now, self._end(candidate)):
+                open_now = self._open(candidate, lane)
+                if not lane.fits(lane.pool.capped(open_now), wanted):
+                    return self._window(candidate, lane, sum(open_now.values()))
+            usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
+            others = self._profile.sharers(lane.pool.members, candidate.uid)
+            message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
+            return "BehindHigherPriority", message + self._in_order()
+        return self._taken(lane, wanted, free)
+
+    def _taken(self, lane: Lane, wanted: int, free: int) -> Told | None:
+        """Enough nodes were free when the cycle began."""
+        before = lane.free_before
+        if before >= wanted > free:
+            message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
+            return "BehindHigherPriority", message + self._in_order()
+        return None
+
+    def _in_order(self) -> str:
+        """Says it where no score decides who is first."""
+        return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
+
+    def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
+        """The free nodes that no window takes before it would end."""
+        now, end = self._now, self._end(candidate)
+        closed = {bucket for bucket in lane.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
+        return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in lane.pool.buckets}
+
+    def _window(self, candidate: Candidate, lane: Lane, left: int) -> Told:
+        """Which window is in the way, and the longest walltime that ends before it, tried out."""
+        closings = [
+            closing
+            for bucket in lane.pool.buckets
+            if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
+        ]
+        first = min(closings, key=lambda closing: (closing.start, closing.name))
+        what = _what(self._windows().get(first.name), first.name, candidate)
+        asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
+        if first.start <= self._now:
+            message = f"needs {_nodes(candidate.minimum)}; {left} of the {lane.pool.whole.total} free that fit are outside {what}"
+            return "ReservedNodes", f"{message}, which lasts until {format_time(first.end)}"
+        message = f"{asked} crosses {what} at {format_time(first.start)}"
+        shorter = self._shorter(candidate, lane, sorted({closing.start for closing in closings}, reverse=True))
+        return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
+
+    def _shorter(self, candidate: Candidate, lane: Lane, starts: list[float]) -> float | None:
+        """The longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
+        extra = candidate.grace + self._scene.start_allowance
+        for start in starts[:MOST_TRIED]:
+            walltime = (start - self._now - extra) // 60 * 60
+            if walltime >= 60 and lane.fits(lane.now_pool(walltime + extra), candidate.minimum):
+                return walltime
+        return None
+
+    def _short(self, candidate: Candidate, lane: Lane) -> Told:
+        """Too few are free."""
+        wanted = candidate.minimum
+        pool = lane.pool
+        free = pool.whole.total
+        if lane.conformance == REQUIRED and free >= wanted > 1:
+            largest = pool.largest_equal()
+            if largest < wanted:
+                return "InsufficientConformance", _unequal(wanted, largest, f"{free} free that fit")
+        if lane.tight and free >= wanted:
+            limit = lane.limit(pool, wanted)
+            held = pool.whole.largest(limit)
+            message = f"needs {_nodes(wanted)} in {_groups(limit)} (topology Tight); {free} that fit are free"
+            return "WaitingForNodes", f"{message}, at most {held} of them in {_groups(limit)}"
+        eligible, usable = lane.eligible, lane.usable
+        message = f"needs {_nodes(wanted)}; of {eligible} that fit, {_are(free)} free, {usable - free} in use"
+        if eligible > usable:
+            message += f", {eligible - usable} unavailable"
+        if lane.borrows and (idle := sum(len(bucket.free) for bucket in lane.lenders(candidate))):
+            left = max(0, self._lanes.borrowing_left())
+            message += f"; {_are(idle)} idle in vclusters that lend" + (f", of which it may borrow {left}" if left < idle else "")
+        return "WaitingForNodes", message + self._until(pool, wanted - free)
+
+    def _until(self, pool: Pool, missing: int) -> str:
+        """When so many come free at the latest: for sensitive work, which holds no reservation that would say it."""
+        if self._policy.kind != SENSITIVE_RESERVATION:
+            return ""
+        ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
+        reached = 0
+        for end, count in ends:
+            reached += count
+            if reached >= missing and end < NEVER:
+                return f"; enough of them come free by {format_time(max(end, self._now))}"
+        forever = sum(count for end, count in ends if end == NEVER)
+        return f"; {forever} of them are held by work without an end"
+
+    def _reclaims(self, candidate: Candidate, lane: Lane) -> tuple[Reclaim, ...]:
+        """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
+        missing = candidate.minimum - lane.pool.whole.total
+        offers: list[tuple[int, float, str, Reclaim]] = []
+        for uid, holder in self._scene.holders.items():
+            if holder.borrowed and holder.vcluster != self._policy.name and not holder.releasing:
+                nodes = tuple(node for node in holder.borrowed if self._mine(node, lane))
+                if nodes:
+                    lent = self._scene.policy(holder.vcluster).borrowing
+                    reclaim = Reclaim(uid, holder.vcluster, nodes, lent.return_grace)
+                    offers.append((lent.priority, -holder.since, uid, reclaim))
+        chosen: list[Reclaim] = []
+        for _, _, _, reclaim in sorted(offers, key=lambda offer: offer[:3]):
+            if missing <= 0:
+                break
+            chosen.append(reclaim)
+            missing -= len(reclaim.nodes)
+        for reclaim in reversed(chosen[:-1]):  # what the later ones make needless
+            if missing + len(reclaim.nodes) <= 0:
+                chosen.remove(reclaim)
+                missing += len(reclaim.nodes)
+        return tuple(chosen) if missing <= 0 else ()
+
+    def _mine(self, node: int, lane: Lane) -> bool:
+        facts = self._scene.machine.nodes.get(node)
+        return facts is not None and facts.usable and self._scene.machine.bucket_of(node) in lane.pool.members
+
+    def _end(self, candidate: Candidate) -> float:
+        return self._now + self._scene.occupancy(candidate)
+
+    def _windows(self) -> Mapping[str, Window]:
+        return {window.name: window for window in self._scene.windows}
+
+    def _wake(self, candidate: Candidate) -> float | None:
+        """When a window begins or ends that its nodes wait for."""
+        if not candidate.reservation:
+            return None
+        starts = [window.start for window in self._scene.windows if window.name == candidate.reservation and window.start > self._now]
+        return min(starts, default=None)
+
+
+def _what(window: Window | None, name: str, candidate: Candidate) -> str:
+    """The window as its owner may know it: maintenance and what admits his work by name."""
+    if window is not None and window.maintenance:
+        return f"maintenance {name}"
+    return f"reservation {name}" if window is None or window.admits(candidate) else "a reservation of others"
+
+
+def _lent(reclaims: Sequence[Reclaim]) -> str:
+    """What would come back of borrowers, and in which time: said, and left to them by this release."""
+    counts: dict[str, int] = {}
+    for one in reclaims:
+        counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)
+    borrowers = ", ".join(f'{_nodes(count)} to vCluster "{name}"' for name, count in sorted(counts.items()))
+    longest = max(one.grace for one in reclaims)
+    grace = f"within {format_duration(longest)}" if longest else "at once"
+    return f"lent are {borrowers}: to be given back {grace} (decided; this release reclaims nothing)"
+
+
+def _unequal(wanted: int, largest: int, of: str) -> str:
+    return f"needs {_nodes(wanted)} of one fingerprint; the largest equal set has {largest} of {of}"
+
+
+def _minutes(seconds: float) -> str:
+    return format_duration(seconds // 60 * 60)
+
+
+def _kw(watts: int) -> str:
+    return f"{watts / 1000:.{3 if watts % 100 else 1}f} kW"
+
+
+def _are(count: int, of: str = "") -> str:
+    return f"{count}{of} {'is' if count == 1 else 'are'}"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _groups(count: int) -> str:
+    return "1 group" if count == 1 else f"{count} groups"
+
+
+def _jobs(count: int) -> str:
+    return "1 allocation" if count == 1 else f"{count} allocations"

@@ -1,0 +1,150 @@
+"""Why too few nodes exist for a need: which of its demands rules out how many, and what there is instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.hardware import Hardware, Need
+from lattice.units import format_bytes
+
+MOST_NAMED: Final = 8
+"""Kinds of GPUs or features that a sentence names."""
+
+_Classes = list[tuple[Hardware, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """One demand of a need: the need that makes it alone, the need without it, and what the machine offers of it."""
+
+    text: str
+    alone: Need
+    without: Need
+    offer: Callable[[_Classes], str]
+
+
+def unfit(machine: Machine, need: Need, wanted: int) -> str:
+    """A clause that says why fewer than `wanted` nodes fit, with what exists; empty where no demand is the cause.
+
+    Looks at every node whatever its state, hollow ones and real ones apart.
+    """
+    every = [(bucket.key.hardware, len(bucket.members)) for bucket in machine.buckets.values()]
+    why = _why(machine, need, wanted, [(hardware, count) for hardware, count in every if hardware.hollow == need.hollow])
+    hollow = 0 if need.hollow else _count(replace(need, hollow=True), every)
+    return f"{why} ({_nodes(hollow)} that only wait would do: constraints.features: [hollow])" if why and hollow >= wanted else why
+
+
+def _why(machine: Machine, need: Need, wanted: int, classes: _Classes) -> str:
+    demands = _demands(need)
+    clauses = [
+        f"{_have(count)} {demand.text}; {demand.offer(classes)}".removesuffix("; ")
+        for demand in demands
+        if (count := _count(demand.alone, classes)) < wanted
+    ]
+    if clauses:
+        return ". ".join(clauses)
+    if len(demands) < 2 or _count(need, classes) >= wanted:
+        return _by_list(machine, need, wanted)
+    helping = [(left, demand.text) for demand in demands if (left := _count(demand.without, classes)) >= wanted]
+    if not helping:
+        return f"no {_nodes(wanted)} have {' and '.join(demand.text for demand in demands)} together"
+    return ", ".join(f"{_nodes(left)} would do without {text}" for left, text in helping)
+
+
+def _by_list(machine: Machine, need: Need, wanted: int) -> str:
+    """What node lists, or the groups of its vcluster, leave of the nodes whose hardware fits."""
+    parts: list[str] = []
+    fitting = [facts for facts in machine.nodes.values() if need.admits(facts)]
+    if need.groups is not None and (left := sum(facts.group in need.groups for facts in fitting)) < wanted:
+        parts.append(f"{left} of the {len(fitting)} that fit are in the groups of its vcluster")
+    if need.only is not None and (named := sum(need.only >> facts.index & 1 for facts in fitting)) < wanted:
+        parts.append(f"{named} of the nodes in its nodeList exist and fit" if named else "no node of its nodeList exists and fits")
+    if need.without and (taken := sum(need.without >> facts.index & 1 for facts in fitting)):
+        parts.append(f"{taken} are in its excludeNodes")
+    return ", ".join(parts)
+
+
+def _demands(need: Need) -> list[_Demand]:
+    any_node = Need(hollow=need.hollow)
+    found: list[_Demand] = []
+
+    def demand(text: str, offer: Callable[[_Classes], str], alone: Need, without: Need) -> None:
+        found.append(_Demand(text, alone, without, offer))
+
+    if need.gpu_type:
+        demand(f"GPU type {need.gpu_type}", _gpu_types, replace(any_node, gpu_type=need.gpu_type), replace(need, gpu_type=""))
+    if need.gpus > 1 or (need.gpus and not need.gpu_type and not need.gpu_memory):
+        most = _at_most("on one node", lambda hardware: hardware.gpus)
+        demand(_gpus(need.gpus), most, replace(any_node, gpus=need.gpus), replace(need, gpus=0))
+    if need.gpu_memory:
+        each = _at_most("of one GPU", lambda hardware: hardware.gpu_memory, format_bytes)
+        text = f"GPUs of {format_bytes(need.gpu_memory)}"
+        demand(text, each, replace(any_node, gpu_memory=need.gpu_memory), replace(need, gpu_memory=0))
+    if need.unified:
+        demand("unified memory", lambda _: "", replace(any_node, unified=True), replace(need, unified=False))
+    if need.memory:
+        alone = replace(any_node, memory=need.memory, allow_cxl=need.allow_cxl)
+        demand(f"{format_bytes(need.memory)} of memory", _memories(need), alone, replace(need, memory=0))
+    if need.cpus:
+        most = _at_most("on one node", lambda hardware: hardware.cpus)
+        demand(f"{need.cpus} CPUs", most, replace(any_node, cpus=need.cpus), replace(need, cpus=0))
+    for feature in sorted(need.features):
+        alone = replace(any_node, features=frozenset({feature}))
+        demand(f"the feature {feature}", _features, alone, replace(need, features=need.features - {feature}))
+    return found
+
+
+def _count(need: Need, classes: _Classes) -> int:
+    return sum(count for hardware, count in classes if need.admits(hardware))
+
+
+def _gpu_types(classes: _Classes) -> str:
+    counts: dict[str, int] = {}
+    for hardware, count in classes:
+        if hardware.gpus:
+            counts[hardware.gpu_type or "undeclared"] = counts.get(hardware.gpu_type or "undeclared", 0) + count
+    if not counts:
+        return "no node declares GPUs"
+    return "there are " + _named(f"{name} ({_nodes(count)})" for name, count in sorted(counts.items()))
+
+
+def _features(classes: _Classes) -> str:
+    known = sorted({feature for hardware, _ in classes for feature in hardware.features})
+    return "features that nodes have: " + _named(known) if known else "no node has any feature"
+
+
+def _memories(need: Need) -> Callable[[_Classes], str]:
+    def offer(classes: _Classes) -> str:
+        local = _at_most("on one node", lambda hardware: hardware.memory + (hardware.cxl_memory if need.allow_cxl else 0), format_bytes)
+        with_cxl = 0 if need.allow_cxl else _count(Need(memory=need.memory, hollow=need.hollow, allow_cxl=True), classes)
+        return local(classes) + (f", and with CXL memory (allowCxlMemory) {_nodes(with_cxl)} would do" if with_cxl else "")
+
+    return offer
+
+
+def _at_most(where: str, size: Callable[[Hardware], int], shown: Callable[[int], str] = str) -> Callable[[_Classes], str]:
+    def offer(classes: _Classes) -> str:
+        most = max((size(hardware) for hardware, _ in classes), default=0)
+        return f"the most {where} is {shown(most)}" if most else ""
+
+    return offer
+
+
+def _named(words: Iterable[str]) -> str:
+    every = list(words)
+    return ", ".join(every[:MOST_NAMED]) + (f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else "")
+
+
+def _have(count: int) -> str:
+    return "no node has" if not count else f"{_nodes(count)} {'has' if count == 1 else 'have'}"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

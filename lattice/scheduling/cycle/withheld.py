@@ -1,0 +1,81 @@
+"""What pending work asks a quota tree for although a hard quota or a budget keeps it waiting. Pure.
+
+It is demand like any other in the division, and nobody's work is stopped for it.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from lattice.quota.groups import Resources
+from lattice.scheduling.cycle.gates import NO_LIMIT, boundless
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.exhaustion import budget
+from lattice.scheduling.state.scene import NOTHING, Scene
+
+
+def withheld(scene: Scene) -> dict[str, dict[str, int]]:
+    """By leaf: what pending work asks for that cannot start before other work of its tenant or its user ends, or a budget is renewed.
+
+    What was submitted first counts as far as hard quotas leave room for it; limits of vclusters are not looked at.
+    """
+    if scene.elastic is None:
+        return {}
+    pending = [(one.submitted, one.key, one, amounts) for one, amounts in scene.elastic.pending() if _may_be_withheld(scene, one)]
+    rooms = _Rooms(scene)
+    found: dict[str, dict[str, int]] = {}
+    for _, _, candidate, amounts in sorted(pending, key=itemgetter(0, 1)):
+        if budget(scene.exhausted, candidate) is not None or not rooms.take(candidate):
+            _add(found.setdefault(candidate.quota, {}), amounts)
+    return found
+
+
+def _may_be_withheld(scene: Scene, candidate: Candidate) -> bool:
+    return bool(scene.exhausted) or not boundless(scene, candidate.tenant)
+
+
+class _Rooms:
+    """What hard quotas leave to tenants and their users, less what has been counted."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._left: dict[tuple[str, str], list[int]] = {}
+        """Nodes and starts by tenant and user; user "": of the tenant as a whole."""
+
+    def take(self, candidate: Candidate) -> bool:
+        """Whether there is room for one more; then it is counted."""
+        rooms = [self._room(candidate.tenant, user) for user in ("", candidate.user)]
+        if any(nodes < candidate.minimum or starts < 1 for nodes, starts in rooms):
+            return False
+        for room in rooms:
+            room[0] -= candidate.minimum
+            room[1] -= 1
+        return True
+
+    def _room(self, tenant: str, user: str) -> list[int]:
+        known = self._left.get((tenant, user))
+        if known is None:
+            known = self._left[tenant, user] = self._of_user(tenant, user) if user else self._of_tenant(tenant)
+        return known
+
+    def _of_tenant(self, tenant: str) -> list[int]:
+        account, claimed = self._scene.accounts.get(tenant), self._scene.uses.claimed.get(tenant, NOTHING)
+        if account is None:
+            return [-1, -1]
+        used = account.used_nodes + claimed.nodes, account.used_allocations + claimed.running
+        return [_less(account.max_nodes, used[0]), _less(account.max_allocations, used[1])]
+
+    def _of_user(self, tenant: str, user: str) -> list[int]:
+        account, own = self._scene.accounts.get(tenant), self._scene.uses.people.get((tenant, user), NOTHING)
+        if account is None:
+            return [-1, -1]
+        return [_less(account.user_max_nodes, own.nodes), _less(account.user_max_allocations, own.running)]
+
+
+def _less(limit: int | None, used: int) -> int:
+    return NO_LIMIT if limit is None else limit - used
+
+
+def _add(into: dict[str, int], amounts: Resources) -> None:
+    for resource, amount in amounts.items():
+        into[resource] = into.get(resource, 0) + amount

@@ -1,0 +1,313 @@
+"""A scene as a rehearsal reads it: usable nodes in columns, work that holds them, pending work, caps, windows; counts only.
+
+A column is a set of nodes that the same pending needs admit. With more than `MOST_SETS` distinct needs the rarest are
+counted by their vcluster alone: their start is then foreseen too early rather than never.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.strategies import lenders_for, strategy_of
+from lattice.scheduling.model.work import REQUIRED, Candidate, Holder
+from lattice.scheduling.state.scene import NOTHING, Scene, Uses, Window
+from lattice.views.ledger import TenantAccount
+
+MOST_SETS: Final = 48
+
+Eligibility = tuple[Need, str, frozenset[str], int]
+"""What a candidate's nodes are: its need, its vcluster, whom it may borrow of, the window (number) that it has to stay in, or −1."""
+CapKey = tuple[str, ...]
+Kind = tuple[object, ...]
+
+
+@dataclass
+class NodeMasks:
+    """The machine's nodes as bit sets by class and by home; kept from one forecast to the next."""
+
+    classes: dict[Kind, int] = field(default_factory=dict)
+    homes: dict[str, int] = field(default_factory=dict)
+    fingerprints: dict[str, int] = field(default_factory=dict)
+    """Without the unknown one."""
+    usable: int = 0
+    _examples: dict[Kind, NodeFacts] = field(default_factory=dict)
+    _seen: dict[int, NodeFacts] = field(default_factory=dict)
+
+    def refresh(self, machine: Machine) -> None:
+        """Read what has changed since the last time."""
+        nodes = machine.nodes
+        seen = self._seen
+        changed = [facts for index, facts in nodes.items() if seen.get(index) is not facts]
+        gone = [index for index in seen if index not in nodes] if len(nodes) < len(seen) + len(changed) else ()
+        for index in gone:
+            self._drop(seen.pop(index))
+        for facts in changed:
+            before = seen.get(facts.index)
+            if before is not None:
+                self._drop(before)
+            seen[facts.index] = facts
+            bit = 1 << facts.index
+            kind = _kind(facts)
+            self._examples.setdefault(kind, facts)
+            self.classes[kind] = self.classes.get(kind, 0) | bit
+            self.homes[facts.home] = self.homes.get(facts.home, 0) | bit
+            if facts.fingerprint:
+                self.fingerprints[facts.fingerprint] = self.fingerprints.get(facts.fingerprint, 0) | bit
+            if facts.usable:
+                self.usable |= bit
+
+    def admitted(self, need: Need) -> int:
+        """All nodes that fit a need."""
+        mask = 0
+        for kind, members in self.classes.items():
+            example = self._examples[kind]
+            if need.admits(example) and (need.groups is None or example.group in need.groups):
+                mask |= members
+        return (mask if need.only is None else mask & need.only) & ~need.without
+
+    def _drop(self, facts: NodeFacts) -> None:
+        left = ~(1 << facts.index)
+        self.classes[_kind(facts)] &= left
+        self.homes[facts.home] &= left
+        self.usable &= left
+        if facts.fingerprint:
+            self.fingerprints[facts.fingerprint] &= left
+            if not self.fingerprints[facts.fingerprint]:
+                del self.fingerprints[facts.fingerprint]
+
+
+def _kind(facts: NodeFacts) -> Kind:
+    """What needs and groups tell nodes apart by."""
+    return (
+        facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow, facts.cxl_memory, facts.gpu_type,
+        facts.gpu_memory, facts.unified,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """What a forecast needs of a scene, as it was at `now`; nothing in it changes with the scene."""
+
+    now: float
+    queues: Mapping[str, tuple[Candidate, ...]]
+    """By vcluster, in its order."""
+    holders: tuple[Holder, ...]
+    policies: Mapping[str, Policy]
+    accounts: Mapping[str, TenantAccount]
+    claimed: Mapping[str, tuple[int, int]]
+    """By tenant: nodes and allocations that the accounts do not know yet."""
+    windows: tuple[Window, ...]
+    overrun_seconds: float
+    start_allowance: float
+    masks: NodeMasks
+    latest: Mapping[str, float]
+    """By uid: when it starts at the latest by its reservation."""
+    unforeseen: Mapping[str, str] = field(default_factory=dict)
+    """By uid: why no start is foreseen of what the last cycle held back."""
+    tried: Mapping[str, str] = field(default_factory=dict)
+    """By uid: the reason of what the last cycle found no nodes, or no power, for: it starts after something has ended."""
+
+    def policy(self, vcluster: str) -> Policy:
+        """How a vcluster schedules."""
+        return self.policies.get(vcluster) or Policy(vcluster)
+
+
+def view_of(
+    scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
+    unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
+) -> View:  # fmt: skip
+    """Read the scene; `masks` are the caller's, kept from one reading to the next."""
+    masks.refresh(scene.machine)
+    return View(
+        now=now,
+        queues={vcluster: tuple(queue) for vcluster, queue in queues.items()},
+        holders=tuple(scene.holders.values()),
+        policies=dict(scene.policies),
+        accounts=dict(scene.accounts),
+        claimed={tenant: (use.nodes, use.running) for tenant, use in scene.uses.claimed.items()},
+        windows=scene.windows,
+        overrun_seconds=scene.overrun_seconds,
+        start_allowance=scene.start_allowance,
+        masks=masks,
+        latest=latest,
+        unforeseen=unforeseen or {},
+        tried=tried or {},
+    )
+
+
+class Columns:
+    """The usable nodes divided so that each set of eligible nodes is a union of columns."""
+
+    def __init__(self, view: View) -> None:
+        masks = self._masks = view.masks
+        self._view = view
+        self._lenders: dict[tuple[str, float | None], frozenset[str]] = {}
+        asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
+        self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
+        self._numbers: dict[Eligibility, int] = {}
+        fitting = self._fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
+        wanted = [mask & masks.usable for mask in fitting]
+        self.exist = self._within_loans(fitting)
+        """By set: how many nodes one may have of those that fit, usable or not."""
+        self.usable = self._within_loans(wanted)
+        """By set: how many of the usable ones."""
+        windows = [window.nodes & masks.usable for window in view.windows]
+        parts = _divided(masks.usable, [*wanted, *windows])
+        self.sizes = [part.bit_count() for part in parts]
+        self.of_node: dict[int, int] = {index: column for column, part in enumerate(parts) for index in _indices(part)}
+        homes = [masks.homes.get(eligibility[1], 0) for eligibility in self._numbers]
+        shared = [sum(1 for mask in wanted if mask & part) for part in parts]
+        ranked = [
+            sorted((not part & home, shared[at], at) for at, part in enumerate(parts) if part & mask)
+            for mask, home in zip(wanted, homes, strict=True)
+        ]
+        self.sets = tuple(tuple(at for _away, _shared, at in columns) for columns in ranked)
+        """By set, its columns, those to use first first: at home, then those that the fewest others want."""
+        self.windows = [frozenset(column for column, part in enumerate(parts) if part & mask) for mask in windows]
+
+    def _within_loans(self, masks: Sequence[int]) -> list[int]:
+        """By set: how many nodes of its mask, of those at home elsewhere no more than its vcluster borrows at a time."""
+        counts: list[int] = []
+        for (_, vcluster, _, _), mask in zip(self._numbers, masks, strict=True):
+            policy = self._view.policy(vcluster)
+            own = (mask & self._masks.homes.get(vcluster if policy.home else "", 0)).bit_count()
+            lent, most = mask.bit_count() - own, policy.borrowing.max_borrowed
+            counts.append(own + (lent if most is None else min(lent, most)))
+        return counts
+
+    def number(self, candidate: Candidate) -> int:
+        """The set of a candidate."""
+        return self._numbers[self._kept(self.eligibility(candidate))]
+
+    def lacks_equal(self, candidate: Candidate) -> bool:
+        """Whether it has to have nodes of one known fingerprint, and there are not so many usable ones that fit."""
+        required = candidate.conformance == REQUIRED or strategy_of(self._view.policy(candidate.vcluster)).conformant
+        if not required or candidate.minimum == 1:
+            return False
+        mask = self._fitting[self.number(candidate)] & self._masks.usable
+        return all((mask & alike).bit_count() < candidate.minimum for alike in self._masks.fingerprints.values())
+
+    def eligibility(self, candidate: Candidate) -> Eligibility:
+        """What decides where a candidate may run."""
+        return candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
+
+    def _lenders_of(self, candidate: Candidate) -> frozenset[str]:
+        """The vclusters whose idle nodes it may use: those that lend, for its walltime."""
+        if candidate.non_preemptible:
+            return frozenset()
+        key = (candidate.vcluster, candidate.walltime)
+        if key not in self._lenders:
+            self._lenders[key] = frozenset(lenders_for(self._view.policies, *key))
+        return self._lenders[key]
+
+    def window_of(self, candidate: Candidate) -> int:
+        """The number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
+        if not candidate.reservation:
+            return -1
+        now, longest = self._view.now, (candidate.walltime or 0.0) + candidate.grace + self._view.start_allowance
+        mine = [number for number, window in enumerate(self._view.windows) if window.name == candidate.reservation]
+        wide = (number for number in mine if max(now, self._view.windows[number].start) + longest <= self._view.windows[number].end)
+        return next(wide, mine[0] if mine else -1)
+
+    def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """How many of these nodes stand in each column; nodes that are not usable stand in none."""
+        of_node = self.of_node
+        return tuple(sorted(Counter(of_node[node] for node in nodes if node in of_node).items()))
+
+    def _distinct(self, asked: Iterable[Eligibility]) -> Iterator[Eligibility]:
+        for eligibility in asked:
+            kept = self._kept(eligibility)
+            if kept not in self._numbers:
+                self._numbers[kept] = len(self._numbers)
+                yield kept
+
+    def _kept(self, eligibility: Eligibility) -> Eligibility:
+        need, vcluster, lenders, window = eligibility
+        return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, lenders, window)
+
+    def _mask(self, eligibility: Eligibility) -> int:
+        need, vcluster, lenders, window = eligibility
+        home = self._masks.homes.get(vcluster if self._view.policy(vcluster).home else "", 0)
+        for lender in lenders:
+            home |= self._masks.homes.get(lender, 0)
+        admitted = self._masks.admitted(need) & home
+        return admitted if window < 0 else admitted & self._view.windows[window].nodes
+
+
+class Caps:
+    """Limits that count: of tenants by the ledger, of vclusters and of users and tenants in them; only those that are set."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._uses = Uses()
+        for holder in view.holders:
+            self._uses.count(holder, 1, claimed=False)
+        self._numbers: dict[CapKey, int] = {}
+        self._known: dict[tuple[str, str, str, int], tuple[tuple[int, int], ...]] = {}
+        self.room: list[int] = []
+        """By cap: how much more may be used; below 0 where the limit was lowered."""
+
+    def of(self, work: Candidate | Holder, nodes: int) -> tuple[tuple[int, int], ...]:
+        """The caps that this work uses, and how much of each."""
+        key = (work.vcluster, work.tenant, work.user, nodes)
+        if key not in self._known:
+            self._known[key] = self._of(work, nodes)
+        return self._known[key]
+
+    def _of(self, work: Candidate | Holder, nodes: int) -> tuple[tuple[int, int], ...]:
+        limits, account = self._view.policy(work.vcluster).limits, self._view.accounts.get(work.tenant)
+        uses, (nodes_claimed, running_claimed) = self._uses, self._view.claimed.get(work.tenant, (0, 0))
+        found: list[tuple[int, int]] = []
+        if account is not None:
+            used = (account.used_nodes + nodes_claimed, account.used_allocations + running_claimed)
+            self._add(found, ("ledger", work.tenant), (account.max_nodes, account.max_allocations), used, nodes)
+            alone, most = uses.people.get((work.tenant, work.user), NOTHING), (account.user_max_nodes, account.user_max_allocations)
+            self._add(found, ("ledger", work.tenant, work.user), most, (alone.nodes, alone.running), nodes)
+        in_all = uses.vclusters.get(work.vcluster, NOTHING)
+        self._add(found, ("vcluster", work.vcluster), (limits.max_nodes, limits.max_running), (in_all.nodes, in_all.running), nodes)
+        of_user = uses.users.get((work.vcluster, work.user), NOTHING)
+        most = (limits.max_nodes_per_user, limits.max_running_per_user)
+        self._add(found, ("user", work.vcluster, work.user), most, (of_user.nodes, of_user.running), nodes)
+        of_tenant = uses.tenants.get((work.vcluster, work.tenant), NOTHING)
+        most = (limits.max_nodes_per_tenant, limits.max_running_per_tenant)
+        self._add(found, ("tenant", work.vcluster, work.tenant), most, (of_tenant.nodes, of_tenant.running), nodes)
+        return tuple(found)
+
+    def _add(
+        self, found: list[tuple[int, int]], key: CapKey, limits: tuple[int | None, int | None], used: tuple[int, int], nodes: int
+    ) -> None:
+        for what, limit, taken, amount in zip(("nodes", "running"), limits, used, (nodes, 1), strict=True):
+            if limit is None:
+                continue
+            number = self._numbers.setdefault((what, *key), len(self.room))
+            if number == len(self.room):
+                self.room.append(limit - taken)
+            found.append((number, amount))
+
+
+def _divided(whole: int, masks: Iterable[int]) -> list[int]:
+    """The whole cut along every mask."""
+    parts = [whole] if whole else []
+    for mask in dict.fromkeys(masks):
+        parts = [piece for part in parts for piece in (part & mask, part & ~mask) if piece]
+    return parts
+
+
+def _indices(mask: int) -> Iterator[int]:
+    """The indices in a bit set, ascending; quick for many."""
+    return (index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1")
+
+
+def mode_of(policy: Policy) -> str:
+    """How a rehearsal plays the queue of a vcluster."""
+    strategy = strategy_of(policy)
+    if strategy.strict:
+        return IN_ORDER
+    return BACKFILL if strategy.depth(policy) > 0 else FIRST_FIT

@@ -1,0 +1,324 @@
+"""When pending work is expected to start: p50 and p90 for all of it, in every vcluster at once.
+
+Two rehearsals (`lattice.scheduling.forecast.rehearsal`) of all queues over counts of nodes: in one all work, running and pending, lasts
+its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50, the distance between the two p90, both
+as earlier predictions of the kind turned out (`calibration`). The walltime enters only as what the real
+cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
+gives back; `Expected.reason` says which. Work that arrives later is not foreseen: the calibration carries its effect.
+
+In three steps, so that the loop that owns the scene has short ones only: `Forecaster.look` reads the scene, `foresee` works on
+what was read, in another thread if wished, `Forecaster.conclude` makes the answers. One forecast at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lattice.quota.gates import WAITING as QUOTA_SHARE
+from lattice.scheduling.forecast.calibration import Calibration, Kept, Promise
+from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
+from lattice.scheduling.forecast.predictor import RunTimes, Work
+from lattice.scheduling.forecast.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.exhaustion import BUDGET_EXHAUSTED
+from lattice.scheduling.state.scene import Scene
+
+MEDIAN, LONG = 0.5, 0.9
+UNBOUNDED_WORK: Final = "UnboundedWork"
+"""The nodes that it needs are held, or will be, by work of which nobody knows the end."""
+UNFORESEEN: Final = frozenset({QUOTA_SHARE, BUDGET_EXHAUSTED})
+"""Nobody knows what others will ask of the quota tree, nor when a budget is raised: such waiting has no expected start."""
+POWER_BUDGET: Final = "PowerBudget"
+TRIED: Final = frozenset({"WaitingForNodes", "BehindHigherPriority", "InsufficientConformance", POWER_BUDGET})
+"""Reasons of work that was tried in the last cycle. Where counts of nodes would let it start now, it is topology, a fingerprint, a deeper
+reservation or power that keeps it, which are not rehearsed: it starts when the next nodes come free, at the earliest."""
+EXACT_JOBS: Final = 256
+"""Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
+SLOTS: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When work is expected to start, seconds since the epoch; or None twice, and the reason why there is none."""
+
+    p50: float | None = None
+    p90: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Seconds from the look to each start with median and with long run times, by uid; and why no start is foreseen, by uid."""
+
+    starts: Mapping[str, tuple[float, float]]
+    silent: Mapping[str, str]
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """By uid: the part of the usable nodes that it may use that it asks for; 0 for who is not there."""
+    after: Mapping[str, float] = field(default_factory=dict)
+    """By uid: seconds from the look before which it surely does not start, where there are any."""
+
+
+class Forecaster:
+    """Run times learnt, predictions made and scored; one owner, the scheduling loop."""
+
+    def __init__(self) -> None:
+        self.run_times = RunTimes()
+        """Changed only by `look`, so that `foresee` may read it from another thread."""
+        self.calibration = Calibration()
+        self._masks = NodeMasks()
+        self._ended: list[tuple[Work, float]] = []
+        self._gone: set[str] = set()
+        """What started or was cancelled since the last look: a forecast that began before says nothing of it."""
+
+    def forecast(
+        self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
+    ) -> dict[str, Expected]:
+        """All three steps at once: by uid, the expected start of every candidate of every queue."""
+        view = self.look(scene, queues, now, waiting)
+        return self.conclude(view, foresee(view, self.run_times))
+
+    def look(self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
+        """Read the scene; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said of them."""
+        for work, ran in self._ended:
+            self.run_times.observe(work, ran)
+        self._ended.clear()
+        self._gone.clear()
+        said = list(waiting)
+        latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
+        unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
+        unforeseen |= dict.fromkeys(_beyond_power(scene, [one for one in said if one.reason in TRIED]), POWER_BUDGET)
+        tried = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in TRIED}
+        return view_of(scene, queues, self._masks, now, latest, unforeseen, tried)
+
+    def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
+        """The answers, remembered to be scored when the work starts."""
+        found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
+        for uid in found:
+            self.calibration.forget(uid)
+        for uid in foreseen.starts:
+            if uid in self._gone:
+                continue
+            promise = self._promise(view, foreseen, uid)
+            self.calibration.predicted(uid, promise)
+            found[uid] = Expected(promise.p50, promise.p90)
+        self.calibration.prune(found)
+        return found
+
+    def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
+        """The answers for work that is not submitted: nothing of it is remembered."""
+        found: dict[str, Expected] = {}
+        for uid in uids:
+            if uid in foreseen.starts:
+                promise = self._promise(view, foreseen, uid)
+                found[uid] = Expected(promise.p50, promise.p90)
+            elif uid in foreseen.silent:
+                found[uid] = Expected(reason=foreseen.silent[uid])
+        return found
+
+    def _promise(self, view: View, foreseen: Foreseen, uid: str) -> Promise:
+        """What is said of work whose start is foreseen."""
+        now, (median, late) = view.now, foreseen.starts[uid]
+        earliest = now + foreseen.after.get(uid, 0.0)
+        made = self.calibration.promise(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
+        return made.by(max(now, view.latest.get(uid, NEVER)))
+
+    def started(self, uid: str, at: float) -> Kept | None:
+        """Work was given its nodes: how its predictions were kept; None if there were none."""
+        self._gone.add(uid)
+        return self.calibration.started(uid, at)
+
+    def learn(self, work: Work, ran: float) -> None:
+        """Such work ran its course, or into its walltime, in `ran` seconds; the next `look` knows it."""
+        self._ended.append((work, ran))
+
+    def forget(self, uid: str) -> None:
+        """Work was cancelled before it started."""
+        self._gone.add(uid)
+        self.calibration.forget(uid)
+
+
+class _Reader:
+    """Puts what a scene knows of work into the numbers of a stage: with median and with long run times, in this order."""
+
+    def __init__(self, view: View, run_times: RunTimes) -> None:
+        self._view = view
+        self.columns = Columns(view)
+        self._caps = Caps(view)
+        self._run_times = run_times
+        self._now = view.now
+
+    def holding(self, holder: Holder) -> tuple[Held, Held]:
+        """Work that holds nodes: it ends when its run time is over, by the latest when its end is; overdue, it needs some more."""
+        columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
+        if holder.end is None:
+            unknown = Held(columns, NEVER, NEVER, uses)
+            return unknown, unknown
+        believed = max(holder.end - now, self._view.overrun_seconds)
+        if holder.walltime is None or holder.releasing:
+            certain = Held(columns, believed, believed, uses)
+            return certain, certain
+        work, times = work_of(holder, len(holder.nodes), holder.walltime), self._run_times
+        if holder.started is None:
+            begins = max(0.0, holder.since + self._view.start_allowance - now)
+            left = [begins + times.total(work, share) for share in (MEDIAN, LONG)]
+        else:
+            left = [times.remaining(work, share, now - holder.started) for share in (MEDIAN, LONG)]
+        median, late = (Held(columns, min(believed, seconds), believed, uses) for seconds in left)
+        return median, late
+
+    def pending(self, candidate: Candidate) -> tuple[Job, Job]:
+        """A pending candidate, at the fewest nodes that it accepts."""
+        window = self.columns.window_of(candidate)
+        opens = self._view.windows[window].start if window >= 0 else 0.0
+        after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
+        uses, number, nodes = self._caps.of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
+        if candidate.walltime is None:
+            endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
+            return endless, endless
+        work, believed = work_of(candidate, nodes, candidate.walltime), self._view.start_allowance + candidate.walltime + candidate.grace
+        median, late = self._run_times.total(work, MEDIAN), self._run_times.total(work, LONG)
+        return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
+
+    def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> Stage:
+        """All of it, with median (0) or long (1) run times."""
+        free = list(self.columns.sizes)
+        for one in held:
+            for column, count in one[0].columns:
+                free[column] = max(0, free[column] - count)
+        return Stage(
+            free=tuple(free),
+            sets=self.columns.sets,
+            held=tuple(one[which] for one in held),
+            queues=tuple(tuple(job[which] for job in queue) for queue in jobs),
+            room=tuple(self._caps.room),
+            closures=self._closures(),
+            modes=tuple(mode_of(self._view.policy(vcluster)) for vcluster in self._view.queues),
+        )
+
+    def _closures(self) -> tuple[Closure, ...]:
+        windows = zip(self._view.windows, self.columns.windows, strict=True)
+        return tuple(Closure(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
+
+
+def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[str, ...], ...], dict[str, str]]:
+    """A view with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
+    reader = _Reader(view, run_times)
+    silent: dict[str, str] = {}
+    foreseen: list[list[Candidate]] = []
+    for queue in view.queues.values():
+        foreseen.append([])
+        for candidate in queue:
+            reason = view.unforeseen.get(candidate.uid) or _silence(candidate, reader.columns)
+            if reason:
+                silent[candidate.uid] = reason
+            else:
+                foreseen[-1].append(candidate)
+    jobs = [[reader.pending(candidate) for candidate in queue] for queue in foreseen]
+    held = [reader.holding(holder) for holder in view.holders]
+    uids = tuple(tuple(candidate.uid for candidate in queue) for queue in foreseen)
+    return reader.stage(held, jobs, 0), reader.stage(held, jobs, 1), uids, silent
+
+
+def foresee(view: View, run_times: RunTimes) -> Foreseen:
+    """Both rehearsals; pure, and the only step that takes long."""
+    median, late, uids, silent = stages(view, run_times)
+    slot = _slot(median)
+    starts: dict[str, tuple[float, float]] = {}
+    widths: dict[str, float] = {}
+    after: dict[str, float] = {}
+    sizes = _sizes(median)
+    capacity, earliest = _room_at_last(median), (_first_end(median), _first_end(late))
+    played = zip(uids, median.queues, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
+    for queue, jobs, medians, lates in played:
+        for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
+            if expected <= 0.0 and uid in view.tried:
+                expected, long = earliest
+            if expected == NEVER:
+                over = any(amount > capacity[cap] for cap, amount in job.caps)
+                endless = UNBOUNDED_WORK if job.window < 0 else "ReservedNodes"
+                silent[uid] = POWER_BUDGET if view.tried.get(uid) == POWER_BUDGET else "WaitingForQuotaHeadroom" if over else endless
+            else:
+                starts[uid] = (expected, expected if long == NEVER else max(expected, long))
+                widths[uid] = job.nodes / max(1, sizes[job.columns])
+                if job.after > 0.0:
+                    after[uid] = job.after
+    return Foreseen(starts, silent, widths, after)
+
+
+def work_of(work: Candidate | Holder, nodes: int, walltime: float) -> Work:
+    """What tells how long it will run."""
+    return Work(work.user, work.tenant, work.name, nodes, walltime)
+
+
+def _silence(candidate: Candidate, columns: Columns) -> str:
+    """Why no start is foreseen whatever ends, or nothing."""
+    if candidate.blocked is not None:
+        return candidate.blocked[0]
+    if candidate.held:
+        return "Held"
+    if not candidate.vcluster_known or not candidate.vcluster_open:
+        return "VClusterClosed"
+    if candidate.reservation and columns.window_of(candidate) < 0:
+        return "ReservedNodes"
+    number = columns.number(candidate)
+    if candidate.minimum > columns.exist[number]:
+        return "NeverFits"
+    if candidate.minimum > columns.usable[number]:
+        return "NodesUnavailable"
+    return "InsufficientConformance" if columns.lacks_equal(candidate) else ""
+
+
+def _sizes(stage: Stage) -> list[int]:
+    """By set: how many nodes are in it, free or held."""
+    columns = list(stage.free)
+    for held in stage.held:
+        for column, count in held.columns:
+            columns[column] += count
+    return [sum(columns[column] for column in members) for members in stage.sets]
+
+
+def _room_at_last(stage: Stage) -> list[int]:
+    """By cap: the room there is once all has ended of which the end is known."""
+    room = list(stage.room)
+    for held in stage.held:
+        if held.expected < NEVER:
+            for cap, amount in held.caps:
+                room[cap] += amount
+    return room
+
+
+def _beyond_power(scene: Scene, waiting: Iterable[Waiting]) -> Iterator[str]:
+    """Those of them that would draw more than the whole power budget on the thriftiest nodes, by uid."""
+    if scene.power.limit is None:
+        return
+    least: dict[tuple[Need, int], int] = {}
+    for candidate in (one.candidate for one in waiting):
+        need, left = candidate.need, candidate.minimum
+        if (need, left) not in least:
+            watts = 0
+            for bucket in sorted(scene.machine.admitted(need), key=lambda one: one.key.hardware.watts):
+                watts += min(left, bucket.usable) * bucket.key.hardware.watts
+                left -= min(left, bucket.usable)
+            least[need, candidate.minimum] = watts
+        if least[need, candidate.minimum] > scene.power.limit:
+            yield candidate.uid
+
+
+def _first_end(stage: Stage) -> float:
+    """Seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
+    ends = [held.expected for held in stage.held] + [closure.end for closure in stage.closures]
+    return min((end for end in ends if end > 0.0), default=NEVER)
+
+
+def _slot(stage: Stage) -> float:
+    """Seconds by which ends are rounded up; 0 for few jobs."""
+    if sum(map(len, stage.queues)) <= EXACT_JOBS:
+        return 0.0
+    pending = sum(job.nodes * job.expected for jobs in stage.queues for job in jobs if job.expected < NEVER)
+    running = sum(count * held.expected for held in stage.held if held.expected < NEVER for _column, count in held.columns)
+    nodes = sum(stage.free) + sum(count for held in stage.held for _column, count in held.columns)
+    return (pending + running) / max(1, nodes) / SLOTS

@@ -1,0 +1,89 @@
+"""The free nodes and the work that waits, as the solver's plain questions.
+
+Made before a cycle places anything, or after it with the nodes that it placed work on, it says what that cycle could have
+placed at best: `upper_bound` of it is what the metric "distance from the bound" and `lattice plan --optimal` hold the
+cycle's value against.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.outcomes import Placed
+from lattice.scheduling.model.policy import Limits, Policy
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import REQUIRED, Candidate
+from lattice.scheduling.optimum.solver import Bucket, Job
+from lattice.scheduling.state.scene import Scene
+from lattice.views.ledger import TenantAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Formulation:
+    """Jobs in the order of the candidates, and the buckets that they name by place."""
+
+    jobs: tuple[Job, ...]
+    buckets: tuple[Bucket, ...]
+
+
+def formulate(
+    machine: Machine, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
+    given: Iterable[int] = (),
+) -> Formulation:  # fmt: skip
+    """The candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
+
+    `given` are nodes that the cycle has placed work on already: here they count as free.
+    Leave out who waits for something else than nodes. A range of nodes counts with as many as the job could have alone, at
+    most its maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
+    """
+    homes = {home, *lenders}
+    more = Counter(id(machine.bucket_of(node)) for node in given)
+    mine = [bucket for bucket in machine.buckets.values() if bucket.key.home in homes and (bucket.free or more[id(bucket)])]
+    mine.sort(key=lambda bucket: bucket.order)
+    buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free) + more[id(bucket)]) for bucket in mine)
+    eligible: dict[Need, frozenset[int]] = {}
+    jobs = []
+    for candidate, score in zip(candidates, scores, strict=True):
+        need = candidate.need
+        if need not in eligible:
+            eligible[need] = frozenset(place for place, bucket in enumerate(mine) if bucket.admitted_by(need))
+        nodes, alike = candidate.minimum, candidate.conformance == REQUIRED
+        if candidate.maximum > nodes:
+            could = sum(buckets[place].free for place in eligible[need])
+            nodes, alike = max(nodes, min(candidate.maximum, could)), False
+        jobs.append(Job(score * nodes, nodes, eligible[need], alike=alike))
+    return Formulation(tuple(jobs), buckets)
+
+
+def unknown_rules(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
+    """Which rules in force here the formulation does not know: a plan that it calls better may break them, its bound holds all the same."""
+    candidates = list(candidates)
+    policy, accounts = scene.policy(vcluster), scene.accounts
+    limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
+    known = {
+        "nodes that reservations and maintenance keep": any(window.end > now for window in scene.windows),
+        "nodes that are promised to work that waits": any(scene.promises.values()),
+        "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
+        "strict order of submission": strategy_of(policy).strict,
+        "the power budget": scene.power.limit is not None,
+        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(scene.exhausted) or scene.elastic is not None,
+        "terms of lending": bool(lenders_to(scene.policies, vcluster)),
+    }
+    return [rule for rule, in_force in known.items() if in_force]
+
+
+def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:
+    """The vclusters whose idle nodes work of this one may get; none where it does not borrow."""
+    policy = policies.get(vcluster)
+    if policy is None or not policy.borrowing.borrow:
+        return set()
+    return {name for name, other in policies.items() if other.borrowing.lend and name != vcluster}
+
+
+def value_of(outcomes: Iterable[object]) -> float:
+    """Score × nodes, summed over what a cycle placed."""
+    return sum(each.score.total * len(each.nodes) for each in outcomes if isinstance(each, Placed) and each.score is not None)

@@ -1,0 +1,226 @@
+"""Where a pending allocation could stand: its eligible nodes by fingerprint and group, and the cheapest way to make room.
+
+A cell is (fingerprint, group). The levels are what the candidate prefers, strictest first: one group and one
+fingerprint, one group, one fingerprint, anywhere. What it requires leaves levels out; the last level is the loosest that
+it accepts, and what a set costs there is what a stricter level's is held against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.work import IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.scheduling.preemption.cover import Cover, Item, cheapest_cover
+
+MOST_COMBINATIONS: Final = 512
+"""Sets of groups looked at where TIGHT allows more than one group; with more of them, groups with little room are left out."""
+
+Cell = tuple[str, str]
+Region = tuple[str | None, str | None]
+"""A fingerprint and a group; None: any."""
+
+
+class Spot(NamedTuple):
+    """Nodes that could be freed together: indices, cost (an integer above 0), size for ties."""
+
+    nodes: tuple[int, ...]
+    cost: int
+    size: int
+
+
+class Room(NamedTuple):
+    """The spots to free (places in the sequence given, ascending), the candidate's nodes then, their groups, the cost."""
+
+    chosen: tuple[int, ...]
+    nodes: tuple[int, ...]
+    span: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    by_fingerprint: bool
+    by_group: bool
+
+    def region(self, cell: Cell) -> Region:
+        return (cell[0] if self.by_fingerprint else None, cell[1] if self.by_group else None)
+
+
+_BOTH, _GROUP, _FINGERPRINT, _ANYWHERE = _Level(True, True), _Level(False, True), _Level(True, False), _Level(False, False)
+
+
+class Ground:
+    """The eligible nodes of one candidate; answers for as long as nodes and free nodes stay as they were given."""
+
+    def __init__(self, candidate: Candidate, nodes: Mapping[int, NodeFacts], eligible: Collection[int], free: Collection[int]) -> None:
+        self.wanted = candidate.minimum
+        alike = candidate.conformance if candidate.minimum > 1 else IGNORED
+        self._cells: dict[int, Cell] = {
+            index: (nodes[index].fingerprint, nodes[index].group)
+            for index in eligible
+            if index in nodes and (alike != REQUIRED or nodes[index].fingerprint)  # an unknown fingerprint equals no other
+        }
+        self._free = sorted(index for index in set(free) if index in self._cells)
+        self.most_groups = self._least_groups(alike == REQUIRED) if candidate.topology == TIGHT else None
+        self._levels = self._accepted(alike, candidate.topology)
+
+    @property
+    def capacity(self) -> int:
+        """The most eligible nodes that it could have at once if all were free: all of one fingerprint, where that is required."""
+        return max(self._by_region(self._cells).values(), default=0)
+
+    @property
+    def free(self) -> int:
+        """How many eligible nodes are free."""
+        return len(self._free)
+
+    def fits(self) -> bool:
+        """Whether the free nodes serve already."""
+        regions: dict[Region, list[int]] = {}
+        for index in self._free:
+            regions.setdefault(self._levels[-1].region(self._cells[index]), []).append(index)
+        return any(self._pick(members) is not None for members in regions.values())
+
+    def count(self, nodes: Iterable[int]) -> int:
+        """How many of these nodes are eligible."""
+        return sum(index in self._cells for index in nodes)
+
+    def cheapest(self, spots: Sequence[Spot], most: int, premium: float) -> Room | None:
+        """The first set in order (cost, count, largest, place in `spots`) of the strictest level that costs at most `premium`
+        times the loosest level's; None if no set of at most `most` spots makes room. `fits` must be False."""
+        frees = [Counter(self._cells[index] for index in spot.nodes if index in self._cells) for spot in spots]
+        loosest = self._solve(self._levels[-1], spots, frees, most)
+        if loosest is None:
+            return None
+        for level in self._levels[:-1]:
+            found = self._solve(level, spots, frees, most)
+            if found is not None and found[0].cost <= premium * loosest[0].cost:
+                return self._room(found, spots)
+        return self._room(loosest, spots)
+
+    def _accepted(self, alike: str, topology: str) -> tuple[_Level, ...]:
+        levels = [_BOTH, _GROUP, _FINGERPRINT, _ANYWHERE]
+        if alike == REQUIRED:
+            levels = [_BOTH, _FINGERPRINT]
+        elif alike != PREFERRED:
+            levels = [_GROUP, _ANYWHERE]
+        if topology == SPREAD:
+            levels = [level for level in levels if not level.by_group]
+        if self.most_groups is not None:
+            levels = [level for level in levels if level.by_group == (self.most_groups == 1)]
+        return tuple(levels)
+
+    def _least_groups(self, alike: bool) -> int:
+        """Groups that an empty machine would need."""
+        sizes: dict[str | None, Counter[str]] = {}
+        for fingerprint, group in self._cells.values():
+            sizes.setdefault(fingerprint if alike else None, Counter())[group] += 1
+        return min((_groups_for(self.wanted, each.values()) for each in sizes.values()), default=1)
+
+    def _by_region(self, indices: Iterable[int]) -> Counter[Region]:
+        level = self._levels[-1]
+        return Counter(level.region(self._cells[index]) for index in indices)
+
+    def _pick(self, indices: Iterable[int]) -> list[list[int]] | None:
+        """The nodes that the candidate takes of these, by group: the fullest first, the last one best fit; None: too few."""
+        groups: dict[str, list[int]] = {}
+        for index in indices:
+            groups.setdefault(self._cells[index][1], []).append(index)
+        left, taken = self.wanted, list[list[int]]()
+        while left and groups:
+            enough = [(len(members), name) for name, members in groups.items() if len(members) >= left]
+            name = min(enough)[1] if enough else min((-len(members), name) for name, members in groups.items())[1]
+            taken.append(groups.pop(name)[:left])
+            left -= len(taken[-1])
+        return None if left or (self.most_groups is not None and len(taken) > self.most_groups) else taken
+
+    def _room(self, found: tuple[Cover, Region], spots: Sequence[Spot]) -> Room:
+        cover, region = found
+        freed = {index for number in cover.idents for index in spots[number].nodes if index in self._cells}
+        groups = self._pick(index for index in sorted(freed.union(self._free)) if _within(region, self._cells[index])) or []
+        return Room(cover.idents, tuple(sorted(index for group in groups for index in group)), len(groups), cover.cost)
+
+    def _solve(self, level: _Level, spots: Sequence[Spot], frees: Sequence[Counter[Cell]], most: int) -> tuple[Cover, Region] | None:
+        """The first cover of any region of the level, ties by the region."""
+        free = Counter(level.region(self._cells[index]) for index in self._free)
+        items: dict[Region, list[Item]] = {}
+        for number, (spot, cells) in enumerate(zip(spots, frees, strict=True)):
+            for region, count in _summed(cells, level).items():
+                items.setdefault(region, []).append(Item(count, spot.cost, spot.size, number))
+        best: tuple[Cover, Region] | None = None
+        for region in sorted(items, key=_named):
+            if region[0] == "":
+                continue  # an unknown fingerprint equals no other
+            if self.most_groups is not None and self.most_groups > 1:
+                cover = self._cover_of_few_groups(region, spots, frees, most)
+            else:
+                cover = cheapest_cover(items[region], self.wanted - free[region], most)
+            if cover is not None and (best is None or cover < best[0]):
+                best = cover, region
+        return best
+
+    def _cover_of_few_groups(self, region: Region, spots: Sequence[Spot], frees: Sequence[Counter[Cell]], most: int) -> Cover | None:
+        """The first cover with which at most `most_groups` groups of the region hold the candidate."""
+        free = Counter(self._cells[index][1] for index in self._free if _within(region, self._cells[index]))
+        freed: dict[str, dict[int, int]] = {group: {} for group in free}
+        for number, cells in enumerate(frees):
+            for cell, count in cells.items():
+                if _within(region, cell):
+                    counts = freed.setdefault(cell[1], {})
+                    counts[number] = counts.get(number, 0) + count
+        best: Cover | None = None
+        for groups in self._sets_of_groups(free, freed, most):
+            together: Counter[int] = Counter()
+            for group in groups:
+                together.update(freed[group])
+            items = (Item(count, spots[number].cost, spots[number].size, number) for number, count in together.items())
+            wanted = self.wanted - sum(free[group] for group in groups)
+            cover = cheapest_cover(items, wanted, most, None if best is None else best.cost)
+            if cover is not None and (best is None or cover < best):
+                best = cover
+        return best
+
+    def _sets_of_groups(self, free: Counter[str], freed: Mapping[str, Mapping[int, int]], most: int) -> Iterator[tuple[str, ...]]:
+        """The sets of `most_groups` groups that could hold it with `most` spots freed, of `MOST_COMBINATIONS` at most."""
+        could = {group: free[group] + sum(sorted(counts.values(), reverse=True)[:most]) for group, counts in freed.items()}
+        many = self.most_groups or 1
+        rest = self.wanted - sum(sorted(could.values(), reverse=True)[: many - 1])
+        groups = sorted((group for group in could if could[group] >= rest), key=lambda group: (-could[group], group))
+        while math.comb(len(groups), many) > MOST_COMBINATIONS:
+            groups.pop()
+        for chosen in combinations(groups, many):
+            if sum(could[group] for group in chosen) >= self.wanted:
+                yield chosen
+
+
+def _summed(cells: Mapping[Cell, int], level: _Level) -> dict[Region, int]:
+    counts: dict[Region, int] = {}
+    for cell, count in cells.items():
+        region = level.region(cell)
+        counts[region] = counts.get(region, 0) + count
+    return counts
+
+
+def _groups_for(wanted: int, sizes: Iterable[int]) -> int:
+    """The fewest groups that hold so many; more than there are if they cannot."""
+    groups = 0
+    for size in sorted(sizes, reverse=True):
+        if wanted <= 0:
+            break
+        wanted -= size
+        groups += 1
+    return groups if wanted <= 0 else groups + 1
+
+
+def _within(region: Region, cell: Cell) -> bool:
+    return region[0] in (None, cell[0]) and region[1] in (None, cell[1])
+
+
+def _named(region: Region) -> tuple[str, str]:
+    return (region[0] or "", region[1] or "")

@@ -1,0 +1,362 @@
+"""Scores of all pending work of a vcluster at once: columns, of which only waiting, shares and capacities change.
+
+What a candidate brings itself is computed once and kept; in a cycle each tenant, each user and each (need, nodes) is looked at
+once, and each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import repeat
+from math import log1p
+from typing import Any, Final, NamedTuple, overload
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.outcomes import Score
+from lattice.scheduling.model.policy import BALANCED, Policy, Weights
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority import cost
+from lattice.scheduling.priority.capacities import Capacities, Capacity, Homes
+from lattice.scheduling.priority.shares import Shares, Standing
+
+Person = tuple[str, str, str]
+"""Tenant, user and project: whose budgets apply."""
+
+EMPTIED: Final = 60.0
+"""Seconds without a cycle after which a vcluster counts as empty in the backlog."""
+_DATA: Final = cost.data_readiness()
+
+
+class _Entry(NamedTuple):
+    """What one candidate brings itself; `person` and `shape` are places in the columns' lists."""
+
+    candidate: Candidate
+    static: float
+    submitted: float
+    person: int
+    shape: int
+    gpu_hours: float
+    priority: float
+    checkpoint: float
+
+
+@dataclass
+class _Columns:
+    """The candidates of one vcluster and what they share: people (tenant, user, project), needs, shapes (place of the need, nodes)."""
+
+    vcluster: str
+    weights: Weights
+    candidates: list[Candidate] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
+    queued_gpu_hours: float = 0.0
+    waiting: frozenset[tuple[str, str]] = frozenset()
+    """Tenants and users of the candidates."""
+    seen: float = 0.0
+    """When they were last scored: a vcluster where nothing waits any more is not scored again."""
+    people: dict[Person, int] = field(default_factory=dict)
+    needs: dict[Need, int] = field(default_factory=dict)
+    shapes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _fitness: list[tuple[float, float]] = field(default_factory=list)
+    _capacities: list[Capacity] = field(default_factory=list)
+    _known: dict[str, _Entry] = field(default_factory=dict)
+
+    def take(self, candidates: list[Candidate]) -> None:
+        """Make these the candidates; what is known of those that stay is kept."""
+        known = self._known
+        self.candidates = candidates
+        self.entries = [
+            entry if (entry := known.get(candidate.uid)) is not None and entry.candidate is candidate else self._enter(candidate)
+            for candidate in candidates
+        ]
+        self.queued_gpu_hours = sum(entry.gpu_hours for entry in self.entries)
+        people = list(self.people)
+        self.waiting = frozenset(people[person][:2] for person in {entry.person for entry in self.entries})
+
+    @property
+    def crowded(self) -> bool:
+        """Whether most of what is kept belongs to candidates that are gone."""
+        return len(self._known) > 2 * len(self.candidates) + 8
+
+    def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
+        """f4 and f9 of each shape, from the capacity of each need; those of the last cycle where none has changed."""
+        needs = list(self.needs)
+        if capacities != self._capacities or len(self._fitness) != len(self.shapes):
+            self._capacities = capacities
+            self._fitness = [capacities[need].terms(needs[need], nodes) for need, nodes in self.shapes]
+        return self._fitness
+
+    def _enter(self, candidate: Candidate) -> _Entry:
+        weights = self.weights
+        need = self.needs.setdefault(candidate.need, len(self.needs))
+        priority, checkpoint = cost.priority(candidate.preemption_class), checkpoint_term(candidate)
+        entry = self._known[candidate.uid] = _Entry(
+            candidate=candidate,
+            static=weights.priority * priority + weights.data_readiness * _DATA + weights.checkpoint * checkpoint,
+            submitted=candidate.submitted,
+            person=self.people.setdefault((candidate.tenant, candidate.user, candidate.project), len(self.people)),
+            shape=self.shapes.setdefault((need, candidate.minimum), len(self.shapes)),
+            gpu_hours=cost.gpu_hours(candidate.minimum, candidate.need.gpus, candidate.walltime),
+            priority=priority,
+            checkpoint=checkpoint,
+        )
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What one call has found out, to explain its totals with; `shapes`: f4 and f9 of each."""
+
+    now: float
+    reference: float
+    span: float
+    """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
+    standings: Mapping[str, Standing]
+    usages: Sequence[float]
+    """Of the user of each person: his share of all usage."""
+    with_work: Mapping[str, Collection[str]]
+    """By tenant: its users that hold nodes, or used some lately."""
+    fair_shares: Sequence[float]
+    """f3 of each person."""
+    multipliers: Sequence[float]
+    """Of each person."""
+    shapes: Sequence[tuple[float, float]]
+    backlog: float
+    energy: float
+
+    def of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
+        """The terms and the budget multiplier of one candidate."""
+        _, _, submitted, person, shape, _, priority, checkpoint = entry
+        topology, conformance = self.shapes[shape]
+        waited = self.now - submitted
+        waiting = log1p(waited / self.reference) / self.span if waited > 0.0 else 0.0
+        if waiting > 1.0:
+            waiting = 1.0
+        terms = (priority, waiting, self.fair_shares[person], topology, _DATA, self.backlog, self.energy, checkpoint, conformance)
+        return terms, self.multipliers[person]
+
+
+class Backlog(NamedTuple):
+    """What waits in one vcluster, for f6 of all of them: GPU-hours, and when it was last scored (seconds since the epoch)."""
+
+    vcluster: str
+    gpu_hours: float
+    seen: float
+    waiting: frozenset[tuple[str, str]] = frozenset()
+    """Tenants and users of it."""
+
+
+class Told(NamedTuple):
+    """What the shares answered in one call: by tenant, and for each person the user's share of all usage."""
+
+    standings: Mapping[str, Standing]
+    people: Sequence[Person]
+    usages: Sequence[float]
+    with_work: Mapping[str, Collection[str]]
+    """By tenant: its users that hold nodes, or used some lately."""
+    multipliers: Mapping[Person, float]
+    """What the budgets multiply the score of a person's work with, where that is another factor than the tenant's."""
+
+
+NOTHING_TOLD: Final = Told({}, (), (), {}, {})
+
+
+class Scores(Sequence[Score]):
+    """The score of each candidate, in their order; `totals` to sort by, `ordered` to read them in another order.
+
+    The first question finds out all that changes with time and use: it is to come before anything else happens.
+    """
+
+    def __init__(self, entries: Sequence[_Entry], find: Callable[[], tuple[list[float], _Terms]]) -> None:
+        self._entries = entries
+        self._find = find
+        self._found: tuple[list[float], _Terms] | None = None
+
+    @property
+    def totals(self) -> list[float]:
+        """The total of each."""
+        return self._all()[0]
+
+    def _all(self) -> tuple[list[float], _Terms]:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Score]:
+        return self.ordered(range(len(self._entries)))
+
+    def ordered(self, order: Sequence[int]) -> Iterator[Score]:
+        """The scores of the candidates at these places."""
+        totals, terms = self._all()
+        entries = map(self._entries.__getitem__, order)
+        return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), entries)
+
+    @overload
+    def __getitem__(self, at: int) -> Score: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Score]: ...
+    def __getitem__(self, at: int | slice) -> Score | Sequence[Score]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        totals, terms = self._all()
+        return Score(totals[at], (), 1.0, terms, self._entries[at])
+
+
+@dataclass
+class Scoring:
+    """The cost function of every vcluster; owned by the loop, which sets what follows before a cycle."""
+
+    shares: Shares = field(default_factory=Shares)
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    reference_wait: float = cost.REFERENCE_WAIT
+    """Seconds."""
+    energy_price: float | None = None
+    """In [0, 1]; None: unknown."""
+    running_gpu_hours: float = 0.0
+    """Of everything that holds nodes, by `running`."""
+    told: Told = NOTHING_TOLD
+    """In the last call."""
+    timed: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Encloses the computation of the totals of a vcluster that has candidates: the shell's stopwatch, for pure code asks no clock."""
+    _columns: dict[str, _Columns] = field(default_factory=dict)
+    _capacities: Capacities = field(default_factory=Capacities)
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Scores:
+        """The score of each candidate of one vcluster, in the order given."""
+        vcluster = candidates[0].vcluster if candidates else ""
+        policy = self.policies.get(vcluster)
+        weights = policy.weights if policy is not None else BALANCED
+        columns = self._current(vcluster, candidates, weights)
+        columns.seen = now
+        self._forget_emptied(now)
+        return Scores(columns.entries, lambda: self._found(columns, machine, now))
+
+    def running(self, holders: Sequence[Holder], machine: Machine) -> None:
+        """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
+        hours = 0.0
+        for holder in holders:
+            first = machine.nodes.get(holder.nodes[0]) if holder.nodes else None
+            hours += cost.gpu_hours(len(holder.nodes), first.gpus if first is not None else 0, holder.walltime)
+        self.running_gpu_hours = hours
+
+    def backlog(self) -> tuple[Backlog, ...]:
+        """What waits in each vcluster, by their last cycles."""
+        return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._columns.items())
+
+    def resume(self, backlog: Sequence[Backlog]) -> None:
+        """Go on from the backlog of another."""
+        for vcluster, gpu_hours, seen, waiting in backlog:
+            self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
+
+    def validate(self, machine: Machine) -> None:
+        """Count the capacities and the shares again; raises Corrupt on a difference."""
+        self._capacities.validate(machine)
+        self.shares.validate()
+
+    def forget(self, vcluster: str) -> None:
+        """Nothing of this vcluster waits any more."""
+        self._columns.pop(vcluster, None)
+
+    def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _Columns:
+        """The columns of these candidates: those of the last cycle where nothing came or went."""
+        columns = self._columns.get(vcluster)
+        if columns is None or columns.weights != weights or columns.crowded:
+            columns = self._columns[vcluster] = _Columns(vcluster, weights)
+        listed = list(candidates)
+        if columns.candidates != listed:
+            columns.take(listed)
+        return columns
+
+    def _terms(self, columns: _Columns, machine: Machine, now: float) -> _Terms:
+        homes = self._homes(columns.vcluster)
+        capacities = [self._capacities.capacity(machine, need, homes) for need in columns.needs]
+        queued = sum(each.queued_gpu_hours for each in self._columns.values())
+        people = tuple(columns.people)
+        tenants = {tenant for tenant, _, _ in people}
+        standings = {tenant: self.shares.standing(tenant, now) for tenant in tenants}
+        usages = [self.shares.usage_of_user(tenant, user, now) for tenant, user, _ in people]
+        with_work = {tenant: frozenset(self.shares.with_work(tenant, now)) for tenant in tenants}
+        users = self._users(with_work)
+        return _Terms(
+            now=now,
+            reference=self.reference_wait,
+            span=log1p(cost.SATURATION / self.reference_wait),
+            standings=standings,
+            usages=usages,
+            with_work=with_work,
+            fair_shares=[standings[one[0]].fair_share_of(usage, users[one[0]]) for one, usage in zip(people, usages, strict=True)],
+            multipliers=[self.shares.multiplier_of(*person, now) for person in people],
+            shapes=columns.fitness(capacities),
+            backlog=cost.backlog(queued, self.running_gpu_hours),
+            energy=cost.energy(self.energy_price),
+        )
+
+    def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """How many users of each tenant have work: those who wait in any vcluster, too."""
+        waiting = {pair for columns in self._columns.values() for pair in columns.waiting if pair[0] in with_work}
+        counts = {tenant: len(users) for tenant, users in with_work.items()}
+        for tenant, user in waiting:
+            counts[tenant] += user not in with_work[tenant]
+        return counts
+
+    def _found(self, columns: _Columns, machine: Machine, now: float) -> tuple[list[float], _Terms]:
+        with self.timed(columns.vcluster) if columns.entries else nullcontext():
+            self._capacities.follow(machine)
+            terms = self._terms(columns, machine, now)
+            return self._totals(columns, terms), terms
+
+    def _forget_emptied(self, now: float) -> None:
+        """Leave out the vclusters that have had no cycle for two of their intervals, and a minute: nothing waits there."""
+        for name, columns in list(self._columns.items()):
+            policy = self.policies.get(name)
+            if now - columns.seen > max(EMPTIED, 2 * policy.interval if policy is not None else 0.0):
+                self.forget(name)
+
+    def _homes(self, vcluster: str) -> Homes:
+        """Where its work may run: at home, and where it borrows at the homes of those that lend."""
+        policy = self.policies.get(vcluster) or Policy(vcluster)
+        lenders = [each.name for each in self.policies.values() if each.home and each.borrowing.lend] if policy.borrowing.borrow else []
+        return frozenset([vcluster if policy.home else "", *lenders])
+
+    def _totals(self, columns: _Columns, terms: _Terms) -> list[float]:
+        weights, now, reference = columns.weights, terms.now, terms.reference
+        shapes = [weights.topology * topology + weights.conformance * conformance for topology, conformance in terms.shapes]
+        factors, offsets = self._people(columns, terms)
+        most = weights.wait_time
+        per_log = most / terms.span
+        totals = []
+        for _, static, submitted, person, shape, _, _, _ in columns.entries:
+            waited = now - submitted
+            waiting = per_log * log1p(waited / reference) if waited > 0.0 else 0.0
+            if waiting > most:
+                waiting = most
+            totals.append(factors[person] * (static + waiting + offsets[person] + shapes[shape]))
+        return totals
+
+    def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
+        """For each person: what multiplies the sum, and what is added to it."""
+        weights = columns.weights
+        common = weights.backlog * terms.backlog + weights.energy * terms.energy
+        people = tuple(columns.people)
+        by_person = zip(people, terms.multipliers, strict=True)
+        others = {one: by for one, by in by_person if by != terms.standings[one[0]].multiplier}
+        self.told = Told(terms.standings, people, terms.usages, terms.with_work, others)
+        return list(terms.multipliers), [weights.fair_share * fair + common for fair in terms.fair_shares]
+
+
+def checkpoint_term(candidate: Candidate) -> float:
+    """f8 of a candidate; 0 for what nothing may preempt."""
+    if not candidate.checkpointable or candidate.non_preemptible:
+        return cost.checkpoint(None)
+    need = candidate.need
+    return cost.checkpoint(cost.checkpoint_minutes(need.gpus * need.gpu_memory or need.memory))
+
+
+def shown(score: Score) -> dict[str, Any]:
+    """The score as `status.score` has it, and the projection writes it: texts with three decimals."""
+    return {"total": f"{score.total:.3f}", "terms": {f"f{number}": f"{value:.3f}" for number, value in enumerate(score.terms, start=1)}}

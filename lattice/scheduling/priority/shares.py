@@ -1,0 +1,281 @@
+"""Who used how much: decayed usage for the fair share, hours in a period for the budgets (book, "Quota Enforcement").
+
+`Shares` has one owner and is changed by `agree`, `charge`, `see`, `end` and `forget` only. Sums are whole numbers, so that the same history
+gives the same shares in whatever order it is told. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import exp2, fsum, inf, log, nan
+from typing import Final
+
+from lattice.accounting.budgets import NO_BUDGETS, OF_TENANT, Budgets, Scope
+from lattice.accounting.charges import Charge
+from lattice.accounting.meter import Meter, spans
+from lattice.errors import Corrupt
+from lattice.scheduling.priority.cost import fair_share, fair_share_of_both, multiplier
+
+HALF_LIFE: Final = 7 * 86400.0
+"""Usage so long ago counts half, seconds."""
+_SCALE: Final = 40
+"""Binary places of the decayed sums."""
+_EARLIEST: Final = 64
+"""Half-lives before the first event seen that still count."""
+FORGOTTEN_HALF_LIVES: Final = 14
+"""Half-lives after which use counts for less than a ten-thousandth of itself: what ended before is not counted any more."""
+WITH_WORK: Final = 7 * 86400.0
+"""Who used nodes so long ago still counts among the users of his tenant, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt that had nodes: `gpus` of all of them together, `end` None while it runs."""
+
+    key: str
+    tenant: str
+    user: str
+    nodes: int
+    gpus: int
+    start: float
+    end: float | None = None
+    project: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was agreed with a tenant. `target` None: an equal part of what the others leave."""
+
+    target: float | None = None
+    burst_allowance: float = 1.0
+    """A factor: 1.5 is up to 150 % of the fair share."""
+    budgets: Budgets = NO_BUDGETS
+
+
+@dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each tenant
+class Standing:
+    """One tenant now: `usage` and `target` are shares of all usage, `utilisation` of the worse budget; `fair_share` is its F in f3."""
+
+    target: float
+    usage: float
+    fair_share: float
+    utilisation: float
+    multiplier: float
+
+    def fair_share_of(self, usage: float, users: int) -> float:
+        """f3 of work of a user with this share of all usage, one of so many users of the tenant with work."""
+        return fair_share_of_both(self.fair_share, fair_share(self.target / max(1, users), usage))
+
+
+@dataclass(slots=True)
+class _Decayed:
+    """Node-hours that halve with each half-life: everything up to now is `total · 2^-(now - origin) + rate · τ`."""
+
+    total: int = 0
+    rate: int = 0
+
+
+_NO_TERMS: Final = Terms()
+_NOBODY: Final[dict[str, float]] = {}
+
+
+class Shares:
+    """Usage by tenant and by user, kept by events in O(1) each."""
+
+    def __init__(self, half_life: float = HALF_LIFE) -> None:
+        self._half_life = half_life
+        self._origin: int | None = None
+        self._weighed = (nan, 0)
+        self._runs: dict[str, Run] = {}
+        self._all = _Decayed()
+        self._tenants: dict[str, _Decayed] = {}
+        self._users: dict[tuple[str, str], _Decayed] = {}
+        self._with_work: dict[str, dict[str, float]] = {}
+        """By tenant and user: until when he counts among those with work, and longer while he holds nodes."""
+        self._fewer_at: dict[str, float] = {}
+        """By tenant: not before then does one of them cease to count."""
+        self.meter: Final = Meter()
+        """Hours of those who have a budget."""
+        self._terms: dict[str, Terms] = {}
+        self._targets: dict[str, float] = {}
+
+    # Events
+
+    def agree(self, terms: Mapping[str, Terms]) -> bool:
+        """The terms of every tenant; those without a target share what is left equally.
+
+        True where budgets count other hours than before: then everything is to be told again, to new `Shares`.
+        """
+        given = fsum(each.target for each in terms.values() if each.target is not None)
+        others = sum(each.target is None for each in terms.values())
+        rest = max(0.0, 1.0 - given) / others if others else 0.0
+        self._terms = dict(terms)
+        self._targets = {name: rest if each.target is None else each.target for name, each in terms.items()}
+        return self.meter.agree({name: each.budgets for name, each in terms.items()})
+
+    def charge(self, charge: Charge, sign: int) -> None:
+        """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
+        for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
+            self._add(charge.tenant, charge.user, charge.project, begin, end, sign * nodes, sign * gpus)
+            if end is not None:
+                continue
+            key = f"{charge.uid}/{charge.attempt}/{place}"
+            if sign > 0:
+                self._runs[key] = Run(key, charge.tenant, charge.user, nodes, gpus, begin, end, charge.project)
+            else:
+                self._runs.pop(key, None)
+
+    def begin(self, now: float) -> float:
+        """The beginning of what still counts: of the longest period of a budget, and of `FORGOTTEN_HALF_LIVES`."""
+        return min(self.meter.begin(now), now - FORGOTTEN_HALF_LIVES * self._half_life)
+
+    def see(self, run: Run) -> None:
+        """A run has started or ended, or is told again: what is known already changes nothing."""
+        before = self._runs.get(run.key)
+        if before == run:
+            return
+        self._runs[run.key] = run
+        if before is not None:
+            self._count(before, -1)
+        self._count(run, 1)
+
+    def end(self, key: str, at: float) -> None:
+        """A run that was seen has ended and its object is gone: what it used stays counted; seconds since the epoch."""
+        run = self._runs.pop(key, None)
+        if run is None or run.end is not None:
+            return
+        nodes, moment = run.nodes, max(at, run.start)
+        weight = nodes * self._weight(moment)
+        for decayed in self._decayed(run.tenant, run.user):
+            decayed.total += weight
+            decayed.rate -= nodes
+        self._note(run.tenant, run.user, moment)
+        self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
+
+    def forget(self, keys: Iterable[str], at: float) -> None:
+        """The objects of these runs are gone: what they used stays counted, those that still ran end now."""
+        for key in keys:
+            self.end(key, at)
+
+    # Answers
+
+    def standing(self, tenant: str, now: float) -> Standing:
+        """How a tenant stands; one that nobody has agreed anything with has a target of 0."""
+        target, usage = self._targets.get(tenant, 0.0), self._share(self._tenants.get(tenant), self._all, now)
+        used = self.utilisation(tenant, now)
+        return Standing(target, usage, fair_share(target, usage), used, multiplier(used) if used else 1.0)
+
+    def usage(self, tenant: str, now: float) -> float:
+        """The tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
+        return self._share(self._tenants.get(tenant), self._all, now)
+
+    def with_work(self, tenant: str, now: float) -> Collection[str]:
+        """The users of a tenant who hold nodes, or used some within `WITH_WORK`."""
+        known = self._with_work.get(tenant, _NOBODY)
+        if now >= self._fewer_at.get(tenant, inf):
+            holds = {user for user in known if self._users[tenant, user].rate > 0}
+            known = self._with_work[tenant] = {user: until for user, until in known.items() if until > now or user in holds}
+            self._fewer_at[tenant] = min([until for user, until in known.items() if user not in holds], default=inf)
+        return known.keys()
+
+    def usage_of_user(self, tenant: str, user: str, now: float) -> float:
+        """The user's share of all decayed node-hours, in [0, 1]."""
+        return self._share(self._users.get((tenant, user)), self._all, now)
+
+    def node_hours(self, tenant: str, now: float) -> float:
+        """Decayed node-hours of a tenant: an hour of a node that ended a half-life ago counts half."""
+        decayed = self._tenants.get(tenant)
+        if decayed is None:
+            return 0.0
+        return self._value(decayed, now) / self._weight(now) * self._half_life / log(2) / 3600
+
+    def utilisation(self, tenant: str, now: float) -> float:
+        """Used ÷ budget, of the worse of the tenant's own two budgets; 0 without a budget."""
+        if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
+            return 0.0
+        return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
+
+    def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
+        """What multiplies the score of work of this user and project: by the worst of the budgets that apply to it."""
+        if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
+            return 1.0
+        return multiplier(self.meter.worst(tenant, user, project, now))
+
+    def burst(self, tenant: str, now: float) -> int:
+        """0: within its fair share; 1: above it, within the burst allowance; 2: above that. Higher is preempted first."""
+        target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
+        if usage <= target:
+            return 0
+        allowance = self._terms[tenant].burst_allowance if tenant in self._terms else 1.0
+        return 1 if usage <= target * allowance else 2
+
+    def validate(self) -> None:
+        """Count every run again that is still known; raises Corrupt where the sums of running work differ."""
+        again: dict[str, int] = {}
+        for run in self._runs.values():
+            if run.end is None:
+                again[run.tenant] = again.get(run.tenant, 0) + run.nodes
+        for tenant, decayed in self._tenants.items():
+            if decayed.rate != again.get(tenant, 0):
+                sentence = f'tenant "{tenant}" is counted with {decayed.rate} nodes, and its runs hold {again.get(tenant, 0)}'
+                raise Corrupt(sentence, reason="SharesDiffer")
+
+    # Sums
+
+    def _count(self, run: Run, sign: int) -> None:
+        self._add(run.tenant, run.user, run.project, run.start, run.end, sign * run.nodes, sign * run.gpus)
+
+    def _add(self, tenant: str, user: str, project: str, start: float, end: float | None, nodes: int, gpus: int) -> None:
+        """Nodes and GPUs from one time to another, or from it on (None); fewer where negative."""
+        weight = self._weight(start)
+        if end is None:
+            rate, total = nodes, -nodes * weight
+        else:
+            end = max(end, start)
+            rate, total = 0, nodes * (self._weight(end) - weight)
+        for decayed in self._decayed(tenant, user):
+            decayed.total += total
+            decayed.rate += rate
+        self._note(tenant, user, start if end is None else end)
+        self.meter.count(tenant, user, project, start, nodes, gpus, end)
+
+    def _decayed(self, of: str, by: str) -> tuple[_Decayed, _Decayed, _Decayed]:
+        tenant, user = self._tenants.get(of), self._users.get((of, by))
+        if tenant is None:
+            tenant = self._tenants[of] = _Decayed()
+        if user is None:
+            user = self._users[of, by] = _Decayed()
+        return self._all, tenant, user
+
+    def _note(self, tenant: str, user: str, until: float) -> None:
+        """He holds nodes, or used some until then."""
+        known = self._with_work.setdefault(tenant, {})
+        known[user] = max(until + WITH_WORK, known.get(user, 0.0))
+        self._fewer_at[tenant] = min(known[user], self._fewer_at.get(tenant, inf))
+
+    def _weight(self, at: float) -> int:
+        """2^(half-lives since the origin), as a whole number of 2^-`_SCALE`; the last one is remembered: `now` is asked for often."""
+        if self._weighed[0] == at:
+            return self._weighed[1]
+        lives = at / self._half_life
+        whole = int(lives // 1)
+        if self._origin is None:
+            self._origin = whole - _EARLIEST
+        shift = whole - self._origin
+        mantissa = round(exp2(lives - whole) * (1 << _SCALE))
+        weight = mantissa << shift if shift >= 0 else mantissa >> -shift
+        self._weighed = (at, weight)
+        return weight
+
+    def _value(self, decayed: _Decayed, now: float) -> int:
+        """Decayed node-seconds now, by a common factor; whole, so that quotients of equal histories are equal."""
+        return max(0, decayed.total + decayed.rate * self._weight(now))
+
+    def _share(self, part: _Decayed | None, whole: _Decayed | None, now: float) -> float:
+        if part is None or whole is None:
+            return 0.0
+        weight = self._weighed[1] if self._weighed[0] == now else self._weight(now)
+        total = whole.total + whole.rate * weight
+        value = part.total + part.rate * weight
+        return min(1.0, value / total) if total > 0 and value > 0 else 0.0

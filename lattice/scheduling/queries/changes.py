@@ -1,0 +1,194 @@
+"""The smallest changes of a request that would start it now, each found true by the planner itself before it is named.
+
+Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
+outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes, in whole minutes, are
+sought by bisection: whoever starts with some starts with less. (With topology Tight less may have to stand in fewer groups: it is
+sought among the sizes of so many groups first, then of fewer.) While seeking, only the pending work that was promised nodes is
+asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
+are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+from typing import Final
+
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.outcomes import Placed
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate
+from lattice.scheduling.priority.cost import reach
+from lattice.scheduling.queries.answers import Change
+from lattice.scheduling.queries.prospect import undone
+from lattice.scheduling.state.scene import Scene
+from lattice.units import format_duration
+
+MOST_QUESTIONS: Final = 96
+MOST_TYPES = MOST_VCLUSTERS = 8
+"""So many other GPU types and vclusters are tried."""
+MOST_SPANS: Final = 16
+"""So many numbers of groups are tried for less of what is Tight."""
+_MINUTE: Final = 60
+_LONGEST: Final = 30 * 86400
+"""The longest walltime that is tried, seconds."""
+
+Queues = Mapping[str, Sequence[Candidate]]
+
+
+def changes(
+    scene: Scene,
+    candidate: Candidate,
+    now: float,
+    gpu_types: Collection[str] = (),
+    vclusters: Collection[str] = (),
+    queues: Queues | None = None,
+) -> tuple[Change, ...]:
+    """All of `search` at once."""
+    return tuple(change for change in search(scene, candidate, now, gpu_types, vclusters, queues) if change is not None)
+
+
+def search(
+    scene: Scene,
+    candidate: Candidate,
+    now: float,
+    gpu_types: Collection[str] = (),
+    vclusters: Collection[str] = (),
+    queues: Queues | None = None,
+) -> Iterator[Change | None]:
+    """The changes, one kind after another, and None after each question that found none: the caller may do something else then.
+
+    `gpu_types` and `vclusters` are those that could be asked for instead (the caller knows what its reader may use), `queues` the
+    pending work of each vcluster, among which it has to come forward. Nothing is found for work that starts as it
+    is, or that waits for something else than nodes and limits.
+    """
+    if candidate.held or candidate.blocked is not None or max(candidate.not_before, candidate.back_off_until) > now:
+        return
+    ask = _Questions(scene, queues or {}, now)
+    yield None
+    if ask.surely(candidate):
+        return
+    yield from _nodes(candidate, ask, _ranges(scene, candidate))
+    yield from _walltime(candidate, ask)
+    for other in _others(gpu_types, candidate.need.gpu_type)[:MOST_TYPES] if candidate.need.gpus else ():
+        fits = ask.surely(replace(candidate, need=replace(candidate.need, gpu_type=other)))
+        yield Change(kind="GpuType", value=other, text=f"GPU type {other}{_instead(candidate.need.gpu_type)}") if fits else None
+    for other in sorted(set(vclusters) - {candidate.vcluster})[:MOST_VCLUSTERS]:
+        fits = ask.surely(replace(candidate, vcluster=other, vcluster_open=True, vcluster_known=True))
+        yield Change(kind="VCluster", value=other, text=f'vCluster "{other}" instead of "{candidate.vcluster}"') if fits else None
+
+
+class _Questions:
+    """Asks the planner whether a candidate would start now, and counts how often."""
+
+    def __init__(self, scene: Scene, queues: Queues, now: float) -> None:
+        self._scene = scene
+        self._queues = queues
+        self._now = now
+        self._left = MOST_QUESTIONS
+
+    def surely(self, candidate: Candidate) -> bool:
+        """Whether it would be placed among the whole queue; no, too, when too many questions were asked."""
+        return self.beside_promised(candidate) and self.among_all(candidate)
+
+    def beside_promised(self, candidate: Candidate) -> bool:
+        """Whether it would be placed beside the work that was promised nodes: quick, and true of whatever is placed among all."""
+        if strategy_of(self._scene.policy(candidate.vcluster)).strict:
+            return self.among_all(candidate)
+        promised = self._scene.promises.get(candidate.vcluster, {})
+        return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
+
+    def among_all(self, candidate: Candidate) -> bool:
+        """Whether it would be placed among the whole queue, asked at once."""
+        return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
+
+    def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:
+        if not self._left or self._runs(candidate):
+            return False
+        self._left -= 1
+        others = [one for one in queue if one.uid != candidate.uid and not self._runs(one)]
+        with undone(self._scene) as scene:
+            for vcluster, promises in list(scene.promises.items()):
+                if candidate.uid in promises:  # its own must not stand in its way
+                    scene.promises[vcluster] = {uid: promise for uid, promise in promises.items() if uid != candidate.uid}
+            for outcome in decide(scene, candidate.vcluster, [*others, candidate], self._now, explain=False):
+                if outcome.candidate.uid == candidate.uid:
+                    return isinstance(outcome, Placed)
+        return False
+
+    def _runs(self, candidate: Candidate) -> bool:
+        """Whether it was given nodes since the questions began."""
+        holder = self._scene.holders.get(candidate.uid)
+        return holder is not None and not holder.releasing
+
+
+def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> Iterator[Change | None]:
+    """The most nodes, fewer than it asks for: of the first of these ranges in which any number starts."""
+    for counts in ranges:
+        found = yield from _found(counts, lambda count: replace(candidate, minimum=count, maximum=count), ask)
+        if found is not None:
+            text = f"{found} node{'s' if found > 1 else ''} instead of {candidate.minimum}"
+            yield Change(kind="Nodes", value=str(found), text=text)
+            return
+
+
+def _ranges(scene: Scene, candidate: Candidate) -> list[range]:
+    """Smaller numbers of nodes, the largest first, in ranges within which less starts wherever more does."""
+    if candidate.topology != TIGHT:
+        return [range(1, candidate.minimum)]
+    policy = scene.policy(candidate.vcluster)
+    alike = candidate.conformance == REQUIRED or strategy_of(policy).conformant
+    sizes: dict[str, dict[str, int]] = {}
+    for bucket in scene.pools.of(candidate.need, policy.name if policy.home else "").buckets:
+        groups = sizes.setdefault(bucket.key.fingerprint if alike else "", {})
+        groups[bucket.key.group] = groups.get(bucket.key.group, 0) + bucket.usable
+    reached = [reach(groups.values()) for groups in sizes.values()]
+    most = [max(each[min(span, len(each)) - 1] for each in reached) for span in range(1, 1 + max(map(len, reached), default=0))]
+    edges = [0, *(count for count in dict.fromkeys(most) if count < candidate.minimum - 1), candidate.minimum - 1]
+    return [range(low + 1, high + 1) for low, high in pairwise(edges) if high > low][::-1][:MOST_SPANS]
+
+
+def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
+    """The longest walltime in whole minutes, shorter than its own."""
+    longest = _LONGEST + 1 if candidate.walltime is None else min(_LONGEST + 1, ceil(candidate.walltime))
+    shorter = range(_MINUTE, longest, _MINUTE)
+    found = yield from _found(shorter, lambda seconds: replace(candidate, walltime=float(seconds)), ask)
+    if found is not None:
+        asked = "none" if candidate.walltime is None else format_duration(candidate.walltime)
+        text = f"a walltime of {format_duration(found)} instead of {asked}"
+        yield Change(kind="Walltime", value=format_duration(found), text=text)
+
+
+def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Questions) -> Generator[None, None, int | None]:
+    """The largest of ascending values with which the changed candidate starts among the whole queue."""
+    most = yield from _most(values, lambda value: ask.beside_promised(changed(value)))
+    if most is None:
+        return None
+    yield None
+    if ask.among_all(changed(most)):
+        return most
+    return (yield from _most(values[: values.index(most)], lambda value: ask.among_all(changed(value))))
+
+
+def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None, None, int | None]:
+    """The largest of ascending values for which it holds, if it holds for all smaller ones; None where not even the first."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2 if low else 0
+        yield None
+        if holds(values[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return values[low - 1] if low else None
+
+
+def _others(gpu_types: Collection[str], own: str) -> list[str]:
+    """The types but its own, whatever the case of the letters."""
+    return sorted(kind for kind in set(gpu_types) if kind.lower() != own.lower())
+
+
+def _instead(gpu_type: str) -> str:
+    return f" instead of {gpu_type}" if gpu_type else ""

@@ -1,0 +1,231 @@
+"""Why an allocation waits: its place in the queue, what stands before it in order, and when it is expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from lattice.errors import NotFound
+from lattice.quota.gates import RUNTIME
+from lattice.quota.gates import WAITING as QUOTA_SHARE
+from lattice.scheduling.cluster.machine import indices_of
+from lattice.scheduling.cycle.gates import counted
+from lattice.scheduling.forecast.forecaster import POWER_BUDGET
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.preemption.victims import NoVictims, Victims
+from lattice.scheduling.queries.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import (
+    ABOUT_NODES,
+    Situation,
+    census,
+    eligible_nodes,
+    expected_start,
+    in_order,
+    named,
+    position_of,
+    ranking,
+    reservation_of,
+    startable,
+    subject,
+    time_text,
+    whose,
+)
+from lattice.scheduling.state.scene import Window
+
+MOST_NAMED: Final = 12
+"""Blockers of one kind that are named one by one; the rest is summed up."""
+NOT_YET: Final = ("NotYetEvaluated", "no scheduling cycle has looked at it yet")
+QUOTA: Final = "WaitingForQuotaHeadroom"
+
+
+def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
+    """The scheduler's part of the answer. Raises NotFound when it waits for nothing here."""
+    candidate = situation.candidates.get(uid)
+    if candidate is None:
+        raise not_pending()
+    waiting = situation.waiting.get(uid)
+    reason, message = (waiting.reason, waiting.message) if waiting is not None else NOT_YET
+    queue = in_order(situation, candidate.vcluster)
+    score = waiting.score if waiting is not None else None
+    return Why(
+        schema=WHY_SCHEMA,
+        allocation=subject(situation, candidate),
+        reason=reason,
+        message=message,
+        at=time_text(situation.now),
+        queue=position_of(startable(situation, queue), candidate),
+        score=ranking(situation, score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        blockers=blockers(situation, candidate, reason, queue, reader),
+        expected_start=expected_start(situation, uid, waiting.latest if waiting is not None else None),
+        reservation=reservation_of(situation, candidate),
+        changes=list(changes),
+        preemption=preemption,
+    )
+
+
+def not_pending() -> NotFound:
+    """It waits for nothing here."""
+    return NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
+
+
+def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+    """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
+    if reason == QUOTA:
+        counts = counted(situation.scene, candidate)
+        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values() if counts(holder)), reader)
+    if reason == POWER_BUDGET:
+        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values()), reader)
+    if reason == QUOTA_SHARE:
+        return _holders(situation, _sharing(situation, candidate), reader)
+    if reason not in ABOUT_NODES:
+        return []
+    fitting = eligible_nodes(situation, candidate)
+    others = (holder for holder in situation.holders.values() if holder.uid != candidate.uid)  # not an attempt of its own that ends
+    held = ((holder, len(fitting.intersection(holder.nodes))) for holder in others)
+    return [
+        *_ahead(situation, candidate, queue, reader),
+        *_holders(situation, ((holder, count) for holder, count in held if count), reader),
+        *_reserved(situation, candidate, fitting, reader),
+        *_unavailable(situation, fitting),
+    ]
+
+
+def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[Holder, int]]:
+    """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
+    elastic = situation.scene.elastic
+    if elastic is None:
+        return
+    blocked = elastic.forest.admits(candidate.quota, elastic.asked(candidate), non_preemptible=candidate.non_preemptible)
+    if blocked is None:
+        return
+    forest = elastic.forest
+    path = forest.path(blocked.gate.quota)
+    above = path[0] if blocked.gate.by != RUNTIME else path[1] if len(path) > 1 else ""
+    tree, inside = forest.tree_of(candidate.quota), dict[str, bool]()
+    for holder in situation.holders.values():
+        leaf = holder.quota
+        if leaf not in inside:
+            inside[leaf] = forest.tree_of(leaf) == tree and (not above or above in forest.path(leaf))
+        if inside[leaf]:
+            yield holder, len(holder.nodes)
+
+
+@dataclass
+class _Sum:
+    """Several of one kind and owner, in counts."""
+
+    kind: Literal["Holder", "Ahead"]
+    whose: Whose
+    nodes: int = 0
+    allocations: int = 0
+    since: float | None = None
+    open_ended: bool = False
+    ends: list[float] = field(default_factory=list)
+
+    def add(self, nodes: int, since: float | None = None, until: float | None = None) -> None:
+        self.nodes += nodes
+        self.allocations += 1
+        if since is not None:
+            self.since = since if self.since is None else min(self.since, since)
+        if until is None:
+            self.open_ended = True
+        else:
+            self.ends.append(until)
+
+    def blocker(self) -> Blocker:
+        return Blocker(
+            kind=self.kind,
+            whose=self.whose,
+            nodes=self.nodes,
+            allocations=self.allocations,
+            since=time_text(self.since),
+            until=time_text(max(self.ends)) if self.ends and not self.open_ended else None,
+            first=time_text(min(self.ends)) if self.ends and self.allocations > 1 else None,
+        )
+
+
+def _holders(situation: Situation, held: Iterable[tuple[Holder, int]], reader: Reader) -> list[Blocker]:
+    """Work on nodes: what ends first stands first; those without a name are summed up by owner."""
+    ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
+    shown: list[Blocker] = []
+    sums: dict[Whose, _Sum] = {}
+    for holder, count in ordered:
+        work = named(situation, holder, reader)
+        owner = whose(holder, reader)
+        if work is not None and len(shown) < MOST_NAMED:
+            since, until = time_text(holder.since), time_text(holder.end)
+            shown.append(Blocker(kind="Holder", whose=owner, nodes=count, allocations=1, work=work, since=since, until=until))
+        else:
+            sums.setdefault(owner, _Sum("Holder", owner)).add(count, holder.since, holder.end)
+    return [*shown, *(entry.blocker() for entry in sums.values())]
+
+
+def _ahead(situation: Situation, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+    """Work of its queue that comes first and waits for nodes as well, by owner; the names only where there are few."""
+    before: list[Candidate] = []
+    for one in queue:
+        if one.uid == candidate.uid:
+            break
+        if _wants_nodes(situation.waiting.get(one.uid)):
+            before.append(one)
+    if len(before) <= MOST_NAMED and all(named(situation, one, reader) for one in before):
+        return [
+            Blocker(kind="Ahead", whose=whose(one, reader), nodes=one.minimum, allocations=1, work=named(situation, one, reader),
+                    since=time_text(one.submitted))
+            for one in before
+        ]  # fmt: skip
+    sums: dict[Whose, _Sum] = {}
+    for one in before:
+        owner = whose(one, reader)
+        sums.setdefault(owner, _Sum("Ahead", owner)).add(one.minimum, one.submitted)
+    return [entry.blocker() for entry in sums.values()]
+
+
+def _wants_nodes(waiting: Waiting | None) -> bool:
+    return waiting is None or waiting.reason in ABOUT_NODES
+
+
+def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
+    """Windows on nodes that fit, which begin before it could end."""
+    end = situation.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+    for window in situation.scene.windows:
+        if window.end <= situation.now or window.start >= end or window.name == candidate.reservation:
+            continue
+        nodes = len(fitting.intersection(indices_of(window.nodes)))
+        if nodes:
+            name = window.name if is_known(window, reader, candidate) else ""
+            start, until = time_text(window.start), time_text(window.end)
+            yield Blocker(kind="Reservation", nodes=nodes, name=name, since=start, until=until)
+
+
+def sacrifice(situation: Situation, found: Victims | NoVictims, reader: Reader) -> Preemption:
+    """What would be preempted, as the reader may know it, or why nothing is."""
+    if isinstance(found, NoVictims):
+        return Preemption(reason=found.reason, message=found.message)
+    victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(situation, one.holder, reader)) for one in found.victims]
+    return Preemption(victims=victims, nodes_freed=found.nodes_freed, cost=round(found.cost, 3), value=round(found.value, 3))
+
+
+def is_known(window: Window, reader: Reader, candidate: Candidate | None = None) -> bool:
+    """Whether the reader may know a window's name: maintenance and what is open to all, else what admits him or his work."""
+    if reader.everything or window.maintenance or not (window.users or window.tenants):
+        return True
+    return reader.user in window.users or (candidate is not None and window.admits(candidate))
+
+
+def _unavailable(situation: Situation, fitting: frozenset[int]) -> list[Blocker]:
+    """Nodes that fit and cannot be used, by state."""
+    counts: dict[str, int] = {}
+    for index in fitting:
+        facts = situation.nodes[index]
+        if not facts.usable:
+            counts[facts.state] = counts.get(facts.state, 0) + 1
+    return [Blocker(kind="Unavailable", nodes=count, name=state) for state, count in sorted(counts.items())]
+
+
+def _end(holder: Holder) -> float:
+    return holder.end if holder.end is not None else float("inf")

@@ -1,0 +1,246 @@
+"""Every gate between an allocation and its nodes, in its order, with its numbers: `quota explain`.
+
+The verdict, the reason and the sentence of a gate are those of the function that the cycle itself asks; the limits beside
+them are what it compares. A gate behind one that blocks is asked all the same, so that a person sees everything at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lattice.errors import NotFound
+from lattice.quota.declared import DEFAULT
+from lattice.quota.gates import Blocked
+from lattice.scheduling.cycle.gates import admission, hard_quota, own_wishes, vcluster_limits
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.queries.quota_answers import (
+    BLOCKS,
+    GATES_SCHEMA,
+    NOT_ASKED,
+    PASSES,
+    UNLIMITED,
+    Gate,
+    GateName,
+    Limit,
+    QuotaExplanation,
+)
+from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import Situation, census, subject, time_text
+from lattice.scheduling.state.exhaustion import budget
+from lattice.scheduling.state.scene import NOTHING, Use
+
+ALLOCATIONS: Final = "allocations"
+NODES: Final = "nodes"
+EARLIER_GATES: Final = frozenset(
+    {
+        "WaitingForQuotaHeadroom",
+        "WaitingForQuotaShare",
+        "BudgetExhausted",
+        "Held",
+        "NotBefore",
+        "RetryBackOff",
+        "VClusterClosed",
+        "NotAdmitted",
+    }
+)
+"""Reasons that the gates before the search for nodes give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The allocation that is asked about: pending, or on nodes; `asked` is what it still asks for."""
+
+    work: Candidate | Holder
+    asked: int
+    starts: int
+    """1 while it is pending: it would be one more allocation; else 0."""
+    place: Place | None
+    """Where it stands in the quota tree; None: nothing is declared."""
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """While it is pending."""
+        return self.work if isinstance(self.work, Candidate) else None
+
+
+def explain_gates(situation: Situation, uid: str, reader: Reader) -> QuotaExplanation:
+    """Every gate for an allocation that waits or holds nodes. Raises NotFound where it does neither."""
+    found = _subject(situation, uid)
+    gates = [build(situation, found, reader) for build in _GATES]
+    first = next((at for at, gate in enumerate(gates) if gate.verdict == BLOCKS), None)
+    if first is not None:
+        gates[first] = msgspec.structs.replace(gates[first], first=True)
+    work = found.work
+    return QuotaExplanation(
+        schema=GATES_SCHEMA,
+        at=time_text(situation.now) or "",
+        allocation=subject(situation, work),
+        tenant=work.tenant,
+        vcluster=work.vcluster,
+        nodes=found.asked or (len(work.nodes) if isinstance(work, Holder) else 0),
+        holds=isinstance(work, Holder),
+        preemptible=not work.non_preemptible,
+        leaf=found.place.leaf if found.place is not None else "",
+        tree=found.place.forest.tree_of(found.place.leaf) if found.place is not None else "",
+        gates=gates,
+    )
+
+
+def _subject(situation: Situation, uid: str) -> Subject:
+    candidate = situation.candidates.get(uid)
+    if candidate is not None:
+        return Subject(candidate, candidate.minimum, 1, _waiting_place(situation, candidate))
+    holder = situation.holders.get(uid)
+    if holder is not None:
+        elastic = situation.scene.elastic
+        place = Place(elastic.forest, holder.quota or DEFAULT, elastic.holding(uid)) if elastic is not None else None
+        return Subject(holder, 0, 0, place)
+    raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
+
+
+def _waiting_place(situation: Situation, candidate: Candidate) -> Place | None:
+    elastic = situation.scene.elastic
+    if elastic is None:
+        return None
+    share = elastic.share(candidate)
+    return Place(elastic.forest, candidate.quota or DEFAULT, elastic.asked(candidate), share if isinstance(share, Blocked) else None)
+
+
+def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
+    """A gate that one of the cycle's own functions has judged."""
+    if blocked is not None:
+        return Gate(gate=name, verdict=BLOCKS, reason=blocked.reason, message=blocked.message, limits=limits)
+    return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
+
+
+def _itself(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """Its own wishes, and whether its vcluster is open."""
+    del reader
+    candidate = found.candidate
+    blocked = own_wishes(situation.scene, candidate, situation.now) if candidate is not None else None
+    return _gate("Itself", blocked, [], "" if blocked is not None else "not held, and its vcluster is open")
+
+
+def _hard_quota(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """The limits of its tenant and of its user, as the ledger checks them at commit."""
+    del reader
+    scene, work = situation.scene, found.work
+    account = scene.accounts.get(work.tenant)
+    blocked = hard_quota(scene, found.candidate, situation.now) if found.candidate is not None else None
+    if account is None:
+        return _gate("HardQuota", blocked, [])
+    claimed, alone = scene.uses.claimed.get(work.tenant, NOTHING), scene.uses.people.get((work.tenant, work.user), NOTHING)
+    whole = Use(account.used_nodes + claimed.nodes, account.used_allocations + claimed.running)
+    tenant, user = f"tenant {work.tenant}", f"user {work.user}"
+    limits = [
+        *_pair(found, tenant, "quota.maxNodes", "quota.maxConcurrentAllocations", whole, account.max_nodes, account.max_allocations),
+        *_pair(
+            found, user, "quota.perUser.maxNodes", "quota.perUser.maxRunning", alone, account.user_max_nodes, account.user_max_allocations
+        ),
+    ]
+    return _gate("HardQuota", blocked, limits)
+
+
+def _budget(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """The budgets of its tenant, its project and its user, where work waits at their end."""
+    del reader
+    candidate = found.candidate
+    if candidate is None:
+        return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
+    blocked = budget(situation.scene.exhausted, candidate)
+    return _gate("Budget", blocked, [], "" if blocked is not None else "no budget at whose end work waits is used up")
+
+
+def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """Every level of the quota tree, from its group to the first level."""
+    place = found.place
+    if place is None:
+        return Gate(gate="QuotaTree", verdict=UNLIMITED, message="no ElasticQuota is declared")
+    if found.candidate is None:
+        return holding_at(place)
+    return waiting_at(place, reader, non_preemptible=found.work.non_preemptible)
+
+
+def _vcluster(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """The limits of its vcluster, and how much of others it may borrow."""
+    del reader
+    scene, work = situation.scene, found.work
+    policy, uses, name = scene.policy(work.vcluster), scene.uses, work.vcluster
+    limits, borrowing = policy.limits, policy.borrowing
+    blocked = vcluster_limits(scene, found.candidate, situation.now) if found.candidate is not None else None
+    own, shared = uses.users.get((name, work.user), NOTHING), uses.tenants.get((name, work.tenant), NOTHING)
+    shown = [
+        *_pair(
+            found, f"user {work.user}", "limits.maxNodesPerUser", "limits.maxRunningPerUser", own,
+            limits.max_nodes_per_user, limits.max_running_per_user,
+        ),
+        *_pair(
+            found, f"tenant {work.tenant}", "limits.maxNodesPerTenant", "limits.maxRunningPerTenant", shared,
+            limits.max_nodes_per_tenant, limits.max_running_per_tenant,
+        ),
+        *_pair(
+            found, f"vcluster {name}", "limits.maxNodes", "limits.maxRunning", uses.vclusters.get(name, NOTHING),
+            limits.max_nodes, limits.max_running,
+        ),
+    ]  # fmt: skip
+    if borrowing.borrow and borrowing.max_borrowed is not None:
+        borrowed = uses.borrowed.get(name, 0)
+        shown.append(Limit(f"vcluster {name}", "borrowing.maxBorrowed", NODES, borrowed, 0, borrowing.max_borrowed))
+    home = "its home nodes" if policy.home else "the nodes that are at home nowhere"
+    others = f"; it may borrow idle nodes of others, {uses.borrowed.get(name, 0)} are borrowed" if borrowing.borrow else ""
+    return _gate("VCluster", blocked, shown, "" if blocked is not None else f"it runs on {home}{others}")
+
+
+def _reservation(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """Whether the reservation that it names admits it."""
+    del reader
+    candidate = found.candidate
+    if candidate is None or not candidate.reservation:
+        return Gate(gate="Reservation", verdict=UNLIMITED, message="it names none")
+    blocked = admission(situation.scene, candidate, situation.now)
+    return _gate("Reservation", blocked, [], "" if blocked is not None else f'reservation "{candidate.reservation}" admits it')
+
+
+def _nodes(situation: Situation, found: Subject, reader: Reader) -> Gate:
+    """What the last cycle said of nodes, by priority and room."""
+    del reader
+    candidate = found.candidate
+    if candidate is None:
+        return Gate(gate="Nodes", verdict=PASSES, message="it holds its nodes")
+    waiting, fits = situation.waiting.get(candidate.uid), census(situation, candidate)
+    limits = [
+        Limit("nodes that fit", "free", NODES, fits.usable - fits.free, candidate.minimum, fits.usable, fits.free < candidate.minimum)
+    ]
+    if waiting is None or waiting.reason in EARLIER_GATES:
+        message = "a cycle looks for nodes once every gate before is open"
+        return Gate(gate="Nodes", verdict=NOT_ASKED, message=message, limits=limits)
+    return _gate("Nodes", waiting, limits)
+
+
+def _pair(
+    found: Subject, of: str, nodes_field: str, running_field: str, use: Use, nodes: int | None, running: int | None
+) -> Iterator[Limit]:
+    """The limits that are set of somebody's nodes and allocations."""
+    if nodes is not None:
+        yield Limit(of, nodes_field, NODES, use.nodes, found.asked, nodes, bool(found.starts) and use.nodes + found.asked > nodes)
+    if running is not None:
+        blocks = bool(found.starts) and use.running + found.starts > running
+        yield Limit(of, running_field, ALLOCATIONS, use.running, found.starts, running, blocks)
+
+
+_GATES: Final[tuple[Callable[[Situation, Subject, Reader], Gate], ...]] = (
+    _itself,
+    _hard_quota,
+    _budget,
+    _quota_tree,
+    _vcluster,
+    _reservation,
+    _nodes,
+)
+"""In the order of the cycle."""

@@ -1,0 +1,130 @@
+"""The long answers, `why`, `plan` and `queue`: asked of a scene of their own, so that no cycle waits for them.
+
+`Glimpse` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
+afterwards. `Inquiry` makes a scene of it and asks the planner there, for as long as it takes, wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.preemption.reach import reach
+from lattice.scheduling.preemption.victims import PreemptionLimits, preemption
+from lattice.scheduling.queries import explanation, queueing
+from lattice.scheduling.queries.answers import Change, Planned, Preemption, Queues, Why
+from lattice.scheduling.queries.changes import changes
+from lattice.scheduling.queries.prospect import may_ever, prospects, rehearsed
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
+from lattice.scheduling.recording.record import Moment, rebuild
+from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.scene import Scene
+
+MOST_CHANGED: Final = 4
+"""Allocations of one plan for which changes and victims are sought."""
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """One moment of the scheduler and what its answers need beside it; nothing in it changes with the scheduler."""
+
+    moment: Moment
+    """By `lattice.scheduling.recording.record.glance`."""
+    waiting: Mapping[str, Waiting]
+    """What the last cycle said of pending work, by uid."""
+    expected: Mapping[str, Expected]
+    """The last forecast."""
+    open_to: Mapping[str, Collection[str]]
+    """By tenant: the vclusters that start its work."""
+    bursting: frozenset[str]
+    """Tenants that use more than their fair share."""
+    limits: PreemptionLimits
+    number: Callable[[str], int | None] = lambda _uid: None
+    """The number of an allocation; may be asked from anywhere at any time."""
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    """How the reservation of pending work was moved later last, by uid."""
+
+    def situation(self, scene: Scene) -> Situation:
+        """What answers are made of, with a scene of this moment."""
+        moment = self.moment
+        return Situation(
+            now=moment.now,
+            scene=scene,
+            candidates={candidate.uid: candidate for candidate in moment.candidates},
+            waiting=self.waiting,
+            holders=moment.holders,
+            expected=self.expected,
+            moves=self.moves,
+            number=self.number,
+        )
+
+
+def queues(glimpse: Glimpse, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
+    """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
+    moment = glimpse.moment
+    shown = Scene(Machine(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody plans with it
+    shown.resume(moment.promises, moment.heirs)
+    return queueing.queues(glimpse.situation(shown), vclusters, reader, limit, only=only)
+
+
+class Inquiry:
+    """Questions of one reader to the planner at one moment; see the module's docstring."""
+
+    def __init__(self, glimpse: Glimpse, reader: Reader) -> None:
+        self._glimpse = glimpse
+        self._reader = reader
+        self.situation = glimpse.situation(rebuild(glimpse.moment))
+
+    def why(self, uid: str) -> Why:
+        """Why it waits; raises NotFound when it is not pending."""
+        situation = self.situation
+        candidate, waiting = situation.candidates.get(uid), situation.waiting.get(uid)
+        if candidate is None or waiting is None:
+            return explanation.why(situation, uid, self._reader)
+        found, victims = self._changes(candidate), self._victims(waiting)
+        return explanation.why(situation, uid, self._reader, changes=found, preemption=victims)
+
+    def rehearsed(self, asked: Sequence[Candidate]) -> list[Outcome]:
+        """Every outcome of the cycles of their vclusters, were they submitted now."""
+        return rehearsed(self.situation, asked)
+
+    def prospects(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
+        """One plan for each, from what `rehearsed` gave and when those that wait are expected to start."""
+        mine = {candidate.uid for candidate in asked}
+        found = {one.candidate.uid: one for one in outcomes if one.candidate.uid in mine}
+        waiting = [one for one in found.values() if isinstance(one, Waiting)]
+        waiting.sort(key=lambda one: not may_ever(one))
+        sought = {one.candidate.uid: self._changes(one.candidate) for one in waiting[:MOST_CHANGED]}
+        victims = {one.candidate.uid: self._victims(one) for one in waiting[:MOST_CHANGED] if may_ever(one)}
+        chosen = {uid: one for uid, one in victims.items() if one is not None}
+        situation = replace(self.situation, expected={**self.situation.expected, **supposed})
+        return prospects(situation, asked, found, self._reader, changes=sought, preemptions=chosen)
+
+    def _changes(self, candidate: Candidate) -> Sequence[Change]:
+        """The smallest changes that would start it now."""
+        situation = self.situation
+        types = {facts.gpu_type for facts in situation.nodes.values() if facts.gpu_type}
+        queues: dict[str, list[Candidate]] = {}
+        for one in situation.candidates.values():
+            queues.setdefault(one.vcluster, []).append(one)
+        return changes(situation.scene, candidate, situation.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
+
+    def _victims(self, waiting: Waiting) -> Preemption | None:
+        """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
+        if waiting.reason not in ABOUT_NODES:
+            return None
+        candidate, situation, glimpse = waiting.candidate, self.situation, self._glimpse
+        within = reach(situation.scene, candidate, situation.now)
+        eligible = within.eligible()
+        holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in situation.holders.values()]
+        score = waiting.score or Score(candidate.preemption_class / 10)
+        found = preemption(
+            candidate, holders, within.nodes, eligible, within.free(eligible), situation.scene.policies, situation.now,
+            score=score.total, limits=glimpse.limits,
+        )  # fmt: skip
+        return explanation.sacrifice(situation, found, self._reader)

@@ -1,0 +1,235 @@
+"""What would become of allocations that are not submitted: the production planner's outcome, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from lattice.models.reasons import never_starts
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.cycle.ranges import asks_for_more, extended
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.queries.answers import (
+    LATER,
+    NEVER,
+    NOW,
+    Change,
+    ExpectedStart,
+    Group,
+    Placement,
+    Planned,
+    Preemption,
+    Quota,
+    Use,
+    Verdict,
+    Work,
+)
+from lattice.scheduling.queries.explanation import blockers
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import (
+    ABOUT_NODES,
+    Situation,
+    census,
+    expected_start,
+    in_order,
+    position_of,
+    ranking,
+    startable,
+    subject,
+    time_text,
+)
+from lattice.scheduling.state.scene import Scene
+from lattice.units import fold_nodes
+
+MOST_INFLUENTIAL: Final = 1000
+"""So much pending work is considered in a what-if, the first in order."""
+
+
+def prospects(
+    situation: Situation,
+    asked: Sequence[Candidate],
+    outcomes: Mapping[str, Outcome],
+    reader: Reader,
+    *,
+    changes: Mapping[str, Sequence[Change]] | None = None,
+    preemptions: Mapping[str, Preemption] | None = None,
+) -> list[Planned]:
+    """One plan for each, in this order: each is planned as if those before it were submitted too.
+
+    `outcomes` are those of `rehearsed`, by uid; `changes` and `preemptions` what was found for those that wait, by uid.
+    """
+    used_nodes: dict[str, int] = {}
+    used_allocations: dict[str, int] = {}
+    queues: dict[str, list[Candidate]] = {}
+    plans = []
+    for candidate in asked:
+        outcome = outcomes.get(candidate.uid) or Waiting(candidate, "NotYetEvaluated", "the planner gave no outcome for it")
+        tenant, vcluster = candidate.tenant, candidate.vcluster
+        before = used_nodes.get(tenant, 0), used_allocations.get(tenant, 0)
+        taken = len(outcome.nodes) if isinstance(outcome, Placed) else candidate.minimum
+        quota = None
+        if may_ever(outcome):
+            used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
+            quota = _quota(situation, tenant, before, taken)
+        match outcome:
+            case Placed():
+                plans.append(_now(situation, outcome, quota))
+            case Waiting():
+                if vcluster not in queues:
+                    queues[vcluster] = in_order(situation, vcluster, list(outcomes.values()))
+                found, victims = (changes or {}).get(candidate.uid, ()), (preemptions or {}).get(candidate.uid)
+                plans.append(_waits(situation, outcome, quota, queues[vcluster], reader, found, victims))
+    return plans
+
+
+def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]:
+    """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains.
+
+    Ranges have the nodes that they would get, as after the turns of a cycle.
+    """
+    mine = {candidate.uid for candidate in asked}
+    found: list[Outcome] = []
+    with undone(situation.scene) as scene:
+        for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
+            queue = [one for one in influential(situation, vcluster) if one.uid not in mine]
+            new = [one for one in asked if one.vcluster == vcluster]
+            found += decide(scene, vcluster, [*queue, *new], situation.now)
+        _extend(situation, scene, found)
+    return found
+
+
+def _extend(situation: Situation, scene: Scene, outcomes: Sequence[Outcome]) -> None:
+    """Give ranges among what was placed what they get beyond their least number."""
+    ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
+    if not ranges:
+        return
+    said: dict[str, Waiting] = {**situation.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
+    pending = {**situation.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
+    left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in scene.holders)
+    scene.waiting = frozenset(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
+    more = {one.candidate.uid: one.nodes for one in extended(scene, [one.candidate for one in ranges], situation.now)}
+    for one in ranges:
+        one.nodes = more.get(one.candidate.uid, one.nodes)
+
+
+def influential(situation: Situation, vcluster: str) -> list[Candidate]:
+    """The pending work of a vcluster that can change what a cycle says of other work at this moment.
+
+    That is what holds a reservation, what no cycle has looked at yet, and of each need the first that waits for nodes. All
+    else was left waiting by the last cycle, has no nodes to come, and stands in nobody's way: so what-ifs cost
+    little however long the queue is.
+    """
+    promised, first = situation.scene.promises.get(vcluster, {}), set[Need]()
+    kept = []
+    for one in in_order(situation, vcluster):
+        waiting = situation.waiting.get(one.uid)
+        leads = waiting is not None and waiting.reason in ABOUT_NODES and one.need not in first
+        if waiting is None or one.uid in promised or leads:
+            kept.append(one)
+            first.add(one.need)
+    return kept[:MOST_INFLUENTIAL]
+
+
+@contextmanager
+def undone(scene: Scene) -> Iterator[Scene]:
+    """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
+    holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
+    heirs, moves = {name: dict(some) for name, some in scene.heirs.items()}, dict(scene.moves)
+    waiting = scene.waiting
+    asking = scene.elastic.asking() if scene.elastic is not None else {}
+    try:
+        yield scene
+    finally:
+        for uid in [uid for uid, holder in scene.holders.items() if holders.get(uid) is not holder]:
+            scene.drop_holder(uid)
+            if uid in holders:  # an earlier attempt that is still releasing
+                scene.put_holder(holders[uid])
+        for vcluster in [name for name in scene.lists if scene.lists[name] != lists.get(name)]:
+            scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
+        scene.promises.clear()
+        scene.promises.update(promises)
+        scene.heirs, scene.moves, scene.waiting = heirs, moves, waiting
+        if scene.elastic is not None:
+            scene.elastic.restore(asking)
+
+
+def may_ever(outcome: Outcome) -> bool:
+    """Whether waiting helps, or is not needed."""
+    return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
+
+
+def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
+    candidate = outcome.candidate
+    now = time_text(situation.now)
+    return Planned(
+        allocation=planned_work(situation, candidate),
+        verdict=NOW,
+        score=ranking(situation, outcome.score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        placement=placement(situation, outcome),
+        expected_start=ExpectedStart(p50=now, p90=now),
+        quota=quota,
+    )
+
+
+def _waits(
+    situation: Situation, outcome: Waiting, quota: Quota | None, queue: Sequence[Candidate], reader: Reader,
+    changes: Sequence[Change], preemption: Preemption | None,
+) -> Planned:  # fmt: skip
+    candidate = outcome.candidate
+    verdict: Verdict = LATER if may_ever(outcome) else NEVER
+    return Planned(
+        allocation=planned_work(situation, candidate),
+        verdict=verdict,
+        reason=outcome.reason,
+        message=outcome.message,
+        queue=position_of(startable(situation, queue), candidate) if verdict == LATER else None,
+        score=ranking(situation, outcome.score, candidate.vcluster),
+        nodes=census(situation, candidate),
+        expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,
+        blockers=blockers(situation, candidate, outcome.reason, queue, reader),
+        changes=list(changes),
+        preemption=preemption,
+        quota=quota,
+    )
+
+
+def planned_work(situation: Situation, candidate: Candidate) -> Work:
+    """The allocation that is planned: it has neither number nor uid yet."""
+    work = subject(situation, candidate)
+    return Work(namespace=work.namespace, name=work.name, user=work.user, job=work.job)
+
+
+def placement(situation: Situation, outcome: Placed) -> Placement:
+    """The nodes with their groups, largest share first, and how many fingerprints and borrowed nodes are among them."""
+    facts = [situation.nodes[index] for index in outcome.nodes]
+    groups: dict[str, int] = {}
+    for node in facts:
+        groups[node.group] = groups.get(node.group, 0) + 1
+    home = outcome.candidate.vcluster
+    return Placement(
+        nodes=fold_nodes([node.name for node in facts]),
+        count=len(facts),
+        least=outcome.candidate.minimum if outcome.candidate.maximum > outcome.candidate.minimum else None,
+        most=outcome.candidate.maximum if outcome.candidate.maximum > outcome.candidate.minimum else None,
+        groups=[Group(name=name, nodes=count) for name, count in sorted(groups.items(), key=lambda pair: (-pair[1], pair[0]))],
+        fingerprints=len({node.fingerprint for node in facts if node.fingerprint}),
+        borrowed=sum(node.home not in ("", home) for node in facts),
+        backfilled=outcome.backfilled,
+    )
+
+
+def _quota(situation: Situation, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
+    """The hard quota of the tenant, were this to hold its nodes too."""
+    account = situation.scene.accounts.get(tenant)
+    if account is None:
+        return None
+    nodes, allocations = account.used_nodes + before[0], account.used_allocations + before[1]
+    return Quota(
+        tenant=tenant,
+        nodes=Use(used=nodes, after=nodes + taken, limit=account.max_nodes),
+        allocations=Use(used=allocations, after=allocations + 1, limit=account.max_allocations),
+    )

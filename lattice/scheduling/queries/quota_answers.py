@@ -1,0 +1,196 @@
+"""What is answered to `quota tree` and `quota explain`: the documents, as types; as `lattice.scheduling.queries.answers` has the others.
+
+Amounts are whole numbers in the unit of their resource: nodes, GPUs, cpu in millicores, memory in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import field
+
+from lattice.scheduling.queries.answers import Part, Silence, Work
+
+QUOTA_SCHEMA: Final = "lattice.dev/quota/v1"
+GATES_SCHEMA: Final = "lattice.dev/quota-explanation/v1"
+
+YOURS: Final = "yours"
+ABOVE_YOURS: Final = "above yours"
+OTHERS: Final = "others"
+Belonging = Literal["yours", "above yours", "others"]
+
+PASSES: Final = "Passes"
+BLOCKS: Final = "Blocks"
+UNLIMITED: Final = "Unlimited"
+NOT_ASKED: Final = "NotAsked"
+GateVerdict = Literal["Passes", "Blocks", "Unlimited", "NotAsked"]
+GateName = Literal["Itself", "HardQuota", "Budget", "QuotaTree", "VCluster", "Reservation", "Nodes"]
+
+
+class Share(Part, frozen=True):
+    """One resource of one group, or summed up over several."""
+
+    resource: str
+    used: int
+    """Held by the work of the group and of all below it."""
+    request: int
+    """Asked for by pending and running work; each group below is cut at its max."""
+    min: int
+    """What is guaranteed."""
+    effective_min: int
+    """The part of the guarantee that is in effect now: less than `min` where the mins of siblings are more than there is."""
+    runtime: int | None = None
+    """What may be used now; absent: not bounded."""
+    max: int | None = None
+    """The ceiling; absent: none, or several groups."""
+    borrowed: int = 0
+    """Used above the guarantee."""
+
+
+class Startable(Part, frozen=True):
+    """What could start at once at a leaf by the quota tree alone: hard quota, limits and free nodes are asked apart."""
+
+    resource: str
+    amount: int
+    """By work that may be preempted."""
+    within_min: int
+    """By work that may not be preempted: the guarantee of the leaf bounds it."""
+    level: str
+    """The group that leaves no more: the leaf or one above it."""
+
+
+class QuotaGroup(Part, frozen=True):
+    """A group that the reader may name, or several others in sums."""
+
+    whose: Belonging
+    depth: int
+    """Groups above it; 0 on the first level."""
+    name: str = ""
+    """Empty: others, in sums."""
+    parent: str = ""
+    """Empty on the first level."""
+    count: int = 1
+    """How many groups are summed up here."""
+    leaf: bool = False
+    """Work is bound to it directly."""
+    lends: bool = True
+    """Others may use the idle part of its guarantee."""
+    over_since: str | None = None
+    """Since when it uses more than its runtime."""
+    reason: str = ""
+    """What is wrong with the group, in a word; empty: nothing."""
+    message: str = ""
+    """The same as a sentence, for those who may know every group."""
+    shares: list[Share] = field(default_factory=list)
+    startable: list[Startable] = field(default_factory=list)
+    """Of the reader's own leaves."""
+
+
+class Total(Part, frozen=True):
+    """One resource of the whole tree."""
+
+    resource: str
+    divisible: int
+    """What its nodes have for the groups: without what work outside of every group holds."""
+    used: int
+    request: int
+
+
+class QuotaTreeShown(Part, frozen=True):
+    """One tree, its groups depth first, parents before children."""
+
+    name: str
+    """Empty: the default tree."""
+    totals: list[Total]
+    groups: list[QuotaGroup]
+    hidden: int = 0
+    """Groups that are shown in sums only."""
+
+
+class LeftOut(Part, frozen=True):
+    """An object that declares a group and takes no part."""
+
+    object: str
+    """Kind, name and API group."""
+    reason: str
+    message: str
+
+
+class Quotas(Part, frozen=True):
+    """The answer to `quota tree`."""
+
+    schema: Literal["lattice.dev/quota/v1"]
+    at: str
+    trees: list[QuotaTreeShown]
+    message: str = ""
+    """Why no tree is shown."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """For those who may know every group."""
+
+
+class Limit(Part, frozen=True):
+    """One limit that a gate compares with."""
+
+    of: str
+    """Whose limit: a tenant, a user, a vcluster, a group of the tree."""
+    name: str
+    """The field that sets it, or `runtime`, which the tree computes."""
+    resource: str
+    used: int
+    requested: int
+    limit: int
+    blocks: bool = False
+    depth: int | None = None
+    """Of a group: how many stand above it."""
+    request: int | None = None
+    """Of a group: all that its work asks for, pending work included."""
+    min: int | None = None
+    max: int | None = None
+
+
+class Borrower(Part, frozen=True):
+    """Who uses more than the guarantee where this one may not."""
+
+    borrowed: int
+    resource: str
+    count: int = 1
+    name: str = ""
+    """Empty: groups that the reader may not name, in sums."""
+
+
+class Gate(Part, frozen=True):
+    """One gate on the way to nodes."""
+
+    gate: GateName
+    verdict: GateVerdict
+    """Unlimited: nothing is limited here. NotAsked: it is asked only once the gates before are open."""
+    first: bool = False
+    """It is the first that blocks: its reason is the allocation's."""
+    reason: str = ""
+    message: str = ""
+    limits: list[Limit] = field(default_factory=list)
+    borrowers: list[Borrower] = field(default_factory=list)
+
+
+class QuotaExplanation(Part, frozen=True):
+    """The answer to `quota explain`: every gate in its order, for work that waits, or that holds nodes."""
+
+    schema: Literal["lattice.dev/quota-explanation/v1"]
+    at: str
+    allocation: Work
+    tenant: str
+    vcluster: str
+    nodes: int
+    """The least that it asks for; of work that holds nodes, what it holds."""
+    holds: bool
+    """It holds nodes: every gate is behind it, the figures include it."""
+    preemptible: bool
+    leaf: str = ""
+    """Its group of the quota tree; empty: there is no tree, or no group of it is bound to such work."""
+    tree: str = ""
+    gates: list[Gate] = field(default_factory=list)
+    scheduler: Silence | None = None
+
+
+QUOTA_ANSWERS: Final[dict[str, type[Part]]] = {QUOTA_SCHEMA: Quotas, GATES_SCHEMA: QuotaExplanation}
+"""The documents by their schema."""

@@ -1,0 +1,243 @@
+"""The quota trees as a reader may see them: his leaves and what is above them by name, the others in sums, or all by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lattice.quota.amounts import is_boundless
+from lattice.quota.declared import DEFAULT
+from lattice.quota.forest import DEFAULT_TREE, Forest, GroupState
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.queries.quota_answers import (
+    ABOVE_YOURS,
+    OTHERS,
+    QUOTA_SCHEMA,
+    YOURS,
+    Belonging,
+    LeftOut,
+    QuotaGroup,
+    Quotas,
+    QuotaTreeShown,
+    Share,
+    Startable,
+    Total,
+)
+from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import Situation
+
+A_SLICE: Final = 100
+"""Groups that are looked at in one slice: about 3 ms."""
+NO_TREE: Final = "no quota tree divides this cluster: no ElasticQuota is declared"
+NONE_IN_FORCE: Final = "no quota tree divides this cluster: every object that declares a group is left out"
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What is wrong with the objects that declare groups."""
+
+    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of groups that take part, by name: a reason and a sentence."""
+    left_out: Sequence[LeftOut] = ()
+
+
+NO_REMARKS: Final = Remarks()
+
+
+def quotas(
+    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
+    remarks: Remarks = NO_REMARKS,
+) -> Quotas:  # fmt: skip
+    """All of `slices` at once."""
+    *_, answer = slices(forest, mine, reader, at, over_since, remarks)
+    assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
+    return answer
+
+
+def slices(
+    forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
+    remarks: Remarks = NO_REMARKS,
+) -> Iterator[Quotas | None]:  # fmt: skip
+    """Every tree that concerns the reader, whose leaves are `mine`, as the last value; None before that, wherever a slice ends.
+
+    `over_since` says since when a group uses too much, `remarks` what is wrong. Between two slices the forest may change:
+    each group is as it was when it was looked at. Asks what could start, which changes the demand of the reader's leaves
+    and puts it back within the slice.
+    """
+    trees = []
+    for tree in forest.trees():
+        view = _View(forest, tree, frozenset(mine), reader, over_since or {}, remarks.groups)
+        if not view.concerns():
+            continue
+        groups: list[QuotaGroup] = []
+        for found in view.groups("", 0):
+            if found is None:
+                yield None
+            else:
+                groups.append(found)
+        if tree == DEFAULT_TREE and (DEFAULT in mine or sees_all(reader)):
+            groups += _default(forest, yours=DEFAULT in mine)
+        hidden = sum(group.count for group in groups if not group.name)
+        trees.append(QuotaTreeShown(tree, view.totals(), groups, hidden))
+    none = NONE_IN_FORCE if remarks.left_out else NO_TREE
+    yield Quotas(QUOTA_SCHEMA, at, trees, "" if trees else none, list(remarks.left_out) if sees_all(reader) else [])
+
+
+def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
+    """The groups of the reader's work that waits or holds nodes."""
+    work: list[Candidate | Holder] = [*situation.candidates.values(), *situation.holders.values()]
+    return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
+
+
+def sees_all(reader: Reader) -> bool:
+    """Whether the reader may know every group by name."""
+    return reader.groups or reader.everything
+
+
+def startable(forest: Forest, leaf: str) -> list[Startable]:
+    """What more could start at a leaf now if it were asked for, of each resource alone: least over the leaf and all above it."""
+    standing = forest.standing(leaf)
+    wish = {key: max(most, 1) for key, most in standing.max.items()}
+    forest.demand(leaf, wish)
+    try:
+        levels = [forest.standing(name) for name in forest.path(leaf)]
+    finally:
+        forest.demand(leaf, {key: -amount for key, amount in wish.items()})
+    return [_room(key, levels, standing) for key in standing.max]
+
+
+def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable:
+    bounds = [one for one in levels if key in one.max]
+    rooms = {one.name: min(one.runtime.get(key, 0), one.max[key]) - one.used.get(key, 0) for one in bounds}
+    least = min(rooms.values())
+    tightest = [one for one in bounds if rooms[one.name] == least]
+    at_max = [one for one in tightest if least == one.max[key] - one.used.get(key, 0)]
+    level = at_max[0].name if at_max else tightest[-1].name
+    amount = max(0, least)
+    fixed = leaf.min.get(key, 0) - leaf.non_preemptible_used.get(key, 0)
+    return Startable(key, amount, min(amount, max(0, fixed)), level)
+
+
+class _View:
+    """One tree, looked at group by group."""
+
+    def __init__(
+        self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str],
+        wrong: Mapping[str, tuple[str, str]],
+    ) -> None:  # fmt: skip
+        self._forest, self._tree, self._mine, self._over_since, self._wrong = forest, tree, mine, over_since, wrong
+        self._everything = sees_all(reader)
+        self._above = frozenset(name for leaf in mine for name in forest.path(leaf)[1:])
+        self._divisible = forest.total(tree)
+        self._first: list[GroupState] = []
+        self._seen = 0
+
+    def concerns(self) -> bool:
+        """Whether it is shown: it has groups, and is the default tree, or has one that the reader may name."""
+        if not self._forest.children("", self._tree):
+            return False
+        return self._everything or self._tree == DEFAULT_TREE or any(self._forest.tree_of(leaf) == self._tree for leaf in self._mine)
+
+    def groups(self, parent: str, depth: int) -> Iterator[QuotaGroup | None]:
+        """Depth first: the groups with names, and below each parent that has one the sum of those without; None ends a slice."""
+        hidden = _Sum(parent, depth)
+        for name in self._forest.children(parent, self._tree) if self._is_there(parent) else ():
+            if not self._is_there(name):
+                continue  # it went between two slices
+            one = self._forest.standing(name)
+            if not parent:
+                self._first.append(one)
+            if self._everything or name in self._mine or name in self._above:
+                yield self._named(one)
+                yield from self.groups(name, depth + 1)
+            else:
+                hidden.add(one)
+            self._seen += 1
+            if self._seen % A_SLICE == 0:
+                yield None
+        if hidden.count:
+            yield hidden.group()
+
+    def totals(self) -> list[Total]:
+        """Each resource of the tree; asked after `groups`."""
+        managed = dict.fromkeys(key for one in self._first for key in one.max)
+        used, request = (
+            {key: sum(amounts.get(key, 0) for amounts in each) for key in managed}
+            for each in ([one.used for one in self._first], [one.request for one in self._first])
+        )
+        return [Total(key, self._divisible.get(key, 0), used[key], request[key]) for key in managed]
+
+    def _is_there(self, name: str) -> bool:
+        return not name or (self._forest.tree_of(name) == self._tree and name in self._forest)
+
+    def _named(self, one: GroupState) -> QuotaGroup:
+        whose: Belonging = YOURS if one.name in self._mine else ABOVE_YOURS if one.name in self._above else OTHERS
+        reason, message = self._wrong.get(one.name, ("", ""))
+        return QuotaGroup(
+            whose=whose,
+            depth=one.depth,
+            name=one.name,
+            parent=one.parent,
+            leaf=not one.is_parent,
+            lends=one.lends,
+            over_since=self._over_since.get(one.name),
+            reason=reason,
+            message=message if self._everything else "",
+            shares=[_share(one, key) for key in one.max],
+            startable=startable(self._forest, one.name) if whose == YOURS else [],
+        )
+
+
+class _Sum:
+    """Several groups below one parent, in sums."""
+
+    def __init__(self, parent: str, depth: int) -> None:
+        self._parent, self._depth = parent, depth
+        self.count = 0
+        self._sums: dict[str, list[int]] = {}
+
+    def add(self, one: GroupState) -> None:
+        """One more."""
+        self.count += 1
+        for key in one.max:
+            sums = self._sums.setdefault(key, [0] * 6)
+            parts = (one.used, one.request, one.min, one.effective_min, one.runtime, one.borrowed)
+            self._sums[key] = [total + part.get(key, 0) for total, part in zip(sums, parts, strict=True)]
+
+    def group(self) -> QuotaGroup:
+        """All of them."""
+        shares = [
+            Share(key, used, request, least, effective, runtime, None, borrowed)
+            for key, (used, request, least, effective, runtime, borrowed) in self._sums.items()
+        ]
+        return QuotaGroup(whose=OTHERS, depth=self._depth, parent=self._parent, count=self.count, shares=shares)
+
+
+def _share(one: GroupState, key: str) -> Share:
+    return Share(
+        resource=key,
+        used=one.used.get(key, 0),
+        request=one.request.get(key, 0),
+        runtime=one.runtime.get(key, 0),
+        min=one.min.get(key, 0),
+        effective_min=one.effective_min.get(key, 0),
+        max=None if is_boundless(one.max[key]) else one.max[key],
+        borrowed=one.borrowed.get(key, 0),
+    )
+
+
+def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
+    """The group of work without a group, where there is such work or it is the reader's."""
+    one = forest.standing(DEFAULT)
+    keys = dict.fromkeys([*one.max, *one.request])
+    if not keys and not yours:
+        return []
+    shares = [
+        Share(
+            resource=key, used=one.used.get(key, 0), request=one.request.get(key, 0), runtime=one.max.get(key), min=0, effective_min=0,
+            max=one.max.get(key),
+        )
+        for key in keys
+    ]  # fmt: skip
+    return [QuotaGroup(whose=YOURS if yours else OTHERS, depth=0, name=DEFAULT, leaf=True, shares=shares)]

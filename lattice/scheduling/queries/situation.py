@@ -1,0 +1,221 @@
+"""What answers are computed from: the loop's live state at one moment, and the pieces that all answers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.strategies import lenders_for, strategy_of
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.queries.answers import Census, ExpectedStart, Held, Position, Ranking, Whose, Work
+from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
+from lattice.scheduling.state.reserved import CAUSES, Move, holders_first
+from lattice.scheduling.state.scene import Scene
+from lattice.units import format_time
+
+ABOUT_NODES: Final = frozenset(
+    {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
+)
+"""Reasons of work that would start if nodes were there."""
+IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed", "NotAdmitted", "RecoveryUncertain"})
+"""Reasons of work that could not start on any nodes now."""
+_TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
+_WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER_TENANTS: "other tenants"}
+
+
+class Expected(Protocol):
+    """A forecast: seconds since the epoch, None where there is none, and why."""
+
+    @property
+    def p50(self) -> float | None:
+        """As likely before as after."""
+        ...
+
+    @property
+    def p90(self) -> float | None:
+        """Nine times of ten before."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One moment of the scheduler; what is read of it is not changed, and trials leave nothing behind."""
+
+    now: float
+    scene: Scene
+    candidates: Mapping[str, Candidate]
+    """Pending work by uid."""
+    waiting: Mapping[str, Waiting]
+    """What the last cycle said of it."""
+    holders: Mapping[str, Holder]
+    """Work on nodes, by uid."""
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    """The last forecast."""
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    """How the reservation of pending work was moved later last, by uid."""
+    number: Callable[[str], int | None] = lambda _uid: None
+    """The number of an allocation."""
+
+    @property
+    def nodes(self) -> Mapping[int, NodeFacts]:
+        """What is known of each node."""
+        return self.scene.machine.nodes
+
+    def policy(self, vcluster: str) -> Policy:
+        """How a vcluster schedules."""
+        return self.scene.policy(vcluster)
+
+
+def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
+    """The queue of a vcluster as a cycle plans it: who holds a reservation, then by score, submission, name; by submission where so.
+
+    `more` are outcomes of work that is not in the queue yet, with their scores.
+    """
+    scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
+    asked = (outcome.candidate for outcome in more)
+    mine = [one for one in (*situation.candidates.values(), *asked) if one.vcluster == vcluster]
+    if strategy_of(situation.policy(vcluster)).first_come:
+        return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
+    for one in mine:
+        waiting = situation.waiting.get(one.uid)
+        if waiting is not None and waiting.score is not None:
+            scores[one.uid] = waiting.score.total
+    return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
+
+
+def planned(scene: Scene, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
+    """A queue in order of score, with those first who hold a reservation."""
+    given = {**scene.heirs.get(vcluster, {}), **{uid: one.given for uid, one in scene.promises.get(vcluster, {}).items()}}
+    if not given:
+        return queue
+    uids, classes = [one.uid for one in queue], [one.preemption_class for one in queue]
+    order = holders_first(uids, range(len(queue)), given, classes, strict=strategy_of(scene.policy(vcluster)).strict)
+    return [queue[place] for place in order]
+
+
+def unable(situation: Situation, one: Candidate) -> str:
+    """The reason for which it could not start now on any nodes, or nothing: who is held, too early or never fits stands before nobody."""
+    if one.held:
+        return "Held"
+    if one.not_before > situation.now:
+        return "NotBefore"
+    said = situation.waiting.get(one.uid)
+    return said.reason if said is not None and said.reason in IN_NOBODYS_WAY else ""
+
+
+def startable(situation: Situation, queue: Sequence[Candidate]) -> list[Candidate]:
+    """Those of a queue that nodes or quota keep waiting."""
+    return [one for one in queue if not unable(situation, one)]
+
+
+def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
+    """Its place in a queue that `in_order` gave; None when it is not in it."""
+    place = next((at for at, one in enumerate(queue, 1) if one.uid == candidate.uid), None)
+    return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
+
+
+def subject(situation: Situation, candidate: Candidate | Holder) -> Work:
+    """The allocation that is asked about, which its reader may read."""
+    return _work(situation, candidate)
+
+
+def named(situation: Situation, work: Candidate | Holder, reader: Reader) -> Work | None:
+    """The work by name, where the reader may know it."""
+    return _work(situation, work) if reader.may_name(work.user, work.key) else None
+
+
+def whose(work: Candidate | Holder, reader: Reader) -> Whose:
+    """Whose it is, seen from the reader."""
+    return _WHOSE[reader.whose(work.user, work.key)]
+
+
+def _work(situation: Situation, work: Candidate | Holder) -> Work:
+    namespace, _, name = work.key.rpartition("/")
+    return Work(namespace=namespace, name=name, number=situation.number(work.uid), uid=work.uid, user=work.user, job=work.name)
+
+
+def ranking(situation: Situation, score: Score | None, vcluster: str) -> Ranking | None:
+    """The score with its terms and the weights in force; None where nothing was scored."""
+    if score is None:
+        return None
+    weights = situation.policy(vcluster).weights.normalised()
+    given = (
+        weights.priority, weights.wait_time, weights.fair_share, weights.topology, weights.data_readiness, weights.backlog,
+        weights.energy, weights.checkpoint, weights.conformance,
+    )  # fmt: skip
+    return Ranking(
+        total=round(score.total, 4),
+        multiplier=round(score.multiplier, 4),
+        terms={f"f{at}": round(value, 4) for at, value in enumerate(score.terms, 1)},
+        weights={name: round(weight, 4) for name, weight in zip(_TERMS, given, strict=True)} if score.terms else {},
+    )
+
+
+def expected_start(situation: Situation, uid: str, latest: float | None = None) -> ExpectedStart | None:
+    """The forecast, else the start that a reservation promises at the latest."""
+    found = situation.expected.get(uid)
+    if found is not None:
+        return ExpectedStart(p50=time_text(found.p50), p90=time_text(found.p90), reason=found.reason)
+    if latest is not None:
+        return ExpectedStart(p90=time_text(latest), reason="by its reservation; not forecast yet")
+    return None
+
+
+def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
+    """The reservation that it holds, and what moved it last; None where it has neither."""
+    uid, scene = candidate.uid, situation.scene
+    promise, given = scene.promises.get(candidate.vcluster, {}).get(uid), scene.reserved_since(candidate.vcluster, uid)
+    move = situation.moves.get(uid)
+    if given is None and move is None:
+        return None
+    return Held(
+        given=time_text(given),
+        start=time_text(None if promise is None else promise.start),
+        moved_at=time_text(None if move is None else move.at),
+        moved_from=time_text(None if move is None else move.before),
+        moved_to=time_text(None if move is None else move.after),
+        cause="" if move is None else move.cause,
+        because="" if move is None else CAUSES[move.cause],
+    )
+
+
+def census(situation: Situation, candidate: Candidate) -> Census:
+    """The nodes that fit, in numbers."""
+    machine, wanted = situation.scene.machine, candidate.minimum
+    if candidate.need.lists <= machine.masks:
+        homes = _homes(situation, candidate)
+        buckets = [bucket for bucket in machine.admitted(candidate.need) if bucket.key.home in homes]
+        exist, ready = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
+        return Census(needed=wanted, eligible=exist, usable=ready, free=sum(len(bucket.free) for bucket in buckets))
+    fitting = eligible_nodes(situation, candidate)
+    usable = [index for index in fitting if machine.nodes[index].usable]
+    free = sum(index not in machine.taken for index in usable)
+    return Census(needed=wanted, eligible=len(fitting), usable=len(usable), free=free)
+
+
+def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
+    """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
+    homes, nodes = _homes(situation, candidate), situation.nodes
+    return frozenset(index for index in situation.scene.machine.eligible(candidate.need) if nodes[index].home in homes)
+
+
+def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:
+    """Where nodes that it may use are at home."""
+    home = candidate.vcluster if situation.policy(candidate.vcluster).home else ""
+    if candidate.non_preemptible:
+        return frozenset((home,))
+    return frozenset((home, *lenders_for(situation.scene.policies, candidate.vcluster, candidate.walltime)))
+
+
+def time_text(moment: float | None) -> str | None:
+    """RFC 3339, or None."""
+    return format_time(moment) if moment is not None else None

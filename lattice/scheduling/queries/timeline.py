@@ -1,0 +1,92 @@
+"""Node use to come, in counts: what runs until its walltime's end, what is expected to start, what is reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+from lattice.scheduling.cluster.machine import indices_of
+from lattice.scheduling.queries.answers import Point, Timeline
+from lattice.scheduling.queries.situation import Situation
+from lattice.units import format_time
+
+STEPS: Final = 96
+SHORTEST: Final = 600.0
+LONGEST: Final = 7 * 86400.0
+"""Bounds of the time that is shown, in seconds."""
+SOON: Final = 86400.0
+"""Windows that begin later than this, and after all work is over, are not waited for."""
+_NICE: Final = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
+
+Span = tuple[float, float, int]
+"""From, until (seconds since the epoch), nodes."""
+
+
+def timeline(situation: Situation, vcluster: str = "") -> Timeline:
+    """The use of all nodes, or of those at home in a vcluster that has home nodes."""
+    home = vcluster if any(facts.home == vcluster for facts in situation.nodes.values()) else ""
+    shown = [facts for facts in situation.nodes.values() if not home or facts.home == home]
+    nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)
+    running = [
+        (situation.now, holder.end if holder.end is not None else float("inf"), count)
+        for holder in situation.holders.values()
+        if (count := len(nodes.intersection(holder.nodes)))
+    ]
+    planned, too_early = _planned(situation, vcluster if home else "")
+    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.scene.windows]
+    work = (*running, *planned)
+    step = _step(situation.now, work or too_early, kept)  # what begins hours later does not hide the next minutes
+    at = [situation.now + number * step for number in range(STEPS)]
+    columns = [_in_use(spans, at, step) for spans in (running, [*planned, *too_early], kept)]
+    points = [_point(moment, usable, *counts) for moment, *counts in zip(at, *columns, strict=True)]
+    return Timeline(nodes=usable, step_seconds=step, points=points)
+
+
+def _point(moment: float, usable: int, running: int, planned: int, reserved: int) -> Point:
+    """Work ends before its walltime as a rule, so what is planned may overlap what runs: together they never exceed the nodes."""
+    planned = min(planned, max(0, usable - running))
+    return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
+
+
+def _planned(situation: Situation, vcluster: str) -> tuple[list[Span], list[Span]]:
+    """What is expected to start: what may now, and what begins before its time in no case (`notBefore`, a delay after a failure)."""
+    planned, too_early = list[Span](), list[Span]()
+    for uid, candidate in situation.candidates.items():
+        expected = situation.expected.get(uid)
+        if expected is None or expected.p50 is None or (vcluster and candidate.vcluster != vcluster):
+            continue
+        length = candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+        opens = max(candidate.not_before, candidate.back_off_until)
+        begin = max(expected.p50, opens)
+        (too_early if opens > situation.now else planned).append((begin, begin + length, candidate.minimum))
+    return planned, too_early
+
+
+def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
+    """A round step by which the steps cover every start and end of work, and windows that begin before that, or within a day."""
+    last = _last(now, work)
+    windows = [window for window in kept if window[0] <= max(last, now + SOON)]
+    wanted = min(LONGEST, max(SHORTEST, max(last, _last(now, windows)) - now)) / STEPS
+    return next((step for step in _NICE if step >= wanted), ceil(wanted / 3600) * 3600.0)
+
+
+def _last(now: float, spans: Iterable[Span]) -> float:
+    """The last start or end that is known."""
+    return max((moment for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")), default=now)
+
+
+def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:
+    """How many nodes at each moment: a prefix sum over the steps in which something begins or ends."""
+    changes = [0] * (len(at) + 1)
+    for begin, end, count in spans:
+        first = max(0, ceil((begin - at[0]) / step))
+        last = len(at) if end == float("inf") else min(len(at), max(0, ceil((end - at[0]) / step)))
+        if first < last:
+            changes[first] += count
+            changes[last] -= count
+    total, counts = 0, []
+    for change in changes[:-1]:
+        total += change
+        counts.append(total)
+    return counts

@@ -1,0 +1,330 @@
+"""Moments and decisions as payloads of a cycle log, and back: a whole one now and then, between them only what has changed.
+
+`Chronicler` writes what `Reader` reads: both keep the state that the last payload led to. Numbers survive exactly. Each payload
+carries a digest of its whole decision, so that what was put together wrongly is never taken for what was decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from lattice.accounting.budgets import Scope
+from lattice.errors import Corrupt
+from lattice.scheduling.cluster.machine import NEVER
+from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.outcomes import Outcome, Score
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority.scoring import Backlog
+from lattice.scheduling.priority.shares import Standing
+from lattice.scheduling.recording.record import Moment, Scored
+from lattice.scheduling.recording.record_rows import (
+    ACCOUNT,
+    CANDIDATE,
+    HOLDER,
+    NODE,
+    POLICY,
+    PROMISE,
+    STANDING,
+    WINDOW,
+    Row,
+    bits,
+    mask,
+    outcome_of,
+    outcome_row,
+)
+from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.scene import Window
+from lattice.views.ledger import TenantAccount
+
+RULES: Final = 2
+"""The rules by which cycles decide: raised by whatever has equal moments decided otherwise on purpose (docs/explanation/formats.md)."""
+_DIGEST_BYTES: Final = 16
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_ABSENT: Final = object()
+_OF_TREES: Final = ("trees", "capacity", "before")
+
+
+@dataclass
+class _State:
+    """What the last payload led to; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
+
+    nodes: dict[int, NodeFacts] = field(default_factory=dict)
+    holders: dict[str, Holder] = field(default_factory=dict)
+    accounts: dict[str, TenantAccount] = field(default_factory=dict)
+    policies: dict[str, Policy] = field(default_factory=dict)
+    windows: tuple[Window, ...] = ()
+    claims: frozenset[str] = frozenset()
+    lists: dict[str, frozenset[int]] = field(default_factory=dict)
+    promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    heirs: dict[str, dict[str, float]] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
+    shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    with_work: dict[str, Collection[str]] = field(default_factory=dict)
+    multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    exhausted: dict[Scope, Exhausted] = field(default_factory=dict)
+    odd: dict[int, float] = field(default_factory=dict)
+    """Nodes that are held otherwise than the holders say."""
+    spared: frozenset[int] = frozenset()
+    """Nodes that a holder names and that are free all the same."""
+    queues: dict[str, dict[str, Candidate]] = field(default_factory=dict)
+    outcomes: dict[str, dict[str, Row]] = field(default_factory=dict)
+    orders: dict[str, list[int]] = field(default_factory=dict)
+    """By vcluster: the places of the candidates in the order in which they were decided."""
+    trees: dict[str, Any] | None = None
+    """The quota trees and their capacity; None where there is none."""
+    demand: dict[str, list[dict[str, int]]] = field(default_factory=dict)
+    """By group of these: what its work asks for, holds, and holds without being preemptible."""
+
+    def held(self) -> dict[int, float]:
+        """When nodes come free by what the holders say, the later one counting."""
+        return {node: NEVER if one.end is None else one.end for one in self.holders.values() for node in one.nodes}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One vcluster's part of a cycle, as it was recorded; `program`: the version that wrote it, `rules`: those that it decided by."""
+
+    moment: Moment
+    outcomes: tuple[Outcome, ...]
+    program: str
+    rules: int = RULES
+
+
+def encoded(outcomes: Sequence[Outcome]) -> bytes:
+    """A decision as bytes: equal decisions have equal bytes, to the last digit of every score."""
+    rows = [(one.candidate.uid, *outcome_row(one)) for one in outcomes]
+    return _ENCODE([rows, _scores([one.score for one in outcomes])])
+
+
+class Chronicler:
+    """Writes turns one after the other."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._state = _State()
+        self._held: dict[int, float] = {}
+
+    def payload(self, moment: Moment, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
+        """A turn as a payload: in full, or as changes since the last one."""
+        if whole:
+            self._state, self._held = _State(), {}
+        said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
+        self._input(said, moment)
+        self._decision(said, moment, outcomes)
+        return _ENCODE(said)
+
+    def _input(self, said: dict[str, Any], moment: Moment) -> None:
+        state, scored = self._state, moment.scored
+        settings = (moment.power, moment.overrun, moment.allowance, scored.reference_wait, scored.energy_price, scored.running)
+        said.update(cycle=moment.cycle, vcluster=moment.vcluster, now=moment.now, settings=settings)
+        if moment.waiting:
+            said["waiting"] = sorted(moment.waiting)
+        said.update(
+            scored=scored.vclusters, backlog=[(*one[:3], *([sorted(one.waiting)] if one.waiting else ())) for one in scored.backlog]
+        )
+        _table(said, "nodes", state.nodes, moment.nodes, NODE.row)
+        _table(said, "holders", state.holders, moment.holders, HOLDER.row)
+        _table(said, "accounts", state.accounts, moment.accounts, ACCOUNT.row)
+        _table(said, "policies", state.policies, moment.policies, POLICY.row)
+        _table(said, "lists", state.lists, moment.lists, lambda lists: [bits(one) for one in sorted(lists)])
+        _table(said, "promises", state.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
+        _table(said, "heirs", state.heirs, moment.heirs, dict)
+        _table(said, "standings", state.standings, scored.standings, STANDING.row)
+        _table(said, "shares", state.shares, scored.shares, lambda share: share)
+        _table(said, "withWork", state.with_work, scored.with_work, sorted)
+        _table(said, "multipliers", state.multipliers, scored.multipliers, lambda factor: factor)
+        _table(said, "exhausted", state.exhausted, moment.exhausted, list)
+        if state.windows != moment.windows:
+            state.windows = moment.windows
+            said["windows"] = [WINDOW.row(one) for one in moment.windows]
+        if state.claims != moment.claims:
+            state.claims = moment.claims
+            said["claims"] = sorted(moment.claims)
+        self._quota(said, moment)
+        self._taken(said, moment)
+
+    def _quota(self, said: dict[str, Any], moment: Moment) -> None:
+        state, quota = self._state, moment.quota
+        trees = None if quota is None else {part: quota[part] for part in _OF_TREES}
+        if trees != state.trees:
+            state.trees = said["trees"] = trees
+        _table(said, "demand", state.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
+
+    def _taken(self, said: dict[str, Any], moment: Moment) -> None:
+        """Where the machine and the holders differ."""
+        state = self._state
+        if "holders" in said:
+            self._held = state.held()
+        held, odd, spared = self._held, {}, frozenset[int]()
+        if held != moment.taken:
+            odd = {index: end for index, end in moment.taken.items() if held.get(index) != end}
+            spared = frozenset(held.keys() - moment.taken.keys())
+        if odd != state.odd or spared != state.spared:
+            state.odd, state.spared = odd, spared
+            said["taken"] = [list(odd.items()), sorted(spared)]
+
+    def _decision(self, said: dict[str, Any], moment: Moment, outcomes: Sequence[Outcome]) -> None:
+        state, name = self._state, moment.vcluster
+        queue = state.queues.setdefault(name, {})
+        given = {candidate.uid: candidate for candidate in moment.candidates}
+        _table(said, "queue", queue, given, CANDIDATE.row)
+        if list(queue) != list(given):
+            state.queues[name] = queue = given
+            said["line"] = list(given)
+        places = {uid: place for place, uid in enumerate(queue)}
+        order = [places[one.candidate.uid] for one in outcomes]
+        if order != state.orders.get(name):
+            state.orders[name] = order
+            said["order"] = order
+        before, rows = state.outcomes.get(name, {}), [outcome_row(one) for one in outcomes]
+        by_uid = {one.candidate.uid: row for one, row in zip(outcomes, rows, strict=True)}
+        said["outcomes"] = [(places[uid], row) for uid, row in by_uid.items() if before.get(uid) != row]
+        state.outcomes[name] = by_uid
+        said["scores"] = _scores([one.score for one in outcomes])
+        said["digest"] = _digest(encoded(outcomes))
+
+
+class Reader:
+    """Reads payloads in the order in which they were written, from a whole one on."""
+
+    def __init__(self) -> None:
+        self._state: _State | None = None
+        self._program, self._rules = "", RULES
+
+    def turn(self, payload: bytes, *, whole: bool) -> Turn:
+        """The turn of a payload; Corrupt where it does not give the decision that it was made of."""
+        try:
+            said = msgspec.msgpack.decode(payload)
+            if whole:
+                self._state, self._program = _State(), said["program"]
+                self._rules = int(said.get("rules", 1))  # what was written before there was a number
+            if self._state is None:
+                raise Corrupt("a cycle log is read from a whole moment on", reason="CycleLogDamaged")
+            moment = self._moment(self._state, said)
+            outcomes = self._outcomes(self._state, moment, said)
+        except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, struct.error) as error:
+            raise Corrupt(f"a frame of the cycle log cannot be read: {error!r}", reason="CycleLogDamaged") from error
+        if _digest(encoded(outcomes)) != said["digest"]:
+            sentence = f"cycle {moment.cycle} of vCluster {moment.vcluster!r} does not match its digest: the log is damaged"
+            raise Corrupt(sentence, reason="CycleLogDamaged")
+        return Turn(moment, outcomes, self._program, self._rules)
+
+    def _moment(self, state: _State, said: Mapping[str, Any]) -> Moment:
+        _apply(said, "nodes", state.nodes, NODE.value)
+        _apply(said, "holders", state.holders, HOLDER.value)
+        _apply(said, "accounts", state.accounts, ACCOUNT.value)
+        _apply(said, "policies", state.policies, POLICY.value)
+        _apply(said, "lists", state.lists, lambda lists: frozenset(mask(one) or 0 for one in lists))
+        _apply(said, "promises", state.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
+        _apply(said, "heirs", state.heirs, dict)
+        _apply(said, "standings", state.standings, STANDING.value)
+        _apply(said, "shares", state.shares, lambda share: share)
+        _apply(said, "withWork", state.with_work, frozenset)
+        _apply(said, "multipliers", state.multipliers, lambda factor: factor)
+        _apply(said, "exhausted", state.exhausted, lambda found: Exhausted(*found))
+        state.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else state.windows
+        state.claims = frozenset(said["claims"]) if "claims" in said else state.claims
+        if "taken" in said:
+            state.odd, state.spared = dict(said["taken"][0]), frozenset(said["taken"][1])
+        state.trees = said.get("trees", state.trees)
+        _apply(said, "demand", state.demand, lambda amounts: amounts)
+        queue = state.queues.setdefault(said["vcluster"], {})
+        _apply(said, "queue", queue, CANDIDATE.value)
+        if "line" in said:
+            queue = state.queues[said["vcluster"]] = {uid: queue[uid] for uid in said["line"]}
+        power, overrun, allowance, reference, price, running = said["settings"][:6]
+        return Moment(
+            cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
+            taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
+            holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
+            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises),
+            heirs=dict(state.heirs), waiting=frozenset(said.get("waiting", ())), power=power,
+            exhausted={Scope(*scope): found for scope, found in state.exhausted.items()},
+            overrun=overrun,
+            allowance=allowance,
+            scored=Scored(
+                tuple(said["scored"]), reference, price, running, tuple(map(_backlog, said["backlog"])),
+                dict(state.standings), dict(state.shares), dict(state.with_work), dict(state.multipliers),
+            ),
+            quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
+        )  # fmt: skip
+
+    def _outcomes(self, state: _State, moment: Moment, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
+        name, candidates = moment.vcluster, moment.candidates
+        order = state.orders[name] = said.get("order", state.orders.get(name, []))
+        rows = {**state.outcomes.get(name, {}), **{candidates[place].uid: row for place, row in said["outcomes"]}}
+        decided = [candidates[place] for place in order]
+        state.outcomes[name] = {candidate.uid: rows[candidate.uid] for candidate in decided}
+        scores = _scores_of(said["scores"], len(decided))
+        return tuple(outcome_of(rows[one.uid], one, score) for one, score in zip(decided, scores, strict=True))
+
+
+def _table(said: dict[str, Any], name: str, before: dict[Any, Any], after: Mapping[Any, Any], row: Callable[[Any], Any]) -> None:
+    """Say what a table has lost and what is put into it, in this order, and do the same to `before`."""
+    if before == after:
+        return
+    gone = [key for key in before if key not in after]
+    put = [(key, value) for key, value in after.items() if (known := before.get(key, _ABSENT)) is not value and known != value]
+    _change(before, gone, put)
+    said[name] = [gone, [msgspec.Raw(_ENCODE((key, row(value)))) for key, value in put]]  # one by one: no long hold of the interpreter
+
+
+def _apply(said: Mapping[str, Any], name: str, table: dict[Any, Any], value: Callable[[Any], Any]) -> None:
+    if name in said:
+        gone, put = said[name]
+        _change(table, map(_key, gone), [(_key(key), value(row)) for key, row in put])
+
+
+def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any, Any]]) -> None:
+    """What is put comes last, as it does where nodes are taken."""
+    for key in gone:
+        del table[key]
+    for key, value in put:
+        table.pop(key, None)
+        table[key] = value
+
+
+def _backlog(row: Sequence[Any]) -> Backlog:
+    """What waits in a vcluster; logs of earlier releases do not say who."""
+    waiting = frozenset((tenant, user) for tenant, user in (row[3] if len(row) > 3 else ()))
+    return Backlog(row[0], row[1], row[2], waiting)
+
+
+def _key(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
+
+
+def _scores(scores: Sequence[Score | None]) -> list[Any]:
+    """[terms of each, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles; or a list where they differ."""
+    if not scores:
+        return [0, b""]
+    made_of = [None if one is None else (one.total, *one.made_of()) for one in scores]
+    terms = {-1 if one is None else len(one[1]) for one in made_of}
+    if len(terms) > 1 or -1 in terms:
+        return [-1, [None if one is None else (float(one[0]), float(one[2]), *map(float, one[1])) for one in made_of]]
+    totals, all_terms, multipliers = zip(*filter(None, made_of), strict=True)
+    columns = chain(totals, multipliers, *zip(*all_terms, strict=True))
+    width = terms.pop()
+    return [width, struct.pack(f"<{len(scores) * (width + 2)}d", *columns)]
+
+
+def _scores_of(said: Sequence[Any], count: int) -> list[Score | None]:
+    width, given = said
+    if width < 0:
+        return [None if one is None else Score(one[0], tuple(one[2:]), one[1]) for one in given]
+    numbers = struct.unpack(f"<{count * (width + 2)}d", given)
+    columns = [numbers[at * count : (at + 1) * count] for at in range(width + 2)]
+    return [Score(one[0], one[2:], one[1]) for one in zip(*columns, strict=True)]

@@ -1,0 +1,247 @@
+"""What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
+
+`look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
+returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a scene of it and asks
+`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `glance` takes down what a question may need, of all vclusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lattice.accounting.budgets import Scope
+from lattice.quota.forest import Forest
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.cycle.ranges import RANGES, extended
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.model.outcomes import Outcome
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority.scoring import Backlog, Scoring
+from lattice.scheduling.priority.shares import Shares, Standing
+from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.scene import OVERRUN, START_ALLOWANCE, PowerBudget, Scene, Window
+from lattice.views.ledger import TenantAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the cost function read beside the candidates; hours in GPU-hours, waits in seconds."""
+
+    vclusters: tuple[str, ...] = ()
+    """Those that are scored by it; the others go by class, then by waiting."""
+    reference_wait: float = 3600.0
+    energy_price: float | None = None
+    running: float = 0.0
+    backlog: tuple[Backlog, ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    """By tenant."""
+    shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By tenant and user: the user's share of all usage."""
+    with_work: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """By tenant: its users that hold nodes, or used some lately."""
+    multipliers: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    """By tenant, user and project: what multiplies the score by the budgets, where that is another factor than the tenant's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `Scene` for what each of it is."""
+
+    cycle: int
+    vcluster: str
+    now: float
+    candidates: tuple[Candidate, ...]
+    """In the order in which they were given."""
+    nodes: Mapping[int, NodeFacts]
+    taken: Mapping[int, float]
+    holders: Mapping[str, Holder]
+    claims: frozenset[str]
+    accounts: Mapping[str, TenantAccount]
+    policies: Mapping[str, Policy]
+    windows: tuple[Window, ...]
+    lists: Mapping[str, frozenset[int]]
+    promises: Mapping[str, Mapping[str, Promise]]
+    heirs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
+    power: int | None = None
+    overrun: float = OVERRUN
+    allowance: float = START_ALLOWANCE
+    scored: Scored = Scored()
+    quota: Mapping[str, Any] | None = None
+    """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
+
+
+class Looker:
+    """Looks again and again, and copies the nodes only where they have changed."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._nodes: dict[int, NodeFacts] = {}
+        self._news = -1
+
+    def look(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
+        """What a cycle that begins now will read."""
+        machine = self._scene.machine
+        if machine.news != self._news:
+            self._nodes, self._news = dict(machine.nodes), machine.news
+        return look(self._scene, vcluster, candidates, now, cycle, self._nodes)
+
+
+def look(
+    scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int, nodes: Mapping[int, NodeFacts] | None = None
+) -> Moment:
+    """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
+    scene.profile(now)  # promises are of buckets as they are now
+    return Moment(
+        cycle=cycle,
+        vcluster=vcluster,
+        now=now,
+        candidates=tuple(candidates),
+        nodes=dict(scene.machine.nodes) if nodes is None else nodes,
+        taken=dict(scene.machine.taken),
+        holders=dict(scene.holders),
+        claims=scene.claims(),
+        accounts=dict(scene.accounts),
+        policies=dict(scene.policies),
+        windows=scene.windows,
+        lists=dict(scene.lists),
+        promises={name: dict(promises) for name, promises in scene.promises.items()},
+        heirs={name: dict(heirs) for name, heirs in scene.heirs.items() if heirs},
+        waiting=scene.waiting if vcluster == RANGES else frozenset(),
+        exhausted=dict(scene.exhausted),
+        power=scene.power.limit,
+        overrun=scene.overrun_seconds,
+        allowance=scene.start_allowance,
+        scored=_scored(scene),
+        quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
+    )
+
+
+def glance(scene: Scene, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Moment:
+    """Everything that cycles of any vcluster would read now; `rebuild` makes a scene of it, which may be asked beside the cycles.
+
+    `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
+    beginning of a cycle.
+    """
+    if scene.elastic is not None:
+        scene.elastic.ask(pending, now)
+    moment = look(scene, "", pending, now, 0)
+    scoring = scene.scorings.get(next(iter(moment.scored.vclusters), ""))
+    if not isinstance(scoring, Scoring):
+        return moment
+    people = {(one.tenant, one.user, one.project) for one in (*pending, *more)}
+    shares, tenants = scoring.shares, {tenant for tenant, _, _ in people}
+    scored = replace(
+        moment.scored,
+        standings={tenant: shares.standing(tenant, now) for tenant in tenants},
+        shares={(tenant, user): shares.usage_of_user(tenant, user, now) for tenant, user, _ in people},
+        with_work={tenant: frozenset(shares.with_work(tenant, now)) for tenant in tenants},
+        multipliers={person: shares.multiplier_of(*person, now) for person in people},
+    )
+    return replace(moment, scored=scored)
+
+
+def completed(moment: Moment, scene: Scene) -> Moment:
+    """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
+    scoring = scene.scorings.get(moment.vcluster)
+    if not isinstance(scoring, Scoring):
+        return moment
+    standings, people, usages, with_work, multipliers = scoring.told
+    of_users = {(tenant, user): usage for (tenant, user, _), usage in zip(people, usages, strict=True)}
+    scored = replace(moment.scored, standings=dict(standings), shares=of_users, with_work=dict(with_work), multipliers=dict(multipliers))
+    return replace(moment, scored=scored)
+
+
+def reproduce(moment: Moment) -> list[Outcome]:
+    """What this program decides at that moment: a cycle of a vcluster, or which ranges get more nodes."""
+    if moment.vcluster == RANGES:
+        return list(extended(rebuild(moment), moment.candidates, moment.now))
+    return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
+
+
+def rebuild(moment: Moment) -> Scene:
+    """A scene that stands as the one that was looked at."""
+    scored = moment.scored
+    machine = Machine()
+    for facts in moment.nodes.values():
+        machine.put(facts)
+    policies = dict(moment.policies)
+    scene = Scene(
+        machine,
+        moment.accounts,
+        policies,
+        power=PowerBudget(moment.power),
+        overrun_seconds=moment.overrun,
+        start_allowance=moment.allowance,
+    )
+    for holder in moment.holders.values():
+        scene.put_holder(holder, claimed=holder.uid in moment.claims)
+    machine.give([index for index in machine.taken if index not in moment.taken])
+    for index, end in moment.taken.items():
+        if machine.taken.get(index) != end:
+            machine.take((index,), end)
+    shares = RememberedShares(scored.standings, scored.shares, scored.with_work, scored.multipliers)
+    scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
+    scoring.resume(scored.backlog)
+    scene.scorings = dict.fromkeys(scored.vclusters, scoring)
+    for name, lists in moment.lists.items():
+        scene.lists[name] = lists
+    scene.set_windows(moment.windows)
+    scene.resume(moment.promises, moment.heirs)
+    scene.waiting = moment.waiting
+    scene.exhausted = moment.exhausted
+    if moment.quota is not None:
+        scene.elastic = Elastic(Forest.restored(moment.quota), machine)
+        scene.elastic.adopt(() if moment.vcluster == RANGES else moment.candidates, moment.holders.values(), moment.now)
+    return scene
+
+
+class RememberedShares(Shares):
+    """Shares as they stood at one moment, whoever asks at what time."""
+
+    def __init__(
+        self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float],
+        with_work: Mapping[str, Collection[str]], multipliers: Mapping[tuple[str, str, str], float],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._standings = standings
+        self._of_users = shares
+        self._remembered = with_work
+        self._multipliers = multipliers
+
+    def standing(self, tenant: str, now: float) -> Standing:
+        """How a tenant stood."""
+        return self._standings[tenant]
+
+    def usage_of_user(self, tenant: str, user: str, now: float) -> float:
+        """The user's share of all usage."""
+        return self._of_users[tenant, user]
+
+    def with_work(self, tenant: str, now: float) -> Collection[str]:
+        """The users of a tenant who held nodes, or had used some lately."""
+        return self._remembered.get(tenant, ())
+
+    def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
+        """What multiplied the score of work of this user and project."""
+        return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
+
+
+def _scored(scene: Scene) -> Scored:
+    """What the cost function stands on; all vclusters that have one share it."""
+    scoring = next(iter(scene.scorings.values()), None)
+    if not isinstance(scoring, Scoring):
+        return Scored()
+    return Scored(
+        vclusters=tuple(name for name, one in scene.scorings.items() if one is scoring),
+        reference_wait=scoring.reference_wait,
+        energy_price=scoring.energy_price,
+        running=scoring.running_gpu_hours,
+        backlog=scoring.backlog(),
+    )

@@ -1,0 +1,194 @@
+"""The words of the cycle as rows of a cycle log, and back: one list of values each, in the order written here.
+
+The order is part of format 1 (docs/explanation/formats.md): columns are only ever added at the end. A reader ignores columns
+that it does not know, and takes the default of those that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
+
+from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
+from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
+from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.priority.shares import Standing
+from lattice.scheduling.state.scene import Window
+from lattice.views.ledger import TenantAccount
+
+T = TypeVar("T")
+Row = list[Any]
+Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""How one column is written and read, where it is no plain value."""
+
+
+class Columns(Generic[T]):
+    """Values of one class as rows; the `later` columns were added to the format, and are left out at the end where they are None."""
+
+    def __init__(self, kind: Callable[..., T], names: str, later: str = "", **ways: Way) -> None:
+        self.kind = kind
+        self._least: Final = len(names.split())
+        self.names: Final = (*names.split(), *later.split())
+        self._get = attrgetter(*self.names)
+        self._pack = [(self.names.index(name), way[0]) for name, way in ways.items()]
+        self._unpack = [(name, way[1]) for name, way in ways.items()]
+
+    def row(self, value: T) -> Row:
+        """The value as a row."""
+        row = list(self._get(value))
+        for at, pack in self._pack:
+            row[at] = pack(row[at])
+        while len(row) > self._least and row[-1] is None:
+            row.pop()
+        return row
+
+    def value(self, row: Sequence[Any]) -> T:
+        """The value of a row."""
+        given: dict[str, Any] = dict(zip(self.names, row, strict=False))
+        for name, unpack in self._unpack:
+            if name in given:
+                given[name] = unpack(given[name])
+        return self.kind(**given)
+
+    @property
+    def way(self) -> Way:
+        """Such a value as a column of another row."""
+        return self.row, self.value
+
+
+def bits(mask: int | None) -> bytes | None:
+    """A set of node indices as bytes, the lowest first: bit i of byte j is node 8·j + i."""
+    return None if mask is None else mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def mask(text: bytes | None) -> int | None:
+    """The set that `bits` wrote."""
+    return None if text is None else int.from_bytes(text, "little")
+
+
+def _names(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _name_set(names: Sequence[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
+
+
+def _maybe_pair(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(value)
+
+
+_NAMES: Final[Way] = (_names, _name_set)
+_BITS: Final[Way] = (bits, mask)
+_INDICES: Final[Way] = (list, tuple)
+_BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
+"""A text that was added to the format: an empty one is not written."""
+
+NODE: Final = Columns(
+    NodeFacts,
+    "index name group cpus memory gpus features hollow usable state switch cxl_memory gpu_type gpu_memory unified fingerprint watts home",
+    features=_NAMES,
+)
+NEED: Final = Columns(
+    Need,
+    "cpus memory gpus features hollow groups only without gpu_type gpu_memory unified allow_cxl",
+    features=_NAMES,
+    groups=_NAMES,
+    only=_BITS,
+    without=_BITS,
+)
+CANDIDATE: Final = Columns(
+    Candidate,
+    "key uid tenant vcluster preemption_class submitted minimum maximum need user walltime grace topology conformance checkpointable"
+    " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked",
+    later="quota project",
+    need=NEED.way,
+    blocked=(lambda pair: pair, _maybe_pair),
+    quota=_BLANK,
+    project=_BLANK,
+)
+HOLDER: Final = Columns(
+    Holder,
+    "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
+    " borrowed preemptions name checkpointing checkpointed burst",
+    later="quota",
+    nodes=_INDICES,
+    borrowed=_INDICES,
+    quota=_BLANK,
+)
+ACCOUNT: Final = Columns(
+    TenantAccount, "max_nodes used_nodes max_allocations used_allocations", later="user_max_nodes user_max_allocations"
+)
+WEIGHTS: Final = Columns(
+    Weights, "priority wait_time fair_share topology data_readiness backlog energy checkpoint conformance"
+)  # fmt: skip
+BORROWING: Final = Columns(Borrowing, "lend borrow max_borrowed priority max_duration return_grace")
+LIMITS: Final = Columns(Limits, "max_nodes max_running max_running_per_user max_nodes_per_user max_running_per_tenant max_nodes_per_tenant")
+POLICY: Final = Columns(
+    Policy,
+    "name kind weights interval depth home borrowing limits min_runtime_before_preemption max_preemptions",
+    weights=WEIGHTS.way,
+    borrowing=BORROWING.way,
+    limits=LIMITS.way,
+)
+WINDOW: Final = Columns(
+    Window, "name start end nodes users tenants vclusters maintenance ignore_running", nodes=_BITS, users=_NAMES, tenants=_NAMES,
+    vclusters=_NAMES,
+)  # fmt: skip
+HARDWARE: Final = Columns(Hardware, "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts", features=_NAMES)
+KEY: Final = Columns(
+    Key,
+    "hardware group switch fingerprint home marks",
+    hardware=HARDWARE.way,
+    marks=(lambda marks: [bits(one) for one in sorted(marks)], lambda marks: frozenset(mask(one) for one in marks)),
+)
+PROMISE: Final = Columns(
+    Promise,
+    "uid vcluster start end counts",
+    later="given",
+    given=(lambda moment: moment or None, lambda moment: moment or 0.0),
+    counts=(
+        lambda counts: [(KEY.row(key), count) for key, count in counts],
+        lambda counts: tuple((KEY.value(row), count) for row, count in counts),
+    ),
+)
+STANDING: Final = Columns(Standing, "target usage fair_share utilisation multiplier")
+RECLAIM: Final = Columns(Reclaim, "uid vcluster nodes grace", nodes=_INDICES)
+
+PLACED, WAITING = 0, 1
+
+
+def outcome_row(outcome: Outcome) -> Row:
+    """What was decided of a candidate, without its score."""
+    match outcome:
+        case Placed():
+            return [PLACED, list(outcome.nodes), outcome.backfilled]
+        case Waiting():
+            reclaims = [RECLAIM.row(one) for one in outcome.reclaims]
+            return [WAITING, outcome.reason, outcome.message, outcome.wake, outcome.latest, reclaims]
+
+
+def outcome_of(row: Sequence[Any], candidate: Candidate, score: Score | None) -> Outcome:
+    """The outcome of a row."""
+    if row[0] == PLACED:
+        return Placed(candidate, tuple(row[1]), score, row[2])
+    reclaims = tuple(RECLAIM.value(one) for one in row[5])
+    return Waiting(candidate, row[1], row[2], row[3], score, row[4], reclaims)
+
+
+def fields_of(outcome: Outcome) -> Mapping[str, object]:
+    """An outcome by field, as differences name them."""
+    score = outcome.score
+    terms = {} if score is None else {f"score.f{number}": value for number, value in enumerate(score.terms, 1)}
+    scored = {} if score is None else {"score.total": score.total, "score.multiplier": score.multiplier, **terms}
+    match outcome:
+        case Placed():
+            return {"outcome": "placed", "nodes": outcome.nodes, "backfilled": outcome.backfilled, **scored}
+        case Waiting():
+            return {
+                "outcome": "waiting", "reason": outcome.reason, "message": outcome.message, "wake": outcome.wake,
+                "latest": outcome.latest, "reclaims": outcome.reclaims, **scored,
+            }  # fmt: skip

@@ -1,0 +1,74 @@
+"""Recorded cycles decided again: byte for byte the same, or what differs, by allocation and field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lattice.errors import Corrupt
+from lattice.scheduling.model.outcomes import Outcome
+from lattice.scheduling.recording.chronicle import Reader, Turn, encoded
+from lattice.scheduling.recording.cycle_log import LATEST, WHOLE, excerpt, payload, scan
+from lattice.scheduling.recording.record import reproduce
+from lattice.scheduling.recording.record_rows import fields_of
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field of one allocation's outcome: as it was recorded, and as it is decided now."""
+
+    uid: str
+    key: str
+    field: str
+    recorded: object
+    now: object
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """One turn and what became of it when it was decided again; `same`: byte for byte."""
+
+    turn: Turn
+    same: bool
+    differences: tuple[Difference, ...] = ()
+
+
+def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
+    """The turns of one cycle, one for each vcluster in the order in which they were decided."""
+    part = excerpt(log, cycle)
+    frames = scan(part).frames
+    reader, wanted = Reader(), frames[-1].cycle
+    found = []
+    for one in frames:
+        turn = reader.turn(payload(part, one), whole=one.kind == WHOLE)
+        if turn.moment.cycle != one.cycle:
+            raise Corrupt(f"the frame of cycle {one.cycle} holds cycle {turn.moment.cycle}", reason="CycleLogDamaged")
+        if one.cycle == wanted:
+            found.append(turn)
+    return found
+
+
+def again(turn: Turn) -> Reproduced:
+    """Decide a recorded turn again and compare."""
+    outcomes = reproduce(turn.moment)
+    if encoded(outcomes) == encoded(turn.outcomes):
+        return Reproduced(turn, same=True)
+    return Reproduced(turn, same=False, differences=tuple(differences(turn.outcomes, outcomes)))
+
+
+def differences(recorded: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Difference]:
+    """What differs between two decisions on the same candidates, in the recorded order."""
+    others = {outcome.candidate.uid: (place, outcome) for place, outcome in enumerate(now, start=1)}
+    for place, outcome in enumerate(recorded, start=1):
+        candidate = outcome.candidate
+        found = others.get(candidate.uid)
+        if found is None:
+            yield Difference(candidate.uid, candidate.key, "outcome", fields_of(outcome)["outcome"], None)
+            continue
+        before, after = fields_of(outcome), fields_of(found[1])
+        if place != found[0]:
+            yield Difference(candidate.uid, candidate.key, "order", place, found[0])
+        for field in dict.fromkeys((*before, *after)):
+            was, is_now = before.get(field), after.get(field)
+            if was != is_now or type(was) is not type(is_now):
+                yield Difference(candidate.uid, candidate.key, field, was, is_now)

@@ -1,0 +1,118 @@
+"""Which nodes count for which quota tree, and what they have in sum; kept from one look to the next (decision "quota tree, capacity").
+
+A node counts while it is Ready, Degraded or Draining, and as long as it holds work; one that is Down counts for ten minutes more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from lattice.quota.groups import Resources
+from lattice.scheduling.cluster.machine import UNHEARD, Machine
+from lattice.scheduling.model.hardware import NodeFacts
+from lattice.scheduling.state.elastic import amounts_of
+
+DOWN: Final = "Down"
+COUNTED: Final = frozenset({"Ready", "Degraded", "Draining", UNHEARD, "Unclean"})
+"""States, as placement shows them, of nodes whose capacity a tree divides."""
+DOWN_SECONDS: Final = 600.0
+
+
+class News(NamedTuple):
+    """What a look found."""
+
+    capacity: bool
+    """Whether a sum is another one."""
+    hardware: frozenset[int]
+    """Nodes that came, went, or have other hardware."""
+    due: float | None
+    """When time alone changes a sum next."""
+
+
+class CountedNodes:
+    """The counted nodes of a machine; times are those that the caller gives, in seconds."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.sums: dict[str, dict[str, int]] = {}
+        """By tree: what its counted nodes have."""
+        self._machine = machine
+        self._news = -1
+        self._trees: Mapping[str, str] = {}
+        self._seen: dict[int, NodeFacts] = {}
+        self._counted: dict[int, tuple[str, Resources]] = {}
+        self._odd: set[int] = set()
+        """Nodes in other states."""
+        self._down: dict[int, float] = {}
+        """Since when each of them was seen Down."""
+
+    def look(self, trees: Mapping[str, str], now: float) -> News:
+        """Take in what has changed; `trees` gives the tree of each node by name (absent: the default tree)."""
+        machine, moved = self._machine, trees is not self._trees
+        changed: set[int] = set()
+        touched: set[int] = set()
+        if machine.news != self._news or moved:
+            self._news, self._trees = machine.news, trees
+            touched = {index for index, facts in machine.nodes.items() if moved or self._seen.get(index) is not facts}
+            touched |= self._seen.keys() - machine.nodes.keys()
+            changed = {index for index in touched if self._amounts(index) is not _of(machine.nodes.get(index))}
+            for index in touched:
+                self._see(index, now)
+        capacity = False
+        for index in touched | self._odd:
+            capacity |= self._count(index, now)
+        return News(capacity, frozenset(changed), min(self._due(now), default=None))
+
+    def _see(self, index: int, now: float) -> None:
+        facts = self._machine.nodes.get(index)
+        if facts is None:
+            self._seen.pop(index, None)
+            self._odd.discard(index)
+            self._down.pop(index, None)
+            return
+        self._seen[index] = facts
+        if facts.state in COUNTED:
+            self._odd.discard(index)
+        else:
+            self._odd.add(index)
+        if facts.state == DOWN:
+            self._down.setdefault(index, now)
+        else:
+            self._down.pop(index, None)
+
+    def _amounts(self, index: int) -> Resources | None:
+        return _of(self._seen.get(index))
+
+    def _count(self, index: int, now: float) -> bool:
+        """Count a node where it counts now; whether that changes a sum."""
+        facts = self._seen.get(index)
+        counts = facts is not None and (
+            facts.state in COUNTED or index in self._machine.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS
+        )
+        after = (self._trees.get(facts.name, ""), amounts_of(facts)) if facts is not None and counts else None
+        before = self._counted.get(index)
+        if before == after:
+            return False
+        if before is not None:
+            self._add(*before, -1)
+            del self._counted[index]
+        if after is not None:
+            self._add(*after, 1)
+            self._counted[index] = after
+        return True
+
+    def _add(self, tree: str, amounts: Resources, sign: int) -> None:
+        into = self.sums.setdefault(tree, {})
+        for resource, amount in amounts.items():
+            left = into.get(resource, 0) + sign * amount
+            if left:
+                into[resource] = left
+            else:
+                into.pop(resource, None)
+
+    def _due(self, now: float) -> list[float]:
+        return [since + DOWN_SECONDS for since in self._down.values() if since + DOWN_SECONDS > now]
+
+
+def _of(facts: NodeFacts | None) -> Resources | None:
+    return None if facts is None else amounts_of(facts)

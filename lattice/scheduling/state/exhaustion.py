@@ -1,0 +1,51 @@
+"""Budgets at whose end work waits: which of them are used up, and when they are so no longer (book, "Exhausted Budget Behavior")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from lattice.accounting.budgets import EXTERNAL, OF_PROJECT, OF_TENANT, OF_USER, Balance, Scope
+from lattice.accounting.meter import Meter
+from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.units import format_time
+
+BUDGET_EXHAUSTED: Final = "BudgetExhausted"
+
+
+class Exhausted(NamedTuple):
+    """A budget that is used up; `until`: when it is so no longer if nothing more is used, seconds since the epoch."""
+
+    message: str
+    until: float | None = None
+
+
+def exhausted(meter: Meter, now: float) -> dict[Scope, Exhausted]:
+    """Every budget that is used up and at whose end work waits."""
+    found = {}
+    for tenant in meter.queueing():
+        for balance in meter.balances(tenant, now):
+            if balance.exhausted:
+                until = meter.lets_go(balance, now)
+                found[balance.scope] = Exhausted(sentence(balance, meter.period_words(tenant), until), until)
+    return found
+
+
+def sentence(balance: Balance, period: str, until: float | None) -> str:
+    """What is used up, by how much, and what lets go."""
+    by = f" (told by {balance.told_by})" if balance.source == EXTERNAL else ""
+    let_go = f"; that ends at {format_time(until)} if nothing more is used" if until is not None else ""
+    return f"{balance.scope.words} has used {balance.numbers} {period}{by}{let_go}; ask an admin of the tenant for more"
+
+
+def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | None:
+    """The gate: the budgets of its tenant, its project and its user, where work waits at their end."""
+    tenant = candidate.tenant
+    for scope in (
+        Scope(OF_TENANT, tenant), Scope(OF_PROJECT, tenant, candidate.project), Scope(OF_USER, tenant, candidate.user),
+    ):  # fmt: skip
+        found = spent.get(scope)
+        if found is not None:
+            return Waiting(candidate, BUDGET_EXHAUSTED, f"waiting for budget: {found.message}", found.until)
+    return None

@@ -1,0 +1,402 @@
+"""What a cycle reads: the machine, who holds it, limits, windows, policies and promises.
+
+`Scene` has one owner, the scheduling loop, and is changed by its methods only; `validate` rebuilds what they keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from lattice.accounting.budgets import Scope
+from lattice.errors import Corrupt
+from lattice.quota.forest import Forest
+from lattice.scheduling.cluster.machine import NEVER, Machine, indices_of
+from lattice.scheduling.cluster.placement import Counts
+from lattice.scheduling.cluster.pools import Pools
+from lattice.scheduling.cluster.profile import Closing, Profile, Promise
+from lattice.scheduling.model.outcomes import Score
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.reserved import Footing, Move
+from lattice.scheduling.state.roster import Roster
+from lattice.views.ledger import TenantAccount
+
+START_ALLOWANCE: Final = 60.0
+"""Seconds from a placement to the first process that are counted on where nothing has started yet."""
+_K = TypeVar("_K")
+
+OVERRUN: Final = 60.0
+"""How far past its end a holder is assumed to need its nodes still, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
+
+    Work may use them in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or
+    vcluster, anybody where all three are empty, nobody where it is a maintenance.
+    """
+
+    name: str
+    start: float
+    end: float
+    nodes: int
+    """A bit set of node indices."""
+    users: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+    vclusters: frozenset[str] = frozenset()
+    maintenance: bool = False
+    ignore_running: bool = False
+
+    def admits(self, candidate: Candidate) -> bool:
+        """Whether this work may run in it."""
+        if self.maintenance:
+            return False
+        anybody = not (self.users or self.tenants or self.vclusters)
+        return anybody or candidate.user in self.users or candidate.tenant in self.tenants or candidate.vcluster in self.vclusters
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBudget:
+    """The most watts that all held nodes may draw at their nominal power; None: no limit."""
+
+    limit: int | None = None
+
+
+class Scoring(Protocol):
+    """The cost function of one vcluster."""
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        """A score for each candidate, in their order; where the sequence has `totals`, scores are made only when they are asked for."""
+        ...
+
+
+class ClassThenWaiting:
+    """The order without a cost function: the higher class, and among equals who waits longer."""
+
+    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+        """A tenth of the class; who submitted earlier wins a tie."""
+        by_class = [Score(rank / 10) for rank in range(11)]
+        return [by_class[candidate.preemption_class] for candidate in candidates]
+
+
+@dataclass(slots=True)
+class Use:
+    """What somebody holds: nodes and allocations."""
+
+    nodes: int = 0
+    running: int = 0
+
+
+NOTHING: Final = Use()
+
+
+@dataclass
+class Uses:
+    """What is held: by vcluster, by (vcluster, user), by (vcluster, tenant), by (tenant, user); and borrowed nodes by vcluster."""
+
+    vclusters: dict[str, Use] = field(default_factory=dict)
+    users: dict[tuple[str, str], Use] = field(default_factory=dict)
+    tenants: dict[tuple[str, str], Use] = field(default_factory=dict)
+    borrowed: dict[str, int] = field(default_factory=dict)
+    claimed: dict[str, Use] = field(default_factory=dict)
+    """By tenant: what was placed and is not in the ledger's accounts yet."""
+    people: dict[tuple[str, str], Use] = field(default_factory=dict)
+    """By (tenant, user), in all vclusters, claims included."""
+
+    _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
+    """By (vcluster, tenant, user): where such a holder is counted."""
+
+    def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
+        """Count a holder in (+1) or out (−1)."""
+        nodes = sign * len(holder.nodes)
+        vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
+        uses = self._of.get(who)
+        if uses is None:
+            uses = self._of[who] = (
+                _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
+                _use(self.people, (tenant, user)), _use(self.claimed, tenant),
+            )  # fmt: skip
+        for use in uses if claimed else uses[:4]:
+            use.nodes += nodes
+            use.running += sign
+        if holder.borrowed:
+            self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
+
+
+@dataclass
+class Scene:
+    """Everything that `lattice.scheduling.cycle.cycle.decide` reads; see the module's docstring."""
+
+    machine: Machine = field(default_factory=Machine)
+    accounts: Mapping[str, TenantAccount] = field(default_factory=dict)
+    """The ledger's hard limits and use, by tenant."""
+    policies: dict[str, Policy] = field(default_factory=dict)
+    """By vcluster; one that is not named here schedules by `Policy(name)`."""
+    scorings: dict[str, Scoring] = field(default_factory=dict)
+    """By vcluster; one that is not named here goes by class, then by waiting."""
+    power: PowerBudget = PowerBudget()
+    overrun_seconds: float = OVERRUN
+    start_allowance: float = START_ALLOWANCE
+    holders: dict[str, Holder] = field(default_factory=dict)
+    """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
+    uses: Uses = field(default_factory=Uses)
+    windows: tuple[Window, ...] = ()
+    """Changed by `set_windows`."""
+    promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
+    heirs: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By vcluster and uid: when work that holds no promise at the moment was given one, by an earlier scheduler or before nodes were
+    lost: it is planned first; changed by `decide`."""
+    moves: dict[str, list[Move]] = field(default_factory=dict)
+    """By vcluster: the promises that its last cycle moved later or took back; changed by `decide`."""
+    waiting: frozenset[str] = frozenset()
+    """The vclusters where work is left that waits for nodes, once all have had their turn: `ranges` reads it."""
+    settled: dict[str, tuple[Mapping[str, Promise], Footing]] = field(default_factory=dict)
+    """By vcluster: the promises as its last cycle left them, and `footing` then; changed by `decide`."""
+    lists: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By vcluster: the node lists that its last cycle met; changed by `decide`."""
+    elastic: Elastic | None = None
+    """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
+    exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
+    """Budgets that are used up, at whose end work waits."""
+    pools: Pools = field(init=False)
+    _profile: Profile = field(init=False)
+    rosters: dict[str, Roster] = field(default_factory=dict)
+    """By vcluster: what its last cycle found waiting; changed by `decide`."""
+    _claims: set[str] = field(default_factory=set)
+    _lost: dict[str, set[int]] = field(default_factory=dict)
+    """By uid: nodes of a holder that another holder has taken since."""
+
+    def __post_init__(self) -> None:
+        self.pools = Pools(self.machine)
+        self._profile = Profile(self.machine)
+
+    def policy(self, vcluster: str) -> Policy:
+        """How a vcluster schedules."""
+        return self.policies.get(vcluster) or Policy(vcluster)
+
+    def scoring(self, vcluster: str) -> Scoring:
+        """The cost function of a vcluster."""
+        return self.scorings.get(vcluster) or _PLAIN
+
+    def plant(self, forest: Forest | None) -> None:
+        """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
+        self.elastic = None if forest is None else Elastic(forest, self.machine)
+        if self.elastic is not None:
+            for holder in self.holders.values():
+                self.elastic.hold(holder)
+
+    def roster(self, vcluster: str) -> Roster:
+        """The columns of what waits in a vcluster."""
+        roster = self.rosters.get(vcluster)
+        if roster is None:
+            roster = self.rosters[vcluster] = Roster()
+        return roster
+
+    def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
+        """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
+
+        `claimed`: what `claim` made of it, and the ledger has not confirmed yet.
+        """
+        self._put(holder, claimed=claimed)
+
+    def claims(self) -> frozenset[str]:
+        """The uids of what was claimed and is not confirmed."""
+        return frozenset(self._claims)
+
+    def claim(
+        self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
+    ) -> None:
+        """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts.
+
+        `counts`: they are the lowest free ones of these buckets.
+        """
+        holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
+        if counts is None or holder.uid in self.holders:
+            self._put(holder, claimed=True)
+        else:
+            self.machine.take_free(nodes, _until(holder), counts)
+            self._add(holder, claimed=True)
+
+    def drop_holder(self, uid: str) -> None:
+        """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
+        holder = self.holders.pop(uid, None)
+        if holder is None:
+            return
+        self.uses.count(holder, -1, claimed=uid in self._claims)
+        self._claims.discard(uid)
+        if self.elastic is not None:
+            self.elastic.release(uid)
+        lost = self._lost.pop(uid, None)
+        self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
+
+    def drop_claims(self, uids: Iterable[str]) -> None:
+        """Of these, what was claimed and neither confirmed nor refused is given back: their cycle came to no end."""
+        for uid in uids:
+            if uid in self._claims:
+                self.drop_holder(uid)
+
+    def set_windows(self, windows: Iterable[Window]) -> None:
+        """These nodes are reserved in these times, sorted by start and name."""
+        self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
+        self._split()
+
+    def set_lists(self, vcluster: str, lists: frozenset[int]) -> None:
+        """These node lists stand in the pending work of a vcluster: buckets are split along them."""
+        if lists == self.lists.get(vcluster, _NO_LISTS):
+            return
+        self.lists[vcluster] = lists
+        self._split()
+
+    def profile(self, now: float) -> Profile:
+        """The nodes to come: what is held, promised and reserved in advance."""
+        closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
+        kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
+        self._profile.begin(now, closings, kept, self.overrun_seconds)
+        for promises in self.promises.values():
+            for uid, promise in promises.items():
+                promises[uid] = self._profile.promises.get(uid, promise)  # of buckets as they are now
+        return self._profile
+
+    def resume(self, promises: Mapping[str, Mapping[str, Promise]], heirs: Mapping[str, Mapping[str, float]]) -> None:
+        """Go on from what another scene has promised, whose nodes stood as they stand here."""
+        self.promises = {name: dict(some) for name, some in promises.items()}
+        self.heirs = {name: dict(some) for name, some in heirs.items()}
+        self._profile.stand()
+
+    def reserved_since(self, vcluster: str, uid: str) -> float | None:
+        """When work that waits in a vcluster was given the reservation that it holds, or will be given anew; None: it has none."""
+        promise = self.promises.get(vcluster, {}).get(uid)
+        return promise.given if promise is not None else self.heirs.get(vcluster, {}).get(uid)
+
+    def inherit(self, vcluster: str, uid: str, given: float) -> None:
+        """An earlier scheduler gave this work a reservation then."""
+        if self.reserved_since(vcluster, uid) is None:
+            self.heirs.setdefault(vcluster, {})[uid] = given
+
+    def given_away(self) -> tuple[int, int]:
+        """Changes with every node that is held or free, and with every promise."""
+        return self.machine.changes, self._profile.version
+
+    def footing(self, policy: Policy) -> Footing:
+        """What the promises of a vcluster stand on."""
+        machine = self.machine
+        return Footing((machine.tally, machine.shape), self.windows, machine.losses, policy)
+
+    def occupancy(self, candidate: Candidate) -> float:
+        """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""
+        return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
+
+    def validate(self) -> None:
+        """Rebuild the counters and the machine from the holders and compare; raises Corrupt on a difference."""
+        again = Uses()
+        for uid, holder in self.holders.items():
+            again.count(holder, 1, claimed=uid in self._claims)
+        if _filled(again) != _filled(self.uses):
+            raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
+        self.machine.validate()
+        if self.elastic is not None:
+            self.elastic.validate()
+        self.pools.validate()
+        self._profile.validate()
+
+    def _put(self, holder: Holder, *, claimed: bool = False) -> None:
+        before = self.holders.get(holder.uid)
+        planned = claimed
+        if before is not None:
+            if not claimed and holder.uid not in self._claims and before == holder:
+                return
+            if not claimed and before.holds_as(holder) and holder.uid not in self._lost:
+                self._confirm(holder)
+                return
+            planned = before.nodes == holder.nodes and _until(holder) <= _until(before)
+            self.drop_holder(holder.uid)
+        if not self.machine.taken.keys().isdisjoint(holder.nodes):
+            self._lose(holder)
+            planned = False
+        self.machine.take(holder.nodes, _until(holder), planned=planned)
+        self._add(holder, claimed=claimed)
+
+    def _add(self, holder: Holder, *, claimed: bool) -> None:
+        """Count one whose nodes are taken."""
+        self.holders[holder.uid] = holder
+        if claimed:
+            self._claims.add(holder.uid)
+        self.uses.count(holder, 1, claimed=claimed)
+        if self.elastic is not None:
+            self.elastic.hold(holder)
+
+    def _confirm(self, holder: Holder) -> None:
+        """What is held is known already, by whom and until when; only what is said of it is new, and it is in the accounts now."""
+        uid = holder.uid
+        self.holders[uid] = holder
+        if uid in self._claims:
+            self._claims.discard(uid)
+            use = self.uses.claimed[holder.tenant]
+            use.nodes -= len(holder.nodes)
+            use.running -= 1
+
+    def _lose(self, taker: Holder) -> None:
+        """Whoever holds nodes of this one has them no more."""
+        nodes = set(taker.nodes)
+        for uid, holder in self.holders.items():
+            shared = nodes.intersection(holder.nodes)
+            if shared:
+                self._lost.setdefault(uid, set()).update(shared)
+
+    def _split(self) -> None:
+        masks = {window.nodes for window in self.windows}
+        self.machine.split(frozenset(masks.union(*self.lists.values())))
+
+
+def claim_of(
+    candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
+) -> Holder:
+    """What a candidate is once it holds nodes, before the ledger knows."""
+    end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
+    return Holder(
+        uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
+        preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
+        checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
+        borrowed=borrowed, name=candidate.name, quota=candidate.quota,
+    )  # fmt: skip
+
+
+def _until(holder: Holder) -> float:
+    """When its nodes are free at the latest."""
+    return NEVER if holder.end is None else holder.end
+
+
+def _use(uses: dict[_K, Use], key: _K) -> Use:
+    use = uses.get(key)
+    if use is None:
+        use = uses[key] = Use()
+    return use
+
+
+def mask_of(nodes: Iterable[int]) -> int:
+    """Node indices as a bit set."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return mask
+
+
+def nodes_of(window: Window) -> tuple[int, ...]:
+    """The indices of a window's nodes, ascending."""
+    return tuple(indices_of(window.nodes))
+
+
+def _filled(uses: Uses) -> tuple[object, ...]:
+    parts = (uses.vclusters, uses.users, uses.tenants, uses.claimed, uses.people)
+    return (*({key: (use.nodes, use.running) for key, use in part.items() if use != NOTHING} for part in parts),
+            {key: count for key, count in uses.borrowed.items() if count})  # fmt: skip
+
+
+_PLAIN: Final = ClassThenWaiting()
+_NO_LISTS: Final[frozenset[int]] = frozenset()

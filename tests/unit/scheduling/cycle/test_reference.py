@@ -1,0 +1,118 @@
+"""The incremental cycle decides as the naive one does, on thousands of random instances, over several cycles each."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cycle.cycle import decide
+from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.outcomes import Placed, Waiting
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.scheduling.state.scene import Scene, Window, mask_of
+from lattice.views.ledger import TenantAccount
+from tests.unit.scheduling.cycle.reference import Instance, decide_naively
+
+INSTANCES_A_BATCH = 125
+CYCLES = 3
+
+
+def some_nodes(roll: random.Random) -> list[NodeFacts]:
+    groups = [f"g{number}" for number in range(roll.randint(1, 5))]
+    classes = [(8, 0, "", 0), (8, 4, "A100", 40), (16, 4, "GH200", 96)][: roll.randint(1, 3)]
+    nodes = []
+    for index in range(roll.randint(1, 22)):
+        cpus, gpus, gpu_type, gpu_memory = roll.choice(classes)
+        usable = roll.random() < 0.9
+        nodes.append(
+            NodeFacts(
+                index=index, name=f"n{index}", group=roll.choice(groups), cpus=cpus, memory=64, gpus=gpus, features=frozenset(),
+                hollow=False, usable=usable, state="Ready" if usable else "Down", switch=roll.choice(("", "s1", "s2")),
+                gpu_type=gpu_type, gpu_memory=gpu_memory, fingerprint=roll.choice(("a", "a", "b", "")),
+            )
+        )  # fmt: skip
+    return nodes
+
+
+def some_queue(roll: random.Random, lists: list[int], windows: list[Window]) -> list[Candidate]:
+    needs = [Need(), Need(gpus=4), Need(gpu_type="gh200", gpus=1), Need(cpus=16), Need(only=lists[0]), Need(without=lists[1])]
+    queue = []
+    for number in range(roll.randint(1, 9)):
+        minimum = roll.randint(1, 8)
+        queue.append(
+            Candidate(
+                key=f"t/j{number}", uid=f"u{number}", tenant="t", vcluster="v", preemption_class=roll.randint(0, 10),
+                submitted=float(roll.randint(0, 3)), minimum=minimum, maximum=minimum + roll.choice((0, 0, 3)), need=roll.choice(needs),
+                walltime=roll.choice((None, 60.0, 600.0, 3600.0, 7200.0)), grace=30.0,
+                topology=roll.choice((ANY, ANY, TIGHT, SPREAD)), conformance=roll.choice((PREFERRED, PREFERRED, REQUIRED, IGNORED)),
+                reservation=roll.choice(("", "", "", windows[0].name)) if windows else "", held=roll.random() < 0.05,
+            )
+        )  # fmt: skip
+    return queue
+
+
+def some_windows(roll: random.Random, nodes: list[NodeFacts]) -> list[Window]:
+    if roll.random() < 0.6:
+        return []
+    found = []
+    for number in range(roll.randint(1, 2)):
+        start = 1000.0 + roll.choice((-500.0, 500.0, 3000.0))
+        chosen = mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes))))
+        found.append(Window(f"w{number}", start, start + roll.choice((800.0, 5000.0)), chosen))
+    return found
+
+
+def compare(seed: int) -> None:
+    """One instance: equal places, equal starts of reservations, cycle after cycle while time goes on and work ends."""
+    roll = random.Random(seed)
+    nodes = some_nodes(roll)
+    windows = some_windows(roll, nodes)
+    held = {facts.index: roll.choice((900.0, 1100.0, 1500.0, 4000.0, float("inf"))) for facts in nodes if roll.random() < 0.4}
+    quota = roll.choice((None, None, 6, 12))
+    machine = Machine()
+    for facts in nodes:
+        machine.put(facts)
+    for index, end in held.items():
+        machine.take([index], end)
+    depth = roll.choice((0, 1, 2, 10))
+    scene = Scene(machine, policies={"v": Policy("v", depth=depth)}, start_allowance=0.0)
+    scene.set_windows(windows)
+    lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
+    scene.set_lists("others", frozenset(lists))
+    queue = some_queue(roll, lists, windows)
+    now, left = 1000.0, quota
+    for cycle in range(CYCLES):
+        scene.accounts = {"t": TenantAccount(max_nodes=quota)}
+        known = {
+            uid: (promise.start, promise.end, {(k.hardware, k.group, k.switch, k.fingerprint, k.marks): n for k, n in promise.counts})
+            for uid, promise in scene.promises.get("v", {}).items()
+        }
+        ordered = sorted(queue, key=lambda one: (-one.preemption_class, one.submitted, one.key))
+        given = scene.heirs.get("v", {}) | {uid: promise.given for uid, promise in scene.promises.get("v", {}).items()}
+        instance = Instance(nodes, dict(machine.taken), windows, ordered, depth, now, left, known, given, lists)
+        naive = decide_naively(instance, 0.0, scene.overrun_seconds)
+        outcomes = list(decide(scene, "v", queue, now))
+        placed = {outcome.candidate.uid: outcome.nodes for outcome in outcomes if isinstance(outcome, Placed)}
+        latest = {one.candidate.uid: one.latest for one in outcomes if isinstance(one, Waiting) and one.latest is not None}
+        assert [one.candidate.uid for one in outcomes] == naive.order
+        assert placed == naive.placed, (seed, cycle)
+        assert latest == naive.promised, (seed, cycle)
+        scene.validate()
+        if left is not None:
+            left -= sum(map(len, placed.values()))
+        queue = [one for one in queue if one.uid not in placed]
+        extra = [replace(one, uid=f"{one.uid}x{cycle}", key=f"{one.key}x{cycle}") for one in some_queue(roll, lists, windows)[:2]]
+        queue = [*queue, *extra]
+        now += roll.choice((0.0, 200.0, 700.0))
+        placed_on = {index for holder in scene.holders.values() for index in holder.nodes}
+        machine.give([index for index, end in held.items() if end <= now and index in machine.taken and index not in placed_on])
+
+
+@pytest.mark.parametrize("batch", range(16))
+def test_the_incremental_cycle_equals_the_naive_one(batch: int) -> None:
+    for seed in range(batch * INSTANCES_A_BATCH, (batch + 1) * INSTANCES_A_BATCH):
+        compare(seed)

@@ -1,0 +1,90 @@
+"""What is remembered of a quota tree is what it says when it is asked anew, whoever asked before and whatever happened since."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.quota.forest import Forest
+from lattice.quota.groups import Options
+from lattice.quota.tree import QuotaTree
+from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.scene import Scene
+from tests.unit.scheduling.moments import NOW
+from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, group, site
+
+GPUS = group("gpu", max={"nodes": 6, "gpu/GH200": 12})
+IDLE = group("idle", "dept", 2)
+
+
+def some_work(roll: random.Random, number: int) -> Candidate:
+    least = roll.randint(1, 4)
+    return asks(
+        number, roll.choice(["a", "b", "gpu", "nowhere"]), least, maximum=least + roll.choice([0, 0, 3]), not_before=roll.choice([0.0, NOW + 9]),
+        need=Need(gpus=roll.choice([0, 0, 1])), preemptible=roll.random() < 0.7, preemption_class=roll.randint(1, 9),
+    )  # fmt: skip
+
+
+def asked_anew(scene: Scene, waiting: list[Candidate], candidate: Candidate) -> object:
+    """What a tree says that was never asked before."""
+    assert scene.elastic is not None
+    fresh = Elastic(Forest.restored(scene.elastic.forest.snapshot()), scene.machine)
+    fresh.adopt(waiting, scene.holders.values(), NOW)
+    return fresh.share(candidate)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
+    roll = random.Random(seed)
+    scene = site(12, (*DEPARTMENT, IDLE, GPUS), gpus=4)
+    elastic = scene.elastic
+    assert elastic is not None
+    waiting: list[Candidate] = []
+    for number in range(8):
+        waiting.append(some_work(roll, number))
+        elastic.ask(waiting, NOW)
+        if roll.random() < 0.5:
+            started = waiting.pop(roll.randrange(len(waiting)))
+            free = [index for index in range(12) if index not in scene.machine.taken]
+            if len(free) >= started.minimum:
+                scene.claim(started, tuple(sorted(roll.sample(free, started.minimum))), NOW)
+            elastic.drop(started.uid)
+        for uid in [uid for uid in scene.holders if roll.random() < 0.2]:
+            scene.drop_holder(uid)
+        for candidate in roll.sample(waiting, len(waiting)):
+            found, anew = elastic.share(candidate), asked_anew(scene, waiting, candidate)
+            assert found == anew
+            assert getattr(found, "message", "") == getattr(anew, "message", "")
+    scene.validate()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_a_level_borrows_is_told_as_it_is_after_every_event(seed: int) -> None:
+    roll = random.Random(seed)
+    groups = (*DEPARTMENT, IDLE, group("other", least=2))
+    tree = QuotaTree({"nodes": 12}, Options(scale_min=True), groups)
+    for _ in range(12):
+        name, more = roll.choice(["a", "b", "idle", "other"]), {"nodes": roll.randint(-3, 5)}
+        match roll.randint(0, 3):
+            case 0:
+                tree.demand_added(name, more, {}, {})
+            case 1:
+                tree.demand_added(name, more, more, {})
+            case 2:
+                tree.total_changed({"nodes": roll.randint(4, 14)})
+            case _:
+                tree.demand_added(name, {"nodes": 5}, {}, {})
+                with tree.supposed(name, more):
+                    tree.borrowed("dept", "nodes")
+        for parent in ("dept", "koordinator-root-quota"):
+            found = tree.borrowed(parent, "nodes")
+            more_of = {each: tree.used(each).get("nodes", 0) - tree.effective_min(each).get("nodes", 0) for each in tree.children(parent)}
+            assert {one.quota: one.amount for one in found.borrowers} == {each: more for each, more in more_of.items() if more > 0}
+            assert found.amount == sum(one.amount for one in found.borrowers)
+            assert [one.amount for one in found.borrowers] == sorted((one.amount for one in found.borrowers), reverse=True)
