@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?= --disable-pip-version-check --quiet
-PYTEST_FLAGS ?=
+PYTEST_FLAGS ?= --durations=10
 INSTANCE ?= default
 SEED ?= 1
 FAULT_KILLS ?= 1000

@@ -116,11 +116,6 @@ class Authority:
         )
 
 
-def expires(certificate: Path) -> float:
-    """When the certificate ends, seconds since the epoch."""
-    return _load(certificate).not_valid_after_utc.timestamp()
-
-
 def service_account_key(directory: Path) -> Pair:
     """The key that signs service account tokens, and its public half in `.pub`."""
     pair = Pair(directory / "service-account.pub", directory / "service-account.key")

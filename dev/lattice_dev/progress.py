@@ -35,24 +35,6 @@ class Quiet:
         """Drops the remark."""
 
 
-class Remembered:
-    """Keeps what was told, for callers that look at it."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.notes: list[str] = []
-
-    @contextlib.contextmanager
-    def step(self, text: str) -> Iterator[None]:
-        """Runs the step and keeps its name."""
-        yield
-        self.steps.append(text)
-
-    def note(self, text: str) -> None:
-        """Keeps the remark."""
-        self.notes.append(text)
-
-
 class Lines:
     """Prints a line a step; colours only on a terminal and without NO_COLOR."""
 

@@ -20,12 +20,29 @@ from lattice.kube.blocking import BlockingCluster
 from lattice_dev import network, processes, state
 from lattice_dev.components import Component, components
 from lattice_dev.instance import Instance
-from lattice_dev.progress import Remembered
 from lattice_dev.state import Layout, Options
 from tests.e2e.conftest import new_instance
 from tests.e2e.waiting import until
 
 BARE = Options(nodes=2, fsync=False, without=("scheduler", "operator", "webhook", "gateway", "agents"))
+
+
+class Remembered:
+    """Keeps what was told, for callers that look at it."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Runs the step and keeps its name."""
+        yield
+        self.steps.append(text)
+
+    def note(self, text: str) -> None:
+        """Keeps the remark."""
+        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

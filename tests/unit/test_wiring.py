@@ -1,8 +1,14 @@
-"""Every module of `lattice` is reached from a program: library code that no process runs is a defect."""
+"""Every module, class, function and method is reached from a program: code that no process runs is a defect.
+
+Modules are followed by their imports, symbols by their names (`symbols.unused`). Vulture, which was tried, knows names alone: a dead
+function that shares its name with a field of another module stays hidden, and it needs a list of exceptions just as this does.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,6 +16,7 @@ import grimp
 import pytest
 
 from lattice.cli.registry import VERBS
+from tests.unit import symbols
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONS = ("lattice_controllers", "lattice_webhooks", "lattice_agent", "lattice_gateway", "lattice_dev")
@@ -27,6 +34,21 @@ FOR_TESTS_OR_PEOPLE = {
     "lattice.kube.fake": "the cluster in memory that unit tests are given",
 }
 """Modules that no process runs, each with the reason; what only they import is theirs."""
+SYMBOLS_FOR_TESTS = {
+    "lattice.daemon.clock.ManualClock": "the clock of every unit test",
+    "lattice.kube.informer.Informer.relist": "the contract suite holds a list that begins after it was asked for",
+    "lattice.ledger.verify.verify_step": "the verifier of two successive ledgers, a parser of its own, for fault runs",
+    "lattice_dev.instance.Instance": "the local control plane: end-to-end and fault tests cut, kill and power off what it started",
+    "lattice_dev.ports.claimed": "ports of servers that contract tests start",
+}
+"""Functions and classes that only tests use, by decision; a name stands for its methods too. `validate`, which some classes have for
+tests alone, needs no entry: the audit calls it by that name."""
+CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "model_schema": "pydantic"}
+"""Methods that override those of a library, which calls them."""
+CALLED_BY_VERB = {"arguments", "run"}
+"""What the command line calls of a verb's module."""
+CALLED_BY_PATH = {"lattice_agent.standalone.shim.run"}
+"""What the runner calls of a file that it loads by its path."""
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +103,54 @@ def test_every_module_of_the_daemons_is_reached_or_started_by_path(graph: grimp.
     daemons = {module for module in graph.modules if module.partition(".")[0] in DAEMONS}
     unused = daemons - reached(graph) - STARTED_BY_PATH
     assert not unused, f"no process runs {', '.join(sorted(unused))}"
+
+
+def by_decision(symbol: str) -> bool:
+    """Whether a symbol that no program names stands in one of the lists."""
+    module, _, name = symbol.rpartition(".")
+    return (
+        symbol in CALLED_BY_PATH
+        or name in CALLED_BY_LIBRARIES
+        or (module in STARTED_BY_NAME and name in CALLED_BY_VERB)
+        or any(symbol == each or symbol.startswith(f"{each}.") for each in (*SYMBOLS_FOR_TESTS, *FOR_TESTS_OR_PEOPLE))
+    )
+
+
+def test_every_function_class_and_method_is_named_by_a_program() -> None:
+    dead = [symbol for symbol in symbols.unused() if not by_decision(symbol)]
+    assert not dead, f"only tests name {', '.join(dead)}, or nobody: delete it, or say in SYMBOLS_FOR_TESTS why it stays"
+
+
+def test_no_symbol_is_excepted_that_a_program_names() -> None:
+    unused = set(symbols.unused())
+    left_over = [each for each in SYMBOLS_FOR_TESTS if not any(symbol == each or symbol.startswith(f"{each}.") for symbol in unused)]
+    assert not left_over, f"take {', '.join(left_over)} out of SYMBOLS_FOR_TESTS"
+    assert {symbol.rpartition(".")[2] for symbol in unused} >= CALLED_BY_LIBRARIES.keys()
+    assert unused >= CALLED_BY_PATH
+
+
+CHARTERS = sorted(name for name, module in symbols.modules().items() if module.path.name == "__init__.py")
+NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+
+
+def stands(word: str, package: str) -> bool:
+    """Whether a word of a package's charter is a module of it, beside it or anywhere, a function or variable in it, or a verb."""
+    every = symbols.modules()
+    parts = package.split(".")
+    above = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    if word in every or word in VERBS or any(f"{each}.{word}" in every for each in above):
+        return True
+    return any(
+        isinstance(statement, ast.FunctionDef) and statement.name == word
+        for name, module in every.items()
+        if name.startswith(f"{package}.")
+        for statement in module.tree.body
+    )
+
+
+@pytest.mark.parametrize("package", CHARTERS)
+def test_a_charter_names_what_is_there(package: str) -> None:
+    charter = ast.get_docstring(symbols.modules()[package].tree) or ""
+    assert charter, f"{package} does not say what belongs in it"
+    gone = [word for word in NAMED.findall(charter) if not stands(word, package)]
+    assert not gone, f"the charter of {package} names {', '.join(gone)}: no such module, function or verb"

@@ -104,18 +104,12 @@ class Calibration:
         self._cells = [[_Sorted(CELL) for _ in self._widths] for _ in self._bands]
         self._learnt: dict[Cell, tuple[float, float]] = {}
         """What the scores say by cell, until the next start."""
-        self._errors = _Sorted(WINDOW)
         self._covered: deque[bool] = deque(maxlen=WINDOW)
 
     @property
     def coverage(self) -> float | None:
         """The share of the latest starts that came by the p90 first predicted; None before the first."""
         return sum(self._covered) / len(self._covered) if self._covered else None
-
-    @property
-    def median_error(self) -> float | None:
-        """The median of |start − p50| by the first prediction, over the latest starts, in seconds; None before the first."""
-        return self._errors.quantile(0.5) if self._errors.ascending else None
 
     def promise(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> Promise:
         """The prediction for rehearsed starts, seconds since the epoch, at or after `now`; changes nothing.
@@ -148,7 +142,6 @@ class Calibration:
         for scores in self._like(first.cell):
             scores.add((at - first.rehearsed) / first.scale)
         self._learnt.clear()
-        self._errors.add(abs(at - first.p50))
         self._covered.append(at <= first.p90)
         return Kept(at - first.p50, at <= first.p90, at - last.p50, at <= last.p90)
 

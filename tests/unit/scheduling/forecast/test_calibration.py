@@ -95,7 +95,6 @@ def test_a_start_is_scored_once_by_its_first_and_its_last_prediction() -> None:
     kept = made.started("a", 150.0)
     assert kept is not None
     assert (kept.first_error, kept.last_error) == (50.0, -10.0)
-    assert made.median_error == 50.0
     assert made.starts == 1
     assert made.started("a", 150.0) is None
 
@@ -105,7 +104,7 @@ def test_what_was_never_predicted_or_forgotten_scores_nothing() -> None:
     made.predicted("a", made.promise(0.0, 100.0, 200.0))
     made.forget("a")
     assert made.started("a", 1.0) is made.started("b", 1.0) is None
-    assert made.coverage is made.median_error is None
+    assert made.coverage is None
 
 
 def test_what_is_learnt_counts_the_more_the_more_starts_there_were() -> None:
