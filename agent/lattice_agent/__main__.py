@@ -29,23 +29,23 @@ from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.units import dial_target, parse_duration, quantity_bytes
-from lattice_agent.cluster.capabilities import Declared, of_class, read_components
+from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_class, read_components
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
-from lattice_agent.cluster.registration import Flaw, Registration, Self
-from lattice_agent.cluster.works import GrpcWorks, SharedWorks
+from lattice_agent.cluster.registration import Flaw, NodeDescription, Registration
+from lattice_agent.cluster.work_source import GatewayWorkSource, WorkCache
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.linux import open_host
 from lattice_agent.host.lock import alone_on
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.node.feeds import Configuration, Feed
-from lattice_agent.node.queues import Crew
+from lattice_agent.node.queues import WorkQueues
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.state.log_store import Kept
+from lattice_agent.state.log_store import LogStore
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
@@ -126,7 +126,7 @@ class AgentSettings(CommonSettings):
         own = Pair(Path(config.cert_file), Path(config.key_file))
         return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
 
-    def declared(self) -> Declared:
+    def declared(self) -> StaticCapabilities:
         """What the agent is told of its machine; Rejected names the flag that is wrong."""
         sizes = {}
         for flag, text in (("--gpu-memory", self.gpu_memory), ("--cxl-memory", self.cxl_memory)):
@@ -134,35 +134,35 @@ class AgentSettings(CommonSettings):
                 sizes[flag] = quantity_bytes(text)
             except Rejected as error:
                 raise Rejected(f"{flag}: {error.message}", reason="SettingWrong") from error
-        return Declared(
+        return StaticCapabilities(
             self.gpus, self.gpu_type, sizes["--gpu-memory"], sizes["--cxl-memory"], self.unified_memory, self.watts,
             read_components(self.component),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeSetup:
     """One node of the process, ready to be built: who it is, and its outside."""
 
-    me: Self
+    me: NodeDescription
     outside: Outside
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ProcessSetup:
     """What all nodes of the process share: the API server as the process itself sees it, time, what runs beside them."""
 
     cluster: Cluster
     clock: Clock
-    places: tuple[Place, ...]
+    nodes: tuple[NodeSetup, ...]
     beside: tuple[Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]], ...] = ()
 
 
-async def build(settings: AgentSettings, world: World) -> None:
+async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
     """Lists everything that runs, and runs it until cancelled."""
-    cluster, clock = world.cluster, world.clock
-    crew = Crew(clock, workers=32 if settings.is_hollow else 8)
-    counted = AgentMetrics(settings.node_prefix if settings.is_hollow else world.places[0].me.node)
+    cluster, clock = setup.cluster, setup.clock
+    queues = WorkQueues(clock, workers=32 if settings.is_hollow else 8)
+    counted = AgentMetrics(settings.node_prefix if settings.is_hollow else setup.nodes[0].me.node)
     agents: dict[str, Agent] = {}
 
     def beat_all() -> None:
@@ -171,12 +171,12 @@ async def build(settings: AgentSettings, world: World) -> None:
 
     configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat, retimed=beat_all)
     async with asyncio.TaskGroup() as group:
-        group.create_task(_serve_metrics(counted, settings, world, lambda: _ready(agents, len(world.places))))
+        group.create_task(_serve_metrics(counted, settings, setup, lambda: _ready(agents, len(setup.nodes))))
         group.create_task(configuration.run())
-        group.create_task(process.endless(crew.run()))
+        group.create_task(process.endless(queues.run()))
         gate = asyncio.Semaphore(REGISTERED_AT_ONCE)
 
-        async def enter(place: Place) -> None:
+        async def enter(place: NodeSetup) -> None:
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
             registration.flaw = Flaw("StateUnwritable", await place.outside.host.flaw())
@@ -184,7 +184,7 @@ async def build(settings: AgentSettings, world: World) -> None:
             agent = Agent(
                 node,
                 place.outside,
-                crew=crew,
+                queues=queues,
                 group=group,
                 metrics=counted,
                 config=configuration.spec,
@@ -196,23 +196,25 @@ async def build(settings: AgentSettings, world: World) -> None:
             agents[node] = agent
 
         async with asyncio.TaskGroup() as entering:
-            for place in world.places:
+            for place in setup.nodes:
                 entering.create_task(enter(place))
-        for start in world.beside:
+        for start in setup.beside:
             group.create_task(start(agents, counted))
-        only = "" if settings.is_hollow else world.places[0].me.node
-        group.create_task(Feed(cluster, clock, crew, agents, only=only).run())
+        only = "" if settings.is_hollow else setup.nodes[0].me.node
+        group.create_task(Feed(cluster, clock, queues, agents, only=only).run())
 
 
-async def _serve_metrics(counted: AgentMetrics, settings: AgentSettings, world: World, ready: Callable[[], tuple[bool, str]]) -> None:
+async def _serve_metrics(
+    counted: AgentMetrics, settings: AgentSettings, setup: ProcessSetup, ready: Callable[[], tuple[bool, str]]
+) -> None:
     """Serves metrics to certificates of the name `lattice:metrics`: so many nodes should not ask the API server about tokens."""
     if not (settings.certificate and settings.metrics_address):
-        await serve_metrics(counted.registry, settings, ready, Scrapers(world.cluster, world.clock).admit)
+        await serve_metrics(counted.registry, settings, ready, Scrapers(setup.cluster, setup.clock).admit)
         return
     authority = await asyncio.to_thread(Path(settings.ca).read_text, encoding="utf-8")
     certificate = ServerCertificate(settings.certificate, settings.key, client_ca=authority)
     async with asyncio.TaskGroup() as group:
-        group.create_task(certificate.follow(world.clock))
+        group.create_task(certificate.follow(setup.clock))
         group.create_task(
             metrics.serve(counted.registry, settings.metrics_address, ready, admit=by_certificate, context=certificate.context)
         )
@@ -254,7 +256,7 @@ async def _registered(registration: Registration, clock: Clock, node: str, gate:
 
 
 @asynccontextmanager
-async def real_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
+async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
     """This machine as one node."""
     node = settings.node or os.uname().nodename
     files = settings.files()
@@ -264,53 +266,55 @@ async def real_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Cl
         open_host(settings.state_dir, settings.run_dir, node=node, clock=clock, scope_root=settings.scope_root) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
-        me = Self(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
+        me = NodeDescription(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
         def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
             agent = agents[node]
-            kept = Kept(settings.state_dir, agent.ended)
+            kept = LogStore(settings.state_dir, agent.ended)
             return serve(settings.listen, files, AgentService(agent.reporter, kept, clock))
 
-        works = GrpcWorks(settings.gateway, files)
-        place = Place(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))
+        works = GatewayWorkSource(settings.gateway, files)
+        place = NodeSetup(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))
         try:
-            yield World(cluster, clock, (place,), (server, lambda agents, counted: _renewed(settings, cluster, clock, me, agents, counted)))
+            yield ProcessSetup(
+                cluster, clock, (place,), (server, lambda agents, counted: _renewed(settings, cluster, clock, me, agents, counted))
+            )
         finally:
             await works.close()
 
 
 async def _renewed(
-    settings: AgentSettings, cluster: AiohttpCluster, clock: Clock, me: Self, agents: dict[str, Agent], counted: AgentMetrics
+    settings: AgentSettings, cluster: AiohttpCluster, clock: Clock, me: NodeDescription, agents: dict[str, Agent], counted: AgentMetrics
 ) -> None:
     """Keeps the node's certificates young, until cancelled; what is no pair of files is somebody else's to renew."""
-    tell = both(agents[me.node].expiring)
+    on_flaw = both(agents[me.node].expiring)
     async with asyncio.TaskGroup() as group:
         for use, pair in settings.pairs(cluster.config).items():
             hosts = hosts_of(me.node, me.address) if use == PEER else ()
             renewal = Renewal(
                 use, pair, me.node, hosts, cluster=cluster, clock=clock, lifetime=parse_duration(settings.certificate_lifetime),
-                metrics=counted, tell=tell[use], early=random.random(),  # noqa: S311 - spreads load
+                metrics=counted, on_flaw=on_flaw[use], early=random.random(),  # noqa: S311 - spreads load
             )  # fmt: skip
             group.create_task(renewal.run())
 
 
 @asynccontextmanager
-async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[World]:
+async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
     """Many nodes that only wait; each writes under its own name."""
     files = settings.files()
     files.read()
-    asked = GrpcWorks(settings.gateway, files)
-    timers, peers, works = HollowTimers(clock), LocalPeers(clock), SharedWorks(asked)
+    asked = GatewayWorkSource(settings.gateway, files)
+    timers, peers, works = HollowTimers(clock), LocalPeers(clock), WorkCache(asked)
     machine = gather()
     boot = f"hollow-{secrets.token_hex(8)}"
-    facts = Facts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
+    facts = MachineFacts(HOLLOW_CPUS, HOLLOW_MEMORY, machine.kernel, machine.architecture, boot)
     instance = await asyncio.to_thread(_hollow_instance, settings.state_dir)
     listed = await asyncio.to_thread(_inventory, settings.hollow_inventory) if settings.hollow_inventory is not None else ()
     places = []
     for me in (*_counted(settings, facts), *(_listed(settings, facts, node) for node in listed)):
         host = HollowHost(me.node, clock=clock, timers=timers, facts=me.facts, instance=f"{instance}-{me.node}")
         own = cluster.impersonate(AGENT + me.node, (GROUP,))
-        places.append(Place(replace(me, instance=host.instance()), Outside(own, clock, host, peers, works)))
+        places.append(NodeSetup(replace(me, instance=host.instance()), Outside(own, clock, host, peers, works)))
 
     def join(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
         for node, agent in agents.items():
@@ -318,27 +322,27 @@ async def hollow_world(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         return timers.run()
 
     try:
-        yield World(cluster, clock, tuple(places), (join,))
+        yield ProcessSetup(cluster, clock, tuple(places), (join,))
     finally:
         await asked.close()
 
 
-def _counted(settings: AgentSettings, facts: Facts) -> Iterator[Self]:
+def _counted(settings: AgentSettings, facts: MachineFacts) -> Iterator[NodeDescription]:
     """The hollow nodes of `--hollow N`, all alike."""
     declared = settings.declared()
     for number in range(1, settings.hollow + 1):
         node = f"{settings.node_prefix}-{number:04d}"
         group = settings.group or f"{settings.node_prefix}-g{(number - 1) // HOLLOW_GROUP:03d}"
-        yield Self(node, facts, "", "", group, settings.features, hollow=True, declared=declared)
+        yield NodeDescription(node, facts, "", "", group, settings.features, hollow=True, declared=declared)
 
 
-def _listed(settings: AgentSettings, facts: Facts, node: InventoryNode) -> Self:
+def _listed(settings: AgentSettings, facts: MachineFacts, node: InventoryNode) -> NodeDescription:
     """One hollow node of an inventory."""
     had = node.node_class
     features = (*settings.features, *had.features)
     own = replace(facts, cpus=had.cpus, memory_bytes=had.memory)
-    declared = of_class(had, node.fingerprint)
-    return Self(node.name, own, "", "", node.group, features, hollow=True, switch=node.switch, declared=declared)
+    declared = from_node_class(had, node.fingerprint)
+    return NodeDescription(node.name, own, "", "", node.group, features, hollow=True, switch=node.switch, declared=declared)
 
 
 def _inventory(path: Path) -> tuple[InventoryNode, ...]:
@@ -371,10 +375,10 @@ async def run(settings: AgentSettings) -> None:
         cluster = await stack.enter_async_context(connect(settings.kubeconfig, user_agent=PROGRAM))
         clock = SystemClock()
         if settings.is_hollow:
-            world = await stack.enter_async_context(hollow_world(settings, cluster, clock))
+            setup = await stack.enter_async_context(hollow_nodes(settings, cluster, clock))
         else:
-            world = await stack.enter_async_context(real_world(settings, cluster, clock))
-        await build(settings, world)
+            setup = await stack.enter_async_context(real_node(settings, cluster, clock))
+        await build(settings, setup)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """What this node starts for one attempt; everything is decided, names and patterns are expanded."""
 
     key: Key
@@ -120,7 +120,7 @@ class Known:
     """An attempt as the state directory and the scopes of this node show it."""
 
     key: Key
-    work: Work | None
+    work: NodeWork | None
     """None: the journal is absent or unreadable (a stray scope, a torn disk)."""
     running: Running | None
     """None: it was prepared and never started."""
@@ -138,7 +138,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptAttempt:
     """An attempt as a recovery asks for it: what is known, and when it was laid down (seconds since the epoch)."""
 
     known: Known

@@ -1,41 +1,41 @@
-"""A level's bell: it is rung when something has changed, and whoever waits looks at the level again."""
+"""A condition with a version: whoever waits is woken when something has changed, and reads the state again."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class Bell:
-    """Counts its rings, so that a ring between two looks is never missed."""
+class VersionedCondition:
+    """Counts its notifications, so that one between two looks is never missed."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.version = 0
         self._waiting: list[asyncio.Future[None]] = []
-        self._tied: list[Bell] = []
+        self._linked: list[VersionedCondition] = []
 
-    def ring(self) -> None:
-        """Wakes everybody who waits, here and at the bells tied to this one."""
-        self.count += 1
+    def notify(self) -> None:
+        """Wakes everybody who waits, here and at the conditions linked to this one."""
+        self.version += 1
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-        for bell in self._tied:
-            bell.ring()
+        for other in self._linked:
+            other.notify()
 
     async def wait(self, seen: int) -> int:
-        """Returns the count once it is not `seen` any more."""
-        while self.count == seen:
+        """Returns the version once it is not `seen` any more."""
+        while self.version == seen:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
-        return self.count
+        return self.version
 
-    def tie(self, other: Bell) -> None:
-        """Has `other` rung with this one."""
-        self._tied.append(other)
+    def link(self, other: VersionedCondition) -> None:
+        """Notifies `other` whenever this one is notified."""
+        self._linked.append(other)
 
-    def untie(self, other: Bell) -> None:
+    def unlink(self, other: VersionedCondition) -> None:
         """Ends that."""
-        if other in self._tied:
-            self._tied.remove(other)
+        if other in self._linked:
+            self._linked.remove(other)

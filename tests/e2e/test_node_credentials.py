@@ -23,7 +23,7 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEASES, PLANS
 from lattice.ledger.plans import PlanRow, parse_plan
 from lattice.ledger.reports import ANNOTATION, ReportRow, format_report, parse_report
-from lattice_agent.cluster.works import Found, GrpcWorks
+from lattice_agent.cluster.work_source import FetchedWork, GatewayWorkSource
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
@@ -42,13 +42,13 @@ def submit(who: Person, name: str, **spec: object) -> None:
     who.apply(name, environment={"variables": {"PLAIN": TOKEN}}, **{"entrypoint": "sleep 60", **spec})  # type: ignore[arg-type]
 
 
-def ask(instance: Instance, node: str, row: PlanRow, *, of: str = "", stale: str = "") -> Found:
+def ask(instance: Instance, node: str, row: PlanRow, *, of: str = "", stale: str = "") -> FetchedWork:
     """GetWork with the certificate of `node`, for the node `of`."""
     site = instance.site()
     pair = site.pair("agents-ca", f"agent-{node}")
 
-    async def asked() -> Found:
-        works = GrpcWorks([site.work_gateway], Files(pair.certificate, pair.key, site.authority("agents-ca")))
+    async def asked() -> FetchedWork:
+        works = GatewayWorkSource([site.work_gateway], Files(pair.certificate, pair.key, site.authority("agents-ca")))
         try:
             return await works.find(of or node, row, stale=stale)
         finally:

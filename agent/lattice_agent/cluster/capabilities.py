@@ -20,7 +20,7 @@ FINGERPRINT: Final = "sha256:"
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class StaticCapabilities:
     """Hardware and software as configured; memories in bytes, `gpu_memory` of each GPU, `watts` at full load (0: unknown)."""
 
     gpus: int = 0
@@ -52,9 +52,9 @@ class Declared:
         }
 
 
-def of_class(node_class: NodeClass, fingerprint: str) -> Declared:
+def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabilities:
     """What a node of an inventory's class declares; `fingerprint` stands for all its software."""
-    return Declared(
+    return StaticCapabilities(
         gpus=node_class.gpus,
         gpu_type=node_class.gpu_type,
         gpu_memory=node_class.gpu_memory,

@@ -162,11 +162,11 @@ def hosts_of(node: str, address: str) -> tuple[str, ...]:
 
 
 class Renewal:
-    """Keeps one pair of files young; `tell` hears when it is near its end and cannot be."""
+    """Keeps one pair of files young; `on_flaw` hears when it is near its end and cannot be."""
 
     def __init__(
         self, use: str, pair: Pair, node: str, hosts: Sequence[str], *, cluster: Cluster, clock: Clock, lifetime: float,
-        metrics: AgentMetrics, tell: Callable[[Flaw], None], early: float,
+        metrics: AgentMetrics, on_flaw: Callable[[Flaw], None], early: float,
     ) -> None:  # fmt: skip
         """`lifetime` in seconds is what is asked for; `early` from 0 to 1 spreads the nodes."""
         self._use = use
@@ -177,7 +177,7 @@ class Renewal:
         self._clock = clock
         self._lifetime = lifetime
         self._metrics = metrics
-        self._tell = tell
+        self._on_flaw = on_flaw
         self._early = early
         self._begun = clock.monotonic()
         self._poll = FIRST_POLL
@@ -205,7 +205,7 @@ class Renewal:
         if self._due(now, end, life):
             return await self._renew(end - now, life)
         self._poll, self._said = FIRST_POLL, ""
-        self._tell(NOTHING)
+        self._on_flaw(NOTHING)
         return max(0.05, min(LOOK_SECONDS, life * LOOK_PART, end - now - self._threshold(life)))
 
     def _threshold(self, life: float) -> float:
@@ -250,7 +250,7 @@ class Renewal:
             ends = (
                 f"its certificate {WORDS[self._use]} ({self._pair.certificate}) ends at {end}" if left else "its certificate cannot be read"
             )
-            self._tell(Flaw(reason[:64], f"{ends}: {message}"[:1000]))
+            self._on_flaw(Flaw(reason[:64], f"{ends}: {message}"[:1000]))
         if message == self._said:
             return
         self._said = message
@@ -328,14 +328,14 @@ class Renewal:
             await self._cluster.create(CERTIFICATE_REQUESTS, body)
 
 
-def both(tell: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
+def both(on_flaw: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
     """One listener for the two uses: what is wrong with either is told."""
     found = {API: NOTHING, PEER: NOTHING}
 
     def heard(use: str) -> Callable[[Flaw], None]:
         def hear(flaw: Flaw) -> None:
             found[use] = flaw
-            tell(next((one for one in found.values() if one.message), NOTHING))
+            on_flaw(next((one for one in found.values() if one.message), NOTHING))
 
         return hear
 

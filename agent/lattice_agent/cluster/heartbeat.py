@@ -33,7 +33,7 @@ class Heartbeat:
         node: str,
         cluster: Cluster,
         clock: Clock,
-        identity: reports.Identity,
+        identity: reports.NodeIdentity,
         metrics: AgentMetrics,
         *,
         seconds: Callable[[], float],
@@ -46,14 +46,14 @@ class Heartbeat:
         self._identity = identity
         self._metrics = metrics
         self._seconds = seconds
-        self._said = reports.Said()
+        self._said = reports.ReportContent()
         self._failing = False
 
-    def wants(self, said: reports.Said) -> bool:
+    def wants(self, said: reports.ReportContent) -> bool:
         """Whether this report does not wait for the next beat."""
         return reports.is_urgent(self._said, said)
 
-    async def beat(self, seen: Seen, said: reports.Said) -> float:
+    async def beat(self, seen: Seen, said: reports.ReportContent) -> float:
         """Renews the Lease; the seconds until the next beat."""
         self.count += 1
         before, self._said = self._said, said

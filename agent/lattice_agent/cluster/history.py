@@ -14,7 +14,7 @@ from lattice.ledger import reports
 from lattice.ledger.history import HistoryRow, pages_of
 from lattice.views.cluster import NodeRecovery
 from lattice.views.history import NodeHistory
-from lattice_agent.attempts import Kept, Key
+from lattice_agent.attempts import KeptAttempt, Key
 from lattice_agent.host.interface import Host
 from lattice_agent.lifecycle.attempt import OVER, WALLTIME, Attempt, Stage, report_state, restored
 from lattice_agent.members import first_failure
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 WALLTIME_EXCEEDED = "WalltimeExceeded"
 
 
-class HistoryTeller:
+class HistoryWriter:
     """Answers each recovery once; again after a restart, with the same pages."""
 
     def __init__(self, node: str, *, cluster: Cluster, host: Host, attempts: Mapping[Key, Attempt]) -> None:
@@ -33,14 +33,14 @@ class HistoryTeller:
         self._cluster = cluster
         self._host = host
         self._attempts = attempts
-        self._told = ""
+        self._answered = ""
 
     @property
     def owed(self) -> bool:
         """Whether a recovery waits for this node's answer."""
-        return self.wanted is not None and self.wanted.id != self._told
+        return self.wanted is not None and self.wanted.id != self._answered
 
-    async def tell(self) -> None:
+    async def write_owed(self) -> None:
         """Writes the pages that are owed. Raises what the API server answers: then it is tried again."""
         wanted = self.wanted
         if wanted is None or not self.owed:
@@ -50,7 +50,7 @@ class HistoryTeller:
         pages = pages_of(rows)
         for number, text in enumerate(pages):
             await self._write(wanted.id, number, len(pages), text)
-        self._told = wanted.id
+        self._answered = wanted.id
         event(log, "HistoryTold", node=self._node, recovery=wanted.id, attempts=len(rows), pages=len(pages))
 
     async def _write(self, recovery: str, number: int, pages: int, text: str) -> None:
@@ -65,7 +65,7 @@ class HistoryTeller:
             await self._cluster.create(NODE_HISTORIES, body, type=NodeHistory)
 
 
-def rows_of(kept: Iterable[Kept], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
+def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
     """Every attempt that the disk keeps, and those that the agent has been ordered and not laid down yet."""
     rows = {Key(*row.key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
@@ -77,7 +77,7 @@ def rows_of(kept: Iterable[Kept], attempts: Mapping[Key, Attempt]) -> list[Histo
     return [rows[key] for key in sorted(rows)]
 
 
-def _of_disk(kept: Kept, attempt: Attempt | None) -> HistoryRow | None:
+def _of_disk(kept: KeptAttempt, attempt: Attempt | None) -> HistoryRow | None:
     """One attempt of the disk; where it goes on, the agent knows better how it stands."""
     known, work = kept.known, kept.known.work
     shown = attempt if attempt is not None and attempt.stage not in OVER else restored(known)

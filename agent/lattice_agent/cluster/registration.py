@@ -20,15 +20,15 @@ from lattice.models.conditions import CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLI
 from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
-from lattice_agent.cluster.capabilities import Declared, fingerprint
+from lattice_agent.cluster.capabilities import StaticCapabilities, fingerprint
 from lattice_agent.cluster.heartbeat import NAMESPACE
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
 from lattice_agent.state import journal
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-NOTHING = Declared()
+NOTHING = StaticCapabilities()
 
 
 class Flaw(NamedTuple):
@@ -43,18 +43,18 @@ _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
+class NodeDescription:
     """What the node says of itself."""
 
     node: str
-    facts: Facts
+    facts: MachineFacts
     instance: str
     address: str
     group: str = ""
     features: tuple[str, ...] = ()
     hollow: bool = False
     switch: str = ""
-    declared: Declared = NOTHING
+    declared: StaticCapabilities = NOTHING
 
     def status(self, *, healthy: bool = True) -> dict[str, Any]:
         """The agent's part of `LatticeNode.status`."""
@@ -83,7 +83,7 @@ class Self:
 class Registration:
     """Makes and keeps one LatticeNode."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, me: Self, *, heartbeat_seconds: float) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, me: NodeDescription, *, heartbeat_seconds: float) -> None:
         self._cluster = cluster
         self._clock = clock
         self._me = me

@@ -16,7 +16,7 @@ URGENT = frozenset({reports.UNNAMED, reports.GONE, reports.LOST, reports.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """Who reports: the kernel's boot id and the state directory's random id."""
 
     boot: str
@@ -24,14 +24,14 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReportContent:
     """What a node says: its attempts, and the nodes of them that it cannot talk to, in order of their names."""
 
     rows: tuple[ReportRow, ...] = ()
     away: tuple[str, ...] = ()
 
 
-def annotation(identity: Identity, beat: int, seen: Seen, said: Said) -> str:
+def annotation(identity: NodeIdentity, beat: int, seen: Seen, said: ReportContent) -> str:
     """The text of `lattice.dev/report`."""
     report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
     return format_report(report)
@@ -49,7 +49,7 @@ def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tup
     )
 
 
-def is_urgent(before: Said, after: Said) -> bool:
+def is_urgent(before: ReportContent, after: ReportContent) -> bool:
     """Whether something that the scheduler waits for is new since the last report; so is who can be reached."""
     if before.away != after.away:
         return True

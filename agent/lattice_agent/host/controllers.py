@@ -17,7 +17,7 @@ FILES = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limi
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkLimits:
     """Of the work of one attempt on this node; 0: none."""
 
     processes: int = 0
@@ -28,14 +28,14 @@ class Limits:
         return {name: limit for name, limit in (("pids", self.processes), ("memory", self.memory_bytes)) if limit}
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = WorkLimits()
 
 
-def limits_for(*, max_processes: int, reserved_memory: int, memory_bytes: int) -> Limits:
+def limits_for(*, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
     """What work may have of this node: at most half of the kernel's process numbers, at least nine tenths of the memory."""
     numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
     memory = memory_bytes - min(reserved_memory, memory_bytes // 10) if reserved_memory else 0
-    return Limits(min(max_processes, numbers // 2), memory)
+    return WorkLimits(min(max_processes, numbers // 2), memory)
 
 
 class Controllers:
@@ -45,7 +45,7 @@ class Controllers:
         self._mount, self._v1 = mount, v1
         self._missing: set[str] = set()
 
-    def limit(self, scope: Path, limits: Limits) -> None:
+    def limit(self, scope: Path, limits: WorkLimits) -> None:
         """Sets the limits of the scope's work."""
         for controller, limit in limits.by_controller().items():
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
 
 
 def boot_id() -> str:
@@ -13,8 +13,8 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def gather() -> Facts:
+def gather() -> MachineFacts:
     """CPUs online, memory, kernel, architecture, boot."""
     machine = os.uname()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Facts(os.cpu_count() or 1, memory, machine.release, machine.machine, boot_id())
+    return MachineFacts(os.cpu_count() or 1, memory, machine.release, machine.machine, boot_id())

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import Rejected, Stale
 from lattice.kube.clock import Clock
-from lattice_agent.attempts import ExitRecord, Kept, Key, Known, Ordered, Running, Seen, TaskExit, Work
-from lattice_agent.host.interface import Facts, OnExit
+from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen, TaskExit
+from lattice_agent.host.interface import MachineFacts, OnExit
 
 SECONDS = "HOLLOW_SECONDS"
 EXIT = "HOLLOW_EXIT"
@@ -26,10 +26,10 @@ TERMINATED, KILLED = 15, 9
 
 
 @dataclass(slots=True)
-class _Held:
+class _HollowAttempt:
     """One attempt that is prepared or waits."""
 
-    work: Work
+    work: NodeWork
     seconds: float | None
     code: int
     prepared: float
@@ -37,10 +37,10 @@ class _Held:
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedAttempt:
     """One attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
 
-    kept: Kept
+    kept: KeptAttempt
     settled: int = 0
 
 
@@ -76,7 +76,7 @@ class HollowTimers:
 class HollowHost:
     """The Host of one hollow node."""
 
-    def __init__(self, node: str, *, clock: Clock, timers: HollowTimers, facts: Facts, instance: str) -> None:
+    def __init__(self, node: str, *, clock: Clock, timers: HollowTimers, facts: MachineFacts, instance: str) -> None:
         self._node = node
         self._clock = clock
         self._timers = timers
@@ -84,9 +84,9 @@ class HollowHost:
         self._instance = instance
         self._seen = Seen()
         self._made = clock.now()
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _HollowAttempt] = {}
         self._begun: dict[Key, None] = {}
-        self._ended: dict[Key, _Ended] = {}
+        self._ended: dict[Key, _EndedAttempt] = {}
         self._callback: OnExit | None = None
         timers.join(node, self)
 
@@ -94,18 +94,20 @@ class HollowHost:
         """Registers the one callback."""
         self._callback = callback
 
-    async def prepare(self, work: Work) -> None:
+    async def prepare(self, work: NodeWork) -> None:
         """Reads how long it waits."""
         if work.key in self._begun:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
         seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
         try:
-            self._held[work.key] = _Held(work, None if seconds is None else max(0.0, float(seconds)), int(code) & 255, self._clock.now())
+            self._held[work.key] = _HollowAttempt(
+                work, None if seconds is None else max(0.0, float(seconds)), int(code) & 255, self._clock.now()
+            )
         except ValueError as error:
             message = f"hollow node {self._node}: {SECONDS}={seconds!r} and {EXIT}={code!r} must be numbers"
             raise Rejected(message, reason="StartFailed") from error
 
-    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
+    async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
         """Begins to wait."""
         del private
         held = self._held[work.key]
@@ -145,13 +147,13 @@ class HollowHost:
         if held.running is not None:
             tasks = tuple(self._exit(held, held.running, rank, signal, now) for rank in range(held.work.tasks))
         record = ExitRecord(key.uid, key.attempt, self._facts.boot_id, tasks, now)
-        self._ended[key] = _Ended(Kept(_known(held, record), held.prepared))
+        self._ended[key] = _EndedAttempt(KeptAttempt(_known(held, record), held.prepared))
         while len(self._ended) > KEPT:
             self._ended.pop(next(iter(self._ended)))
         if self._callback is not None:
             self._callback(key, record)
 
-    def _exit(self, held: _Held, running: Running, rank: int, signal: int, now: float) -> TaskExit:
+    def _exit(self, held: _HollowAttempt, running: Running, rank: int, signal: int, now: float) -> TaskExit:
         code = 128 + signal if signal else held.code
         return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
 
@@ -163,9 +165,9 @@ class HollowHost:
         """Nothing: a hollow node keeps no record."""
         return None
 
-    async def history(self, since: int) -> list[Kept]:
+    async def history(self, since: int) -> list[KeptAttempt]:
         """What this process remembers: all that goes on, and of what has ended and was not settled by then the newest."""
-        going = [Kept(_known(held), held.prepared) for held in self._held.values()]
+        going = [KeptAttempt(_known(held), held.prepared) for held in self._held.values()]
         return [*going, *(one.kept for one in self._ended.values() if not 0 < one.settled <= since)]
 
     def made(self) -> float:
@@ -178,7 +180,7 @@ class HollowHost:
         if key in self._ended:
             self._ended[key].settled = seq
 
-    def facts(self) -> Facts:
+    def facts(self) -> MachineFacts:
         """What is said of the node."""
         return self._facts
 
@@ -208,6 +210,6 @@ class HollowHost:
             self._seen = seen
 
 
-def _known(held: _Held, record: ExitRecord | None = None) -> Known:
+def _known(held: _HollowAttempt, record: ExitRecord | None = None) -> Known:
     alive = held.running is not None and record is None
     return Known(held.work.key, held.work, held.running, alive, record, boot_matches=True, populated=alive)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lattice_agent.attempts import ExitRecord, Kept, Key, Known, Ordered, Running, Seen, Work
+from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 
 
 @dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """What the machine is."""
 
     cpus: int
@@ -35,14 +35,14 @@ class Host(Protocol):
         """Registers the one callback; ends that came before are delivered at once, in order."""
         ...
 
-    async def prepare(self, work: Work) -> None:
+    async def prepare(self, work: NodeWork) -> None:
         """Checks user, directories and files, writes the journal, makes the scope; twice does no more than once.
 
         Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit); Stale when this key was started here already.
         """
         ...
 
-    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
+    async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer.
 
         `private` are variables that are nowhere written down: they reach the tasks through memory and pipes alone.
@@ -78,7 +78,7 @@ class Host(Protocol):
         """One attempt as the disk shows it, watched where it lives; None: nothing is kept of it."""
         ...
 
-    async def history(self, since: int) -> list[Kept]:
+    async def history(self, since: int) -> list[KeptAttempt]:
         """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
         ...
 
@@ -93,7 +93,7 @@ class Host(Protocol):
         """
         ...
 
-    def facts(self) -> Facts:
+    def facts(self) -> MachineFacts:
         """What the machine is."""
         ...
 

@@ -13,13 +13,13 @@ from typing import Any, ParamSpec, TypeVar
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import NotFound, Retry
-from lattice_agent.attempts import ExitRecord, Kept, Key, Known, Ordered, Running, Seen, Work
+from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 from lattice_agent.host import facts, processes, scopes
-from lattice_agent.host.interface import Facts, OnExit
-from lattice_agent.host.launching import Launching
-from lattice_agent.host.starter import Starter
+from lattice_agent.host.interface import MachineFacts, OnExit
+from lattice_agent.host.launcher import Launcher
+from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.threads import Threads
-from lattice_agent.host.watch import Watch
+from lattice_agent.host.watch import ShimWatch
 from lattice_agent.standalone.shim import start_ticks
 from lattice_agent.state import disk_pressure
 from lattice_agent.state.journal import Journal
@@ -39,7 +39,7 @@ class LinuxHost:
 
     def __init__(self, journal: Journal, scopes_: scopes.Scopes, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.journal, self.scopes = journal, scopes_
-        self.starter = Starter()
+        self.runner_client = RunnerClient()
         self._clock, self._tasks = clock, tasks
         state = f"its state directory {journal.state_dir}"
         self._disk = Threads(state, count=4, within=_DISK_SECONDS)
@@ -49,8 +49,8 @@ class LinuxHost:
         self._instance, self._seen = journal.instance(), journal.seen()
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
-        self.watch = Watch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
-        self.launching = Launching(journal, scopes_, clock, self._facts, self.starter, self._disk, self.watch)
+        self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
+        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch)
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class LinuxHost:
 
     # what the node knows
 
-    def facts(self) -> Facts:
+    def facts(self) -> MachineFacts:
         """What the machine is."""
         return self._facts
 
@@ -76,7 +76,7 @@ class LinuxHost:
         """Gives old output up, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
         try:
             found = await self._looks.call(
-                disk_pressure.look, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
+                disk_pressure.check_disk, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
             )
         except Retry as error:
             self._flaw = error.message
@@ -158,7 +158,7 @@ class LinuxHost:
             running = _of_pid(self.scopes.shim_pid(key))
         alive = bool(running and (same_boot or entry is None) and processes.is_live(running.pid, running.start_ticks))
         populated = alive or self.scopes.populated(key)
-        record, forgotten = self.journal.exit_record(key), self.journal.forgotten(key)
+        record, forgotten = self.journal.exit_record(key), self.journal.is_settled(key)
         if running is not None and running.pid == 0:
             if running.started == 0:
                 running = None
@@ -169,13 +169,13 @@ class LinuxHost:
 
     # the start
 
-    async def prepare(self, work: Work) -> None:
+    async def prepare(self, work: NodeWork) -> None:
         """Checks user, directories and files, writes the journal, makes the scope."""
-        await self.launching.prepare(work)
+        await self.launcher.prepare(work)
 
-    async def start(self, work: Work, private: Mapping[str, str] | None = None) -> Running:
+    async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
-        return await self.launching.start(work, private or {})
+        return await self.launcher.start(work, private or {})
 
     # the end
 
@@ -212,14 +212,14 @@ class LinuxHost:
     async def _end_without_shim(self, key: Key) -> bool:
         """Ends what has no shim: never started (the right to start is taken away), or without tasks here."""
         try:
-            await self.launching.claim(key)
+            await self.launcher.claim(key)
         except NotFound:
             return False
         running = await self._disk.call(self.journal.claimed, key)
         if running is None or running.pid:
             return False
         if await self._disk.call(self.journal.exit_record, key) is None:
-            await self.launching.keep_empty_end(key)
+            await self.launcher.keep_empty_end(key)
             self._deliver(key, await self._disk.call(self.journal.exit_record, key))
         return True
 
@@ -227,14 +227,14 @@ class LinuxHost:
         """Processes of the work that are left."""
         return len(await self._kernel.call(self.scopes.work, key))
 
-    async def history(self, since: int) -> list[Kept]:
+    async def history(self, since: int) -> list[KeptAttempt]:
         """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
         keys = await self._disk.call(self.journal.known)
         return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
 
-    def _kept(self, key: Key, since: int) -> Kept | None:
+    def _kept(self, key: Key, since: int) -> KeptAttempt | None:
         settled = self.journal.settled_by(key)
-        return None if 0 < settled <= since else Kept(self._look(key), self.journal.prepared_at(key))
+        return None if 0 < settled <= since else KeptAttempt(self._look(key), self.journal.prepared_at(key))
 
     def made(self) -> float:
         """When the state directory was made."""
@@ -243,12 +243,12 @@ class LinuxHost:
     async def forget(self, key: Key, *, seq: int = 0) -> None:
         """Settled: the scope goes at once, exit record and logs after 7 days."""
         with suppress(NotFound):
-            await self.launching.claim(key)
+            await self.launcher.claim(key)
         if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
-        await self._disk.call(self.journal.forget, key, self._clock.now(), seq)
-        self.launching.drop(key)
+        await self._disk.call(self.journal.settle, key, self._clock.now(), seq)
+        self.launcher.drop(key)
         await self._prune()
 
     async def _prune(self) -> None:
@@ -280,7 +280,7 @@ class LinuxHost:
         self.watch.close()
         for task in self._running:
             task.cancel()
-        self.starter.close()
+        self.runner_client.close()
         self.scopes.close()
 
 
@@ -303,7 +303,7 @@ async def open_host(state_dir: Path, run_dir: Path, *, node: str, clock: Clock, 
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         host = LinuxHost(journal, await asyncio.to_thread(scopes.choose, node, scope_root), clock, tasks)
-        host.starter.open()
+        host.runner_client.open()
         try:
             yield host
         except Exception as error:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
-from lattice_agent.host.controllers import NO_LIMITS, Controllers, Limits, find_controllers
+from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers
 from lattice_agent.standalone import shim
 from lattice_agent.state.journal import parse_key
 
@@ -40,7 +40,7 @@ class Scopes(Protocol):
     complete: bool
     """Whether no process of the work can hide."""
 
-    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
+    def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
         """Makes the scope; twice does no more than once."""
         ...
 
@@ -94,7 +94,7 @@ class CgroupScopes:
         self.root, self.kind, self.controllers = root, kind, controllers
         root.mkdir(parents=True, exist_ok=True)
 
-    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
+    def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
         """Makes the scope; twice does no more than once."""
         for part in ("shim", "work"):
             (self._path(key) / part).mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class ProcessScopes:
     def __init__(self) -> None:
         self._made: set[Key] = set()
 
-    def make(self, key: Key, limits: Limits = NO_LIMITS) -> None:
+    def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
         """Remembers it; there is nothing to make, and no limit but those that a process inherits."""
         self._made.add(key)
 

@@ -32,7 +32,7 @@ NAMED = 3
 """So many of the processes that survive are named."""
 
 
-class Watch:
+class ShimWatch:
     """The shims of one node, and the attempts that are being ended."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The shell around one node's state machine: events come in one at a time, what they lead to goes out.
 
 `post` is the only way in. It runs the machine, lines its instructions up, tells the reporter, and arms the timers;
-everything that waits for something does so in a queue of the `Crew` or in a task of the process's group.
+everything that waits for something does so in a queue of the `WorkQueues` or in a task of the process's group.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
 from lattice_agent.cluster import reports
 from lattice_agent.cluster.heartbeat import Heartbeat
-from lattice_agent.cluster.history import HistoryTeller
+from lattice_agent.cluster.history import HistoryWriter
 from lattice_agent.cluster.registration import Flaw, Registration
-from lattice_agent.cluster.works import Works
-from lattice_agent.condition import Bell
+from lattice_agent.cluster.work_source import WorkSource
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.interface import Host
 from lattice_agent.lifecycle.attempt import OVER, Stage
 from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, Tick
@@ -33,7 +33,7 @@ from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.effects import Effects
-from lattice_agent.node.queues import Crew
+from lattice_agent.node.queues import WorkQueues
 from lattice_agent.peers.interface import Peers
 from lattice_agent.reporter.reporter import Reporter
 
@@ -54,15 +54,15 @@ class Outside:
     clock: Clock
     host: Host
     peers: Peers
-    works: Works
+    works: WorkSource
 
 
 @dataclass(slots=True)
-class _Seat:
-    """This node's end of a conversation with another node's reporter (peers.interface.Seat)."""
+class _MemberSide:
+    """This node's end of a conversation with another node's reporter (peers.interface.MemberSide)."""
 
     key: Key
-    bell: Bell
+    changed: VersionedCondition
     agent: Agent
     target: tuple[str, str] = ("", "")
     last: Member | None = None
@@ -93,7 +93,7 @@ class Agent:
         node: str,
         outside: Outside,
         *,
-        crew: Crew,
+        queues: WorkQueues,
         group: asyncio.TaskGroup,
         metrics: AgentMetrics,
         config: Callable[[], ConfigSpec],
@@ -106,14 +106,14 @@ class Agent:
         self.planned = False
         self._called = 0
         self._outside = outside
-        self._crew = crew
+        self._queues = queues
         self._group = group
         self._metrics = metrics
         self._registration = registration
         cluster, clock, host = outside.cluster, outside.clock, outside.host
         self.machine = Lifecycle(node, seen=host.seen(), known=())
         self.heartbeat = Heartbeat(
-            node, cluster, clock, reports.Identity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
+            node, cluster, clock, reports.NodeIdentity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
         )
         self.reporter = Reporter(
             node,
@@ -122,7 +122,7 @@ class Agent:
             clock=clock,
             hollow=hollow,
             on_direction=lambda key, direction: self.post(Directed(key, direction)),
-            say=lambda key, after: crew.say(node, key, after),
+            queue_report=lambda key, after: queues.queue_report(node, key, after),
             on_away=self.beat_if_urgent,
         )
         self._effects = Effects(
@@ -135,10 +135,10 @@ class Agent:
             post=self.post,
             on_read=self.reporter.describe,
         )
-        self.history = HistoryTeller(node, cluster=cluster, host=host, attempts=self.machine.attempts)
+        self.history = HistoryWriter(node, cluster=cluster, host=host, attempts=self.machine.attempts)
         self._events: deque[Event] = deque()
         self._draining = False
-        self._seats: dict[Key, _Seat] = {}
+        self._sides: dict[Key, _MemberSide] = {}
         self._known: set[Key] = set()
         self._met: dict[Key, float] = {}
 
@@ -147,8 +147,8 @@ class Agent:
         known = await self._outside.host.attempts()
         self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known)
         self._known = set(self.machine.attempts)
-        self.history = HistoryTeller(self.node, cluster=self._outside.cluster, host=self._outside.host, attempts=self.machine.attempts)
-        self._crew.hands[self.node] = self
+        self.history = HistoryWriter(self.node, cluster=self._outside.cluster, host=self._outside.host, attempts=self.machine.attempts)
+        self._queues.workers[self.node] = self
         self._outside.host.on_exit(self._on_exit)
         for key, attempt in self.machine.attempts.items():
             log_event(log, "Found", allocation=key.uid, attempt=key.attempt, node=self.node, stage=attempt.stage.name)
@@ -175,24 +175,24 @@ class Agent:
     def beat_now(self) -> None:
         """Renews the Lease at once, if this node renews it at all yet."""
         if self.planned:
-            self._crew.beat(self.node)
+            self._queues.queue_heartbeat(self.node)
 
     def beat_if_urgent(self) -> None:
         """Renews the Lease at once when something is to be said that does not wait for the next beat."""
-        if self.planned and self.heartbeat.wants(self._said()):
-            self._crew.beat(self.node)
+        if self.planned and self.heartbeat.wants(self._report()):
+            self._queues.queue_heartbeat(self.node)
 
-    def _said(self) -> reports.Said:
+    def _report(self) -> reports.ReportContent:
         """What the next heartbeat says."""
-        away = {seat.target[0] for seat in self._seats.values() if seat.away}
+        away = {side.target[0] for side in self._sides.values() if side.away}
         rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
-        return reports.Said(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
+        return reports.ReportContent(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
         """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""
         if not self.planned:
             self.planned = True
-            self._crew.beat(self.node)
+            self._queues.queue_heartbeat(self.node)
 
     def _on_exit(self, key: Key, record: ExitRecord | None) -> None:
         self.post(Exited(key, record))
@@ -224,13 +224,13 @@ class Agent:
             else:
                 self.reporter.follow({Key(*row.key): row for row in event.rows})
         for instruction in instructions:
-            self._crew.act(self.node, self._effects.put(instruction))
+            self._queues.queue_effects(self.node, self._effects.put(instruction))
         self._note_startup(event)
         if isinstance(event, Refused) and event.reason == "NodeUnfit":
             self.beat_now()
         self._tell_reporters()
         self.beat_if_urgent()
-        self._arm()
+        self._queue_deadline()
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
         for key, attempt in self.machine.attempts.items():
@@ -247,67 +247,67 @@ class Agent:
         if isinstance(event, Started) and event.key in self._met:
             self._metrics.startup.observe(now - self._met[event.key])
 
-    def _arm(self) -> None:
+    def _queue_deadline(self) -> None:
         deadline = self.machine.deadline()
         if deadline is not None:
-            self._crew.tick(self.node, min(LONGEST_SLEEP, max(0.0, deadline - self._outside.clock.monotonic())))
+            self._queues.queue_deadline(self.node, min(LONGEST_SLEEP, max(0.0, deadline - self._outside.clock.monotonic())))
 
     # ── the reporters of the attempts ───────────────────────────────────────────────────────────────────────────
 
     def _tell_reporters(self) -> None:
         for key, attempt in self.machine.attempts.items():
             if self.reporter.reports(key):
-                self._leave(key)
+                self._stop_talking(key)
                 member = self.machine.member(key)
                 if member is not None:
                     self.reporter.hear(member)
             elif attempt.row is not None and attempt.row.reporter:
-                self._sit(key, (attempt.row.reporter, attempt.row.address))
-            elif key in self._seats:
-                self._sit(key, self._seats[key].target)
+                self._talk_to(key, (attempt.row.reporter, attempt.row.address))
+            elif key in self._sides:
+                self._talk_to(key, self._sides[key].target)
         for key in self._known - self.machine.attempts.keys():
             self._effects.drop(key)
             self._met.pop(key, None)
-            seat = self._seats.pop(key, None)
-            if seat is not None:
-                seat.bell.ring()  # it is forgotten: the conversation ends by itself
+            side = self._sides.pop(key, None)
+            if side is not None:
+                side.changed.notify()  # it is forgotten: the conversation ends by itself
         self._known = set(self.machine.attempts)
 
-    def _sit(self, key: Key, target: tuple[str, str]) -> None:
+    def _talk_to(self, key: Key, target: tuple[str, str]) -> None:
         """Talks to this reporter from now on; what has changed is told."""
-        seat = self._seats.get(key)
-        if seat is not None and seat.target != target:
-            self._leave(key)
-            seat = None
-        if seat is None:
-            seat = self._seats[key] = _Seat(key, Bell(), self, target)
-            seat.task = self._group.create_task(self._outside.peers.follow(*target, seat))
-        member = seat.member()
-        if member != seat.last:
-            seat.last = member
-            seat.bell.ring()
+        side = self._sides.get(key)
+        if side is not None and side.target != target:
+            self._stop_talking(key)
+            side = None
+        if side is None:
+            side = self._sides[key] = _MemberSide(key, VersionedCondition(), self, target)
+            side.task = self._group.create_task(self._outside.peers.follow(*target, side))
+        member = side.member()
+        if member != side.last:
+            side.last = member
+            side.changed.notify()
 
-    def _leave(self, key: Key) -> None:
-        seat = self._seats.pop(key, None)
-        if seat is not None and seat.task is not None:
-            seat.task.cancel()
+    def _stop_talking(self, key: Key) -> None:
+        side = self._sides.pop(key, None)
+        if side is not None and side.task is not None:
+            side.task.cancel()
 
-    # ── turns of the crew (crew.Hand) ───────────────────────────────────────────────────────────────────────────
+    # ── turns of the queues (queues.NodeWorker) ─────────────────────────────────────────────────────────────────
 
-    async def act(self, key: Key) -> float | None:
+    async def carry_out(self, key: Key) -> float | None:
         """Carries out what the machine has ordered."""
-        return await self._effects.act(key)
+        return await self._effects.carry_out(key)
 
-    async def say(self, key: Key) -> float | None:
+    async def persist(self, key: Key) -> float | None:
         """Persists what the head concludes."""
-        return await self.reporter.say(key)
+        return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
         """Renews the node's Lease with the newest report, after a look at the node itself."""
-        await self._look()
-        return await self.heartbeat.beat(self.machine.seen, self._said())
+        await self._check_host()
+        return await self.heartbeat.beat(self.machine.seen, self._report())
 
-    async def _look(self) -> None:
+    async def _check_host(self) -> None:
         """A node that finds itself unfit says so, and once more when it is well: it is given work accordingly."""
         survivors = self._outside.host.survivors()
         for key, message in survivors.items():
@@ -321,13 +321,13 @@ class Agent:
             word, level = ("Unhealthy", logging.WARNING) if found.message else ("Healthy", logging.INFO)
             log_event(log, word, level, node=self.node, reason=found.reason if found.message else None, message=found.message or None)
             self._registration.flaw = found
-            self._crew.register(self.node)
+            self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:
         """A certificate of the node is near its end and cannot be renewed; without a message that is over."""
         if found != self._registration.expiring:
             self._registration.expiring = found
-            self._crew.register(self.node)
+            self._queues.queue_registration(self.node)
 
     async def tick(self) -> float | None:
         """A walltime or a grace period may be over."""
@@ -338,7 +338,7 @@ class Agent:
         """Keeps the node's own object, and tells its history when a recovery asks for it."""
         again = await self._registration.keep()
         try:
-            await self.history.tell()
+            await self.history.write_owed()
         except LatticeError as error:
             log_event(log, "HistoryNotTold", logging.WARNING, node=self.node, reason=error.reason, message=error.message)
             return HISTORY_AGAIN_SECONDS

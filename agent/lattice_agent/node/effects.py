@@ -11,8 +11,8 @@ from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
 from lattice.ledger.plans import RUN, PlanRow
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Work as Allocation
-from lattice_agent.attempts import Key, Ordered, Running, Seen, Work
-from lattice_agent.cluster.works import Found, Works
+from lattice_agent.attempts import Key, NodeWork, Ordered, Running, Seen
+from lattice_agent.cluster.work_source import FetchedWork, WorkSource
 from lattice_agent.host.interface import Host
 from lattice_agent.lifecycle import events, instructions
 from lattice_agent.lifecycle.events import Event
@@ -38,11 +38,11 @@ class Effects:
         *,
         host: Host,
         config: Callable[[], ConfigSpec],
-        works: Works,
+        works: WorkSource,
         row_of: Callable[[Key], PlanRow | None],
         awaits: Callable[[Key], bool],
         post: Callable[[Event], None],
-        on_read: Callable[[Key, Found], None],
+        on_read: Callable[[Key, FetchedWork], None],
     ) -> None:
         self.node = node
         self._host = host
@@ -55,7 +55,7 @@ class Effects:
         self._pending: dict[Key, deque[Instruction]] = {}
         self._objects: dict[Key, Allocation] = {}
         self._rows: dict[Key, PlanRow] = {}
-        self._assigned: dict[Key, Work] = {}
+        self._assigned: dict[Key, NodeWork] = {}
         self._private: dict[Key, Mapping[str, str]] = {}
         """Values of Secrets, from the reading to the start; a restart of the agent asks for them again."""
         self._tries: dict[Key, int] = {}
@@ -68,11 +68,11 @@ class Effects:
         self._pending.setdefault(key, deque()).append(instruction)
         return key
 
-    async def act(self, key: Key) -> float | None:
+    async def carry_out(self, key: Key) -> float | None:
         """Works the line off; the seconds after which to go on when something refused to be done."""
         line = self._pending.get(key)
         while line:
-            delay = await self._carry_out(line[0])
+            delay = await self._carry_out_one(line[0])
             if delay is not None:
                 return delay
             line.popleft()
@@ -80,7 +80,7 @@ class Effects:
         self._pending.pop(key, None)
         return None
 
-    async def _carry_out(self, instruction: Instruction) -> float | None:
+    async def _carry_out_one(self, instruction: Instruction) -> float | None:
         match instruction:
             case instructions.Read():
                 return await self._read(instruction.key)

@@ -23,7 +23,7 @@ from lattice.views.cluster import Config, ConfigSpec, Node
 from lattice.views.ledger import Plan
 from lattice_agent.lifecycle.events import PlanRead
 from lattice_agent.node.agent import Agent
-from lattice_agent.node.queues import Crew
+from lattice_agent.node.queues import WorkQueues
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ class Configuration:
 class Feed:
     """Hands the plan to each node of the process once the scheduler has given the node an index."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, crew: Crew, agents: dict[str, Agent], *, only: str = "") -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, queues: WorkQueues, agents: dict[str, Agent], *, only: str = "") -> None:
         self._cluster = cluster
         self._clock = clock
-        self._crew = crew
+        self._queues = queues
         self._agents = agents
         self._only = only
         fields = f"metadata.name={only}" if only else ""
@@ -102,7 +102,7 @@ class Feed:
             return
         agent.history.wanted = change.new.status.recovery if change.new is not None else None
         if change.new is None or change.new.status.instance == "" or agent.history.owed:
-            self._crew.register(agent.node)
+            self._queues.queue_registration(agent.node)
         index = change.new.status.index if change.new is not None else None
         if index is None or agent.index == index:
             return

@@ -11,13 +11,13 @@ from lattice.kube.clock import Clock
 from lattice_agent.attempts import Key
 
 
-class Hand(Protocol):
+class NodeWorker(Protocol):
     """What a node does when its turn comes; the seconds that are returned are when to come again."""
 
-    async def act(self, key: Key) -> float | None:
+    async def carry_out(self, key: Key) -> float | None:
         """Carries out what the machine has ordered for this attempt."""
 
-    async def say(self, key: Key) -> float | None:
+    async def persist(self, key: Key) -> float | None:
         """Persists what the head of this attempt concludes."""
 
     async def beat(self) -> float | None:
@@ -30,57 +30,57 @@ class Hand(Protocol):
         """Keeps the node's own object."""
 
 
-class Crew:
+class WorkQueues:
     """Workers for all nodes of a process; a key names the node first."""
 
     def __init__(self, clock: Clock, *, workers: int = 8) -> None:
-        self.hands: dict[str, Hand] = {}
-        self._acts = KeyedQueue(self._act, clock, workers=workers, name="effects")
-        self._says = KeyedQueue(self._say, clock, workers=workers, name="reports")
-        self._beats = KeyedQueue(self._of_node(lambda hand: hand.beat()), clock, workers=workers, name="heartbeats")
-        self._ticks = KeyedQueue(self._of_node(lambda hand: hand.tick()), clock, workers=1, name="deadlines")
-        self._registers = KeyedQueue(self._of_node(lambda hand: hand.register()), clock, workers=workers, name="registration")
+        self.workers: dict[str, NodeWorker] = {}
+        self._effects = KeyedQueue(self._carry_out, clock, workers=workers, name="effects")
+        self._reports = KeyedQueue(self._persist, clock, workers=workers, name="reports")
+        self._heartbeats = KeyedQueue(self._for_node(lambda worker: worker.beat()), clock, workers=workers, name="heartbeats")
+        self._deadlines = KeyedQueue(self._for_node(lambda worker: worker.tick()), clock, workers=1, name="deadlines")
+        self._registrations = KeyedQueue(self._for_node(lambda worker: worker.register()), clock, workers=workers, name="registration")
 
     async def run(self) -> None:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for queue in (self._acts, self._says, self._beats, self._ticks, self._registers):
+            for queue in (self._effects, self._reports, self._heartbeats, self._deadlines, self._registrations):
                 group.create_task(queue.run())
 
-    def act(self, node: str, key: Key) -> None:
+    def queue_effects(self, node: str, key: Key) -> None:
         """There is something to carry out."""
-        self._acts.add(_join(node, key))
+        self._effects.add(_join(node, key))
 
-    def say(self, node: str, key: Key, after: float = 0.0) -> None:
+    def queue_report(self, node: str, key: Key, after: float = 0.0) -> None:
         """There may be something to persist."""
-        self._says.add(_join(node, key), after)
+        self._reports.add(_join(node, key), after)
 
-    def beat(self, node: str, after: float = 0.0) -> None:
+    def queue_heartbeat(self, node: str, after: float = 0.0) -> None:
         """The Lease is due."""
-        self._beats.add(node, after)
+        self._heartbeats.add(node, after)
 
-    def tick(self, node: str, after: float) -> None:
+    def queue_deadline(self, node: str, after: float) -> None:
         """A walltime or a grace period ends then."""
-        self._ticks.add(node, after)
+        self._deadlines.add(node, after)
 
-    def register(self, node: str) -> None:
+    def queue_registration(self, node: str) -> None:
         """The node's own object has changed."""
-        self._registers.add(node)
+        self._registrations.add(node)
 
-    async def _act(self, name: str) -> float | None:
+    async def _carry_out(self, name: str) -> float | None:
         node, key = _split(name)
-        hand = self.hands.get(node)
-        return await hand.act(key) if hand else None
+        worker = self.workers.get(node)
+        return await worker.carry_out(key) if worker else None
 
-    async def _say(self, name: str) -> float | None:
+    async def _persist(self, name: str) -> float | None:
         node, key = _split(name)
-        hand = self.hands.get(node)
-        return await hand.say(key) if hand else None
+        worker = self.workers.get(node)
+        return await worker.persist(key) if worker else None
 
-    def _of_node(self, call: Callable[[Hand], Awaitable[float | None]]) -> Callable[[str], Awaitable[float | None]]:
+    def _for_node(self, call: Callable[[NodeWorker], Awaitable[float | None]]) -> Callable[[str], Awaitable[float | None]]:
         async def reconcile(node: str) -> float | None:
-            hand = self.hands.get(node)
-            return await call(hand) if hand else None
+            worker = self.workers.get(node)
+            return await call(worker) if worker else None
 
         return reconcile
 

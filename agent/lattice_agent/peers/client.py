@@ -16,7 +16,7 @@ from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice.units import dial_target
 from lattice_agent.peers import wire
-from lattice_agent.peers.interface import Seat
+from lattice_agent.peers.interface import MemberSide
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +39,19 @@ Call = aio.StreamStreamCall[pb.MemberState, pb.ReporterState]
 
 
 class GrpcPeers:
-    """Carries seats' words over gRPC; the reporter proves its node's name by its certificate."""
+    """Carries the nodes' words over gRPC; the reporter proves its node's name by its certificate."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
         self._clock = clock
 
-    async def follow(self, reporter: str, address: str, seat: Seat) -> None:
-        """Talks for the seat until it is forgotten; every failure is followed by another try after at most 1 s."""
+    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+        """Talks for the member until it is forgotten; every failure is followed by another try after at most 1 s."""
         delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
-        while seat.member() is not None:
+        while member_side.member() is not None:
             answered, heard = False, True
             try:
-                answered = await self._converse(reporter, address, seat)
+                answered = await self._converse(reporter, address, member_side)
                 why = "the reporter closed the stream"
             except aio.AioRpcError as error:
                 heard, why = error.code() is NOT_HERE, f"{error.code().name}: {error.details()}"
@@ -62,27 +62,33 @@ class GrpcPeers:
             if heard:
                 reached = self._clock.monotonic()
             else:
-                seat.unreached(self._clock.monotonic() - reached)
+                member_side.unreached(self._clock.monotonic() - reached)
             if why != said:
                 event(
-                    log, "ReporterAway", allocation=seat.key.uid, attempt=seat.key.attempt, reporter=reporter, address=address, message=why
+                    log,
+                    "ReporterAway",
+                    allocation=member_side.key.uid,
+                    attempt=member_side.key.attempt,
+                    reporter=reporter,
+                    address=address,
+                    message=why,
                 )
                 said = why
             await self._clock.sleep(delay)
             delay = min(LONGEST_BACK_OFF, delay * 2)
 
-    async def _converse(self, reporter: str, address: str, seat: Seat) -> bool:
+    async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
         """One connection, until it ends; whether the reporter has said anything."""
         options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
         async with aio.secure_channel(dial_target(address), client_credentials(self._files), options=options) as channel:
             call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated
             answered, failure = False, None
             async with asyncio.TaskGroup() as group:
-                telling = group.create_task(self._tell(call, seat))
+                telling = group.create_task(self._send(call, member_side))
                 try:
                     async for message in call:
                         answered = True
-                        seat.directed(wire.direction_from_wire(message))
+                        member_side.directed(wire.direction_from_wire(message))
                 except aio.AioRpcError as error:
                     failure = error
                 telling.cancel()
@@ -90,12 +96,12 @@ class GrpcPeers:
                 raise failure
             return answered
 
-    async def _tell(self, call: Call, seat: Seat) -> None:
+    async def _send(self, call: Call, member_side: MemberSide) -> None:
         """Sends the node's whole state whenever it has changed; the end of the call is seen by the reader."""
         told = None
         while True:
-            seen = seat.bell.count
-            member = seat.member()
+            seen = member_side.changed.version
+            member = member_side.member()
             if member is None:
                 await call.done_writing()
                 return
@@ -105,4 +111,4 @@ class GrpcPeers:
                 except (aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
                     return
                 told = member
-            await seat.bell.wait(seen)
+            await member_side.changed.wait(seen)

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Protocol
 
 from lattice_agent.attempts import Key
-from lattice_agent.condition import Bell
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import Direction, Member
 
 
-class Seat(Protocol):
+class MemberSide(Protocol):
     """A node's end: one attempt there."""
 
     key: Key
-    bell: Bell
-    """Rung when `member` has changed."""
+    changed: VersionedCondition
+    """Notified when `member` has changed."""
 
     def member(self) -> Member | None:
         """The node's whole state of the attempt; None: it has forgotten it, nothing follows."""
@@ -30,11 +30,11 @@ class Seat(Protocol):
         ...
 
 
-class Desk(Protocol):
+class ReporterSide(Protocol):
     """The reporter's end: every attempt that this agent reports for."""
 
-    async def find(self, key: Key) -> Bell | None:
-        """The bell that is rung when the attempt's direction changes; waits a moment for its plan row; None: not here."""
+    async def find(self, key: Key) -> VersionedCondition | None:
+        """The condition that is notified when the attempt's direction changes; waits a moment for its plan row; None: not here."""
         ...
 
     def hear(self, member: Member) -> bool:
@@ -67,8 +67,8 @@ class Logs(Protocol):
 
 
 class Peers(Protocol):
-    """Carries a seat's words to its reporter."""
+    """Carries a member's words to its reporter."""
 
-    async def follow(self, reporter: str, address: str, seat: Seat) -> None:
-        """Talks for the seat until it is forgotten, and connects again for ever when it is cut off; back-off at most 1 s."""
+    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+        """Talks for the member until it is forgotten, and connects again for ever when it is cut off; back-off at most 1 s."""
         ...

@@ -3,62 +3,62 @@
 from __future__ import annotations
 
 from lattice.kube.clock import Clock
-from lattice_agent.condition import Bell
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import Direction, Member
-from lattice_agent.peers.interface import Desk, Seat
+from lattice_agent.peers.interface import MemberSide, ReporterSide
 
 RETRY_SECONDS = 0.2
 
 
 class LocalPeers:
-    """Knows the desk of every node of this process."""
+    """Knows the reporter of every node of this process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._desks: dict[str, Desk] = {}
+        self._reporters: dict[str, ReporterSide] = {}
 
-    def join(self, node: str, desk: Desk) -> None:
+    def join(self, node: str, reporter_side: ReporterSide) -> None:
         """Adds a node."""
-        self._desks[node] = desk
+        self._reporters[node] = reporter_side
 
     def leave(self, node: str) -> None:
         """Takes a node away, as when its agent dies."""
-        self._desks.pop(node, None)
+        self._reporters.pop(node, None)
 
-    async def follow(self, reporter: str, address: str, seat: Seat) -> None:
-        """Talks for the seat until it is forgotten."""
+    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+        """Talks for the member until it is forgotten."""
         reached = self._clock.monotonic()
-        while seat.member() is not None:
-            desk = self._desks.get(reporter)
-            bell = await desk.find(seat.key) if desk is not None else None
-            if desk is not None and bell is not None:
-                await self._converse(reporter, desk, bell, seat)
-            if desk is not None:
+        while member_side.member() is not None:
+            reporter_side = self._reporters.get(reporter)
+            changed = await reporter_side.find(member_side.key) if reporter_side is not None else None
+            if reporter_side is not None and changed is not None:
+                await self._converse(reporter, reporter_side, changed, member_side)
+            if reporter_side is not None:
                 reached = self._clock.monotonic()
             else:
-                seat.unreached(self._clock.monotonic() - reached)
+                member_side.unreached(self._clock.monotonic() - reached)
             await self._clock.sleep(RETRY_SECONDS)
 
-    async def _converse(self, reporter: str, desk: Desk, bell: Bell, seat: Seat) -> None:
-        either = Bell()
-        bell.tie(either)
-        seat.bell.tie(either)
+    async def _converse(self, reporter: str, reporter_side: ReporterSide, changed: VersionedCondition, member_side: MemberSide) -> None:
+        either = VersionedCondition()
+        changed.link(either)
+        member_side.changed.link(either)
         told: Member | None = None
         heard: Direction | None = None
         try:
-            while self._desks.get(reporter) is desk:
-                seen = either.count
-                member = seat.member()
-                if member is None or (member != told and not desk.hear(member)):
+            while self._reporters.get(reporter) is reporter_side:
+                seen = either.version
+                member = member_side.member()
+                if member is None or (member != told and not reporter_side.hear(member)):
                     return
                 told = member
-                direction = desk.direction(seat.key)
+                direction = reporter_side.direction(member_side.key)
                 if direction is None:
                     return
                 if direction != heard:
                     heard = direction
-                    seat.directed(direction)
+                    member_side.directed(direction)
                 await either.wait(seen)
         finally:
-            bell.untie(either)
-            seat.bell.untie(either)
+            changed.unlink(either)
+            member_side.changed.unlink(either)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_agent.state.log_store import Entry, LogReader, tail
+from lattice_agent.state.log_store import LogEntry, LogReader, tail
 
 POLL_SECONDS = 0.1
 LARGEST_CHUNK = 1 << 18
@@ -18,7 +18,7 @@ STREAMS: dict[str, pb.Stream.ValueType] = {"stdout": pb.STDOUT, "stderr": pb.STD
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogSelection:
     """Which part of which streams; `tail_lines` −1: all; `since` in seconds since the epoch."""
 
     streams: tuple[str, ...]
@@ -27,13 +27,13 @@ class Wanted:
     since: float
 
 
-def wanted(request: pb.ReadLogsRequest) -> Wanted:
+def wanted(request: pb.ReadLogsRequest) -> LogSelection:
     """The request, read."""
     streams = tuple(name for name, value in STREAMS.items() if request.stream in (pb.STREAM_UNSPECIFIED, value))
-    return Wanted(streams, request.follow, request.tail_lines, request.since)
+    return LogSelection(streams, request.follow, request.tail_lines, request.since)
 
 
-async def read(directory: Path, attempt: int, want: Wanted, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
+async def read(directory: Path, attempt: int, want: LogSelection, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
     """The chunks, oldest first within a stream; the last one says `end` when the work on this node has ended."""
     readers: dict[str, LogReader] = {}
     try:
@@ -65,7 +65,7 @@ async def read(directory: Path, attempt: int, want: Wanted, ended: Callable[[], 
             reader.close()
 
 
-def _chunks(stream: str, attempt: int, entries: list[Entry], since: float) -> list[pb.LogChunk]:
+def _chunks(stream: str, attempt: int, entries: list[LogEntry], since: float) -> list[pb.LogChunk]:
     """One message an entry, cut where it is large; what is older than `since` is left out, not counted as dropped."""
     found = []
     for entry in entries:

@@ -17,10 +17,10 @@ from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice_agent.attempts import Key
-from lattice_agent.condition import Bell
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.peers import logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import Desk, Logs
+from lattice_agent.peers.interface import Logs, ReporterSide
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]
 class AgentService(rpc.AgentServicer):
     """Answers peers whose certificate says who they are."""
 
-    def __init__(self, desk: Desk, kept: Logs, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, reporter_side: ReporterSide, kept: Logs, clock: Clock) -> None:
+        self._reporter = reporter_side
         self._logs = kept
         self._clock = clock
 
@@ -60,20 +60,20 @@ class AgentService(rpc.AgentServicer):
         caller, key = peer_name(context), Key(first.uid, first.attempt)
         if caller != AGENT + first.node:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller or 'nobody'} speaks for node {first.node}")
-        bell = await self._desk.find(key)
-        if bell is None:
+        changed = await self._reporter.find(key)
+        if changed is None:
             await context.abort(NOT_HERE, f"this agent does not report for {first.uid}, attempt {first.attempt}")
             return
         if not self._hear(first, first.node):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"node {first.node} is not of {first.uid}, attempt {first.attempt}")
         try:
             async with asyncio.TaskGroup() as group:
-                both = {group.create_task(self._listen(context, first.node)), group.create_task(self._tell(context, key, bell))}
+                both = {group.create_task(self._listen(context, first.node)), group.create_task(self._send(context, key, changed))}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 for task in both:
                     task.cancel()
         finally:
-            self._desk.left(key, first.node)
+            self._reporter.left(key, first.node)
 
     async def _listen(self, context: CoordinateContext, node: str) -> None:
         while isinstance(message := await context.read(), pb.MemberState) and self._hear(message, node):
@@ -81,22 +81,22 @@ class AgentService(rpc.AgentServicer):
 
     def _hear(self, message: pb.MemberState, node: str) -> bool:
         try:
-            return message.node == node and self._desk.hear(wire.member_from_wire(message))
+            return message.node == node and self._reporter.hear(wire.member_from_wire(message))
         except Rejected as error:
             event(log, "MemberStateRefused", logging.WARNING, node=node, reason=error.reason, message=error.message)
             return False
 
-    async def _tell(self, context: CoordinateContext, key: Key, bell: Bell) -> None:
+    async def _send(self, context: CoordinateContext, key: Key, changed: VersionedCondition) -> None:
         told = None
         while True:
-            seen = bell.count
-            direction = self._desk.direction(key)
+            seen = changed.version
+            direction = self._reporter.direction(key)
             if direction is None:
                 return
             if direction != told:
                 await context.write(wire.direction_to_wire(direction))
                 told = direction
-            await bell.wait(seen)
+            await changed.wait(seen)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
         """What an attempt printed here; for the gateway alone, which has asked the API server who may read it."""

@@ -30,7 +30,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FirstFailure:
     """The first failure: which task, where."""
 
     node: str
@@ -46,7 +46,7 @@ class Over:
     begun: bool
     start: float
     end: float
-    failure: Failure | None = None
+    failure: FirstFailure | None = None
     exit_known: bool = True
 
 
@@ -186,7 +186,7 @@ class Head:
             return Over("Lost", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
         return self._ended(begun, start, end, failure)
 
-    def _ended(self, begun: bool, start: float, end: float, failure: Failure | None) -> Over:
+    def _ended(self, begun: bool, start: float, end: float, failure: FirstFailure | None) -> Over:
         """The end of work that was neither stopped, nor refused, nor lost."""
         by_walltime = [member for member in self._present() if member.walltime]
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
@@ -202,7 +202,7 @@ class Head:
         how = f"by signal {task.signal}" if task.signal else f"with exit code {task.code}"
         return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
 
-    def _knows_exit(self, failure: Failure | None) -> bool:
+    def _knows_exit(self, failure: FirstFailure | None) -> bool:
         """Whether an exit code can be named: that of the first failure, or 0 once every node with tasks has said how all of them ended."""
         if failure is not None:
             return not failure.task.unknown
@@ -214,7 +214,7 @@ def _has_started(member: Member) -> bool:
     return bool(member.started) or member.phase is Phase.RUNNING
 
 
-def _first(members: Iterable[Member]) -> Failure | None:
+def _first(members: Iterable[Member]) -> FirstFailure | None:
     """The first failure: one that came by itself before one that an END, a stop or a walltime brought about."""
     found = []
     for member in members:
@@ -224,7 +224,7 @@ def _first(members: Iterable[Member]) -> Failure | None:
     if not found:
         return None
     _, _, node, task = min(found, key=lambda entry: entry[:3])
-    return Failure(node, task)
+    return FirstFailure(node, task)
 
 
 def _count(nodes: tuple[str, ...]) -> str:

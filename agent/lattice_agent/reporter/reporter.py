@@ -14,8 +14,8 @@ from lattice.kube.patches import merge
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import Key
-from lattice_agent.cluster.works import Found, Works, Written
-from lattice_agent.condition import Bell
+from lattice_agent.cluster.work_source import FetchedWork, WorkSource, Written
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import FINAL, Direction, Member
 from lattice_agent.reporter import status
 from lattice_agent.reporter.head import Begun, Head, Open
@@ -40,14 +40,14 @@ class _Case:
         self.row = row
         self.named = True
         self.described = False
-        self.bell = Bell()
-        self.said = Direction()
+        self.changed = VersionedCondition()
+        self.direction = Direction()
         self.away: set[str] = set()
         """Nodes whose call has broken off before their work had ended."""
         self.looks = 0
         self.waited = False
         """It has begun, and a moment was left to its end."""
-        self.found: Found | None = None
+        self.found: FetchedWork | None = None
         """The object as it was read or written here last: a write tries it before it reads again."""
         self.stale = ""
         """The resourceVersion that the API server did not take any more."""
@@ -61,11 +61,11 @@ class Reporter:
         node: str,
         *,
         cluster: Cluster,
-        works: Works,
+        works: WorkSource,
         clock: Clock,
         hollow: bool,
         on_direction: Callable[[Key, Direction], None],
-        say: Callable[[Key, float], None],
+        queue_report: Callable[[Key, float], None],
         on_away: Callable[[], None] = lambda: None,
     ) -> None:
         self.node = node
@@ -74,7 +74,7 @@ class Reporter:
         self._clock = clock
         self._hollow = hollow
         self._on_direction = on_direction
-        self._say = say
+        self._queue_report = queue_report
         self._on_away = on_away
         self._cases: dict[Key, _Case] = {}
         self._heard: set[Key] = set()
@@ -93,16 +93,16 @@ class Reporter:
                 case = self._cases[key] = _Case(row)
             case.row, case.named = row, True
             case.head.follow(row)
-            self._weigh(key)
+            self._update_direction(key)
         for key in [key for key, case in self._cases.items() if key not in rows and case.named]:
             case = self._cases[key]
             case.named = False
             if case.head.settled:
                 self._close(key)
             else:
-                self._say(key, 0.0)
+                self._queue_report(key, 0.0)
 
-    def describe(self, key: Key, found: Found) -> None:
+    def describe(self, key: Key, found: FetchedWork) -> None:
         """Takes what the Allocation says about the attempt."""
         case = self._cases.get(key)
         if case is not None:
@@ -110,22 +110,22 @@ class Reporter:
             if case.found is None or case.found.version < found.version:
                 case.found = found
             case.head.describe(on_head_only=found.work.spec.on_head_only, walltime_seconds=walltime_of(found.work, case.row))
-            self._weigh(key)
+            self._update_direction(key)
 
     def reports(self, key: Key) -> bool:
         """Whether the attempt is at this desk."""
         return key in self._cases
 
-    # ── the nodes (peers.interface.Desk) ────────────────────────────────────────────────────────────────────────
+    # ── the nodes (peers.interface.ReporterSide) ────────────────────────────────────────────────────────────────────────
 
-    async def find(self, key: Key) -> Bell | None:
-        """The attempt's bell; its plan row may come a moment later than the first node's word."""
+    async def find(self, key: Key) -> VersionedCondition | None:
+        """The attempt's condition; its plan row may come a moment later than the first node's word."""
         waited = 0.0
         while key not in self._cases and waited < FIND_SECONDS:
             await self._clock.sleep(FIND_STEP)
             waited += FIND_STEP
         case = self._cases.get(key)
-        return case.bell if case else None
+        return case.changed if case else None
 
     def hear(self, member: Member) -> bool:
         """Takes a node's whole state; what many nodes say at once is weighed once."""
@@ -140,16 +140,16 @@ class Reporter:
         if not case.head.hear(member):
             return False
         if len(case.head.nodes) == 1:
-            self._weigh(member.key)
+            self._update_direction(member.key)
         elif member.key not in self._heard:
             self._heard.add(member.key)
-            asyncio.get_running_loop().call_soon(self._weigh, member.key)
+            asyncio.get_running_loop().call_soon(self._update_direction, member.key)
         return True
 
     def direction(self, key: Key) -> Direction | None:
         """What the nodes of the attempt are told."""
         case = self._cases.get(key)
-        return case.said if case else None
+        return case.direction if case else None
 
     def left(self, key: Key, node: str) -> None:
         """A node's call has ended: before the end of its work that is a cut."""
@@ -163,22 +163,22 @@ class Reporter:
         """Nodes of the attempts at this desk whose calls have broken off."""
         return {node for case in self._cases.values() for node in case.away}
 
-    def _weigh(self, key: Key) -> None:
+    def _update_direction(self, key: Key) -> None:
         self._heard.discard(key)
         case = self._cases.get(key)
         if case is None:
             return
         direction = case.head.direction()
-        if direction != case.said:
-            case.said = direction
-            case.bell.ring()
+        if direction != case.direction:
+            case.direction = direction
+            case.changed.notify()
             self._on_direction(key, direction)
         if not case.head.settled:
-            self._say(key, 0.0)
+            self._queue_report(key, 0.0)
 
     # ── the status ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def say(self, key: Key) -> float | None:
+    async def persist(self, key: Key) -> float | None:
         """Persists the verdict; the seconds until the next look, None: when something changes."""
         case = self._cases.get(key)
         if case is None or case.head.settled:
@@ -201,7 +201,7 @@ class Reporter:
             return self._later(case, error.reason, error.message)
         return self._after(key, case, outcome)
 
-    async def _decide(self, case: _Case) -> tuple[Found, status.Outcome]:
+    async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
         """What is to be written by the object as it is known here, or, where that is behind, as it is now."""
         if case.found is not None:
             outcome = self._outcome(case, case.found)
@@ -213,10 +213,10 @@ class Reporter:
             self.describe(case.head.key, case.found)
         return case.found, self._outcome(case, case.found)
 
-    def _outcome(self, case: _Case, found: Found) -> status.Outcome:
+    def _outcome(self, case: _Case, found: FetchedWork) -> status.Outcome:
         return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
 
-    async def _write(self, case: _Case, found: Found, outcome: status.Write) -> None:
+    async def _write(self, case: _Case, found: FetchedWork, outcome: status.Write) -> None:
         """Replaces the status at the version that was read: a node may not patch, so that it can look at nobody else's work."""
         metadata = found.work.metadata
         case.found, case.stale = None, metadata.resource_version
@@ -252,9 +252,9 @@ class Reporter:
 
     def _settle(self, key: Key, case: _Case) -> None:
         case.head.settled = True
-        self._weigh(key)
+        self._update_direction(key)
         if not case.named:
             self._close(key)
 
     def _close(self, key: Key) -> None:
-        self._cases.pop(key).bell.ring()
+        self._cases.pop(key).changed.notify()

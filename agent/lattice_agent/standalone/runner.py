@@ -89,9 +89,9 @@ class Runner:
                 case "start":
                     self._shim.run(self._shim.Launch(**request["launch"]), report)
                 case "probe":
-                    self._shim.tell(report, probe(self._shim.streams, request))
+                    self._shim.send(report, probe(self._shim.streams, request))
                 case unknown:
-                    self._shim.tell(report, {"failure": f"the runner knows no request {unknown!r}"})
+                    self._shim.send(report, {"failure": f"the runner knows no request {unknown!r}"})
             code = 0
         except BaseException:
             note_crash(request)
@@ -124,7 +124,7 @@ def note_crash(request: dict[str, Any]) -> None:
 def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
     """As the user, for good: enters the first directory that lets it, opens the output files, reads the script."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    streams.Identity(request["user"], request["group"], tuple(request["groups"])).become()
+    streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])).become()
     os.umask(0o022)
     reasons = []
     for directory in request["directories"]:
@@ -140,7 +140,7 @@ def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
         for path in request["files"]:
             if not streams.check_output(path):
                 os.close(streams.open_output(path, truncate=request["truncate"]))
-    except streams.Failure as failure:
+    except streams.StartFailure as failure:
         return {"failure": str(failure)}
     return {"workdir": directory, "passed_over": reasons}
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lattice_agent.standalone import durable, leftovers, streams
-from lattice_agent.standalone.streams import PARTIAL_SECONDS, PIPE_BYTES, Failure, Identity, Inlet, LogStream, OutputFile, Stream
+from lattice_agent.standalone.streams import PARTIAL_SECONDS, PIPE_BYTES, Inlet, LogStream, OutputFile, StartFailure, Stream, UserIdentity
 
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
@@ -65,9 +65,9 @@ class Launch:
     groups: list[int] = field(default_factory=list)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> UserIdentity:
         """Who the tasks run as."""
-        return Identity(self.user, self.group, tuple(self.groups))
+        return UserIdentity(self.user, self.group, tuple(self.groups))
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def start(self) -> None:
-        """Starts all tasks; raises Failure with none of them left when one cannot be executed."""
+        """Starts all tasks; raises StartFailure with none of them left when one cannot be executed."""
         launch = self.launch
         if launch.shim_procs:
             _write(launch.shim_procs, b"0")
@@ -141,7 +141,7 @@ class Shim:
                 os.close(errors_w)
             said = failures.read()
         if said:
-            raise Failure(said.decode(errors="replace").splitlines()[0])
+            raise StartFailure(said.decode(errors="replace").splitlines()[0])
 
     def _open_files(self) -> None:
         launch, opened = self.launch, dict[str, OutputFile]()
@@ -289,13 +289,13 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         try:
             os.chdir(launch.workdir)
         except OSError as error:
-            raise Failure(f"the working directory {launch.workdir!r} cannot be entered: {error.strerror}") from error
+            raise StartFailure(f"the working directory {launch.workdir!r} cannot be entered: {error.strerror}") from error
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(ends[0], 1)
         os.dup2(ends[1], 2)
         if os.getppid() == shim:
             os.execvpe(launch.argv[0], launch.argv, environment)  # noqa: S606 - this is what a shim is for
-    except Failure as failure:
+    except StartFailure as failure:
         os.write(ends[2], f"{failure}\n".encode())
     except BaseException as error:
         os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
@@ -386,7 +386,7 @@ def run(launch: Launch, report: int) -> None:
     try:
         durable.take_right(launch.run_directory, launch.directory, durable.encode_claim(*running))
     except FileExistsError:
-        tell(report, {"taken": True})
+        send(report, {"taken": True})
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
@@ -394,7 +394,7 @@ def run(launch: Launch, report: int) -> None:
         leftovers.separate_ipc()
         failure, unfit = _start(shim)
     if not failure:
-        tell(report, {"running": running})
+        send(report, {"running": running})
         os.close(report)
         shim.keep()
     shim.end_leftovers()
@@ -406,7 +406,7 @@ def run(launch: Launch, report: int) -> None:
         leftovers.remove(launch.user, running[2], keep=(launch.stdout, launch.stderr))
     durable.keep_exit(launch.run_directory, launch.directory, record)
     if failure:
-        tell(report, {"failure": failure, "unfit": unfit})
+        send(report, {"failure": failure, "unfit": unfit})
 
 
 def _start(shim: Shim) -> tuple[str, bool]:
@@ -414,8 +414,8 @@ def _start(shim: Shim) -> tuple[str, bool]:
     try:
         with leftovers.locked(fcntl.LOCK_SH):
             shim.start()
-    except (Failure, OSError) as error:
-        return str(error), not isinstance(error, Failure)
+    except (StartFailure, OSError) as error:
+        return str(error), not isinstance(error, StartFailure)
     return "", False
 
 
@@ -425,7 +425,7 @@ def _state_sentence(launch: Launch, error: OSError) -> str:
     return f"its state cannot be written: {error}"
 
 
-def tell(report: int, what: dict[str, Any]) -> None:
+def send(report: int, what: dict[str, Any]) -> None:
     """One line to the runner, who may be gone."""
     with suppress(OSError):
         os.write(report, json.dumps(what).encode())

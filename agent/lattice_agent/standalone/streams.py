@@ -38,12 +38,12 @@ bpf, configfs, efivarfs, nsfs, selinuxfs, binfmt_misc, pstore, fusectl."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Failure(Exception):
+class StartFailure(Exception):
     """The work cannot be started; the text is the sentence for people."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class UserIdentity:
     """Who the work runs as; without ids the process stays who it is."""
 
     user: int | None = None
@@ -84,7 +84,7 @@ def check_output(path: str) -> bool:
     if not (_takes_output(found) or stat.S_ISDIR(found.st_mode)):
         raise _unsuitable(path)
     if stat.S_ISFIFO(found.st_mode) and not os.access(path, os.W_OK, effective_ids=True):
-        raise Failure(f"the output file {path!r} cannot be opened: {os.strerror(errno.EACCES)}")
+        raise StartFailure(f"the output file {path!r} cannot be opened: {os.strerror(errno.EACCES)}")
     return stat.S_ISFIFO(found.st_mode)
 
 
@@ -96,7 +96,7 @@ def open_output(path: str, *, truncate: bool) -> int:
         fd = os.open(path, flags, 0o644)
     except OSError as error:
         why = "is a pipe that nobody reads" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
-        raise Failure(f"the output file {path!r} {why}") from error
+        raise StartFailure(f"the output file {path!r} {why}") from error
     found = os.fstat(fd)
     if not _takes_output(found) or _file_system(fd) in KERNEL_FILES:
         os.close(fd)
@@ -110,8 +110,8 @@ def _takes_output(found: os.stat_result) -> bool:
     return is_null or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
 
 
-def _unsuitable(path: str) -> Failure:
-    return Failure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
+def _unsuitable(path: str) -> StartFailure:
+    return StartFailure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
 
 
 def _file_system(fd: int) -> int:
@@ -123,7 +123,7 @@ def _file_system(fd: int) -> int:
 class OutputFile:
     """A file of the user's that gets a copy; what it does not take is counted and the work goes on."""
 
-    def __init__(self, path: str, fd: int, identity: Identity) -> None:
+    def __init__(self, path: str, fd: int, identity: UserIdentity) -> None:
         self.path, self.fd, self.identity, self.lost, self.error = path, fd, identity, 0, ""
 
     def write(self, data: bytes) -> None:

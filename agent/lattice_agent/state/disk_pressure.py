@@ -23,7 +23,7 @@ _SHIM_WRITES_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Look:
+class DiskCheck:
     """What a look at the disk found and did; attempts by the names of their directories."""
 
     flaw: str
@@ -34,15 +34,15 @@ class Look:
     """Ends that still stand in memory only."""
 
 
-def look(journal: Journal, now: float, *, wanting: bool, busy: bool) -> Look:
+def check_disk(journal: Journal, now: float, *, wanting: bool, busy: bool) -> DiskCheck:
     """Brings ends to the disk, makes room unless work runs (its own growth is no reason), and says what is wrong."""
     brought, waiting = _bring_ends(journal, now)
-    given_up = [] if busy else make_room(journal, now)
-    found = flaw(journal.state_dir, wanting=wanting)
+    given_up = [] if busy else free_space(journal, now)
+    found = disk_flaw(journal.state_dir, wanting=wanting)
     if waiting:
         said = f"{waiting} attempts" if waiting > 1 else "one attempt"
         found = f"{found or 'its state directory cannot be written'}; the end of {said} stands in {journal.run_dir} only"
-    return Look(found, given_up, brought, waiting)
+    return DiskCheck(found, given_up, brought, waiting)
 
 
 def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
@@ -59,7 +59,7 @@ def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
     return brought, waiting
 
 
-def flaw(state_dir: Path, *, wanting: bool = False) -> str:
+def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
     """What is wrong with the disk, as a clause; empty: nothing. `wanting`: it was wrong at the last look, so more has to be free."""
     try:
         disk = os.statvfs(state_dir)
@@ -90,7 +90,7 @@ def _try_to_write(state_dir: Path) -> None:
         os.close(fd)
 
 
-def make_room(journal: Journal, now: float) -> list[str]:
+def free_space(journal: Journal, now: float) -> list[str]:
     """Gives up the output of settled attempts while room is short, and names them; exit records stay, what goes is counted as dropped."""
     given_up: list[str] = []
     if not _is_short(journal.state_dir):

@@ -21,7 +21,7 @@ import msgspec
 
 from lattice.errors import Corrupt, NotFound
 from lattice.formats import check_format
-from lattice_agent.attempts import ExitRecord, Key, Ordered, Running, Seen, Work
+from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered, Running, Seen
 from lattice_agent.standalone import durable
 from lattice_agent.work.environment import Account
 
@@ -36,11 +36,11 @@ _ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER, _ACL_NOBODY = 1, 2, 4,
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One journal: what was decided, in which boot."""
 
     boot: str
-    work: Work
+    work: NodeWork
 
 
 class Journal:
@@ -105,14 +105,14 @@ class Journal:
         paths = [path for directory in (self.attempts_dir, self.run_dir) for path in directory.iterdir()]
         return sorted({key for path in paths if (key := parse_key(path.name))})
 
-    def write(self, work: Work, boot: str) -> None:
+    def write(self, work: NodeWork, boot: str) -> None:
         """Makes the attempt's directories with journal and reserve, durably."""
         directory = self.directory(work.key)
         for made, mode in ((directory, 0o711), (self.run_directory(work.key), 0o700)):
             made.mkdir(exist_ok=True)
             made.chmod(mode)
         durable.reserve(str(directory), work.tasks)
-        body = msgspec.json.encode(Entry(boot, work))
+        body = msgspec.json.encode(JournalEntry(boot, work))
         durable.write_durably(str(directory), "journal", f"{FORMAT}\n".encode() + body + b"\n")
         durable.sync_directory(str(self.attempts_dir))
 
@@ -127,9 +127,9 @@ class Journal:
                 _let_execute(fd, account)
         return path
 
-    def entry(self, key: Key) -> Entry | None:
+    def entry(self, key: Key) -> JournalEntry | None:
         """The journal; None when it is absent or torn. Raises Corrupt for another format."""
-        return _decode(f"journal of {self.directory(key).name}", self._read_of(key, "journal"), Entry)
+        return _decode(f"journal of {self.directory(key).name}", self._read_of(key, "journal"), JournalEntry)
 
     def claimed(self, key: Key) -> Running | None:
         """Who took the right to start; pid 0: it was ended before, or has no tasks here. None: nobody yet. Corrupt: another format."""
@@ -188,14 +188,14 @@ class Journal:
         """Writes the end that stands in memory to the disk too."""
         durable.write_exit(str(self.directory(key)), (self.run_directory(key) / durable.EXIT).read_bytes())
 
-    def forgotten(self, key: Key) -> bool:
+    def is_settled(self, key: Key) -> bool:
         """Whether it is settled."""
         return (self.directory(key) / "settled").exists()
 
     def settled_by(self, key: Key) -> int:
         """The seq of the plan that settled it; 0: it is not settled, or an older agent did it."""
         text = self._read_of(key, "settled-by") or b""
-        return int(text) if text.strip().isdigit() and self.forgotten(key) else 0
+        return int(text) if text.strip().isdigit() and self.is_settled(key) else 0
 
     def prepared_at(self, key: Key) -> float:
         """When its journal was written, in seconds since the epoch; 0: there is none."""
@@ -207,7 +207,7 @@ class Journal:
         """When the state directory was made, in seconds since the epoch."""
         return (self.state_dir / "instance").stat().st_mtime
 
-    def forget(self, key: Key, now: float, seq: int = 0) -> None:
+    def settle(self, key: Key, now: float, seq: int = 0) -> None:
         """Settles it, by the plan of this seq (0: unknown): exit record and logs stay for a while."""
         directory = self.directory(key)
         if not directory.is_dir():

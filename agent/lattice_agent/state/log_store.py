@@ -23,7 +23,7 @@ MAX_UID = 64
 """No uid is longer; what a caller makes up is no file name."""
 
 
-class Kept:
+class LogStore:
     """The output below one state directory (peers.interface.Logs)."""
 
     def __init__(self, state_dir: Path, ended: Callable[[Key], bool]) -> None:
@@ -51,7 +51,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """Some whole lines where possible; `dropped` bytes are missing before them."""
 
     time: float
@@ -69,9 +69,9 @@ class LogReader:
         self._number, self._position, self._gap = max(0, first - 1), 0, 0
         self._first = first
 
-    def read(self, max_bytes: int = 1 << 20) -> list[Entry]:
+    def read(self, max_bytes: int = 1 << 20) -> list[LogEntry]:
         """The next entries, about `max_bytes` of them; empty when nothing is there now."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         size = 0
         while size < max_bytes:
             entry = self._next()
@@ -92,7 +92,7 @@ class LogReader:
             self._file.close()
             self._file = None
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> LogEntry | None:
         while True:
             if self._file:
                 if entry := self._record(self._file):
@@ -129,7 +129,7 @@ class LogReader:
             return True
         return False
 
-    def _record(self, file: BinaryIO) -> Entry | None:
+    def _record(self, file: BinaryIO) -> LogEntry | None:
         at = file.tell()
         head = file.read(streams.RECORD.size)
         if len(head) == streams.RECORD.size:
@@ -138,12 +138,12 @@ class LogReader:
             if len(data) == length:
                 dropped, self._gap = self._gap + lost, 0
                 self._position += lost + length
-                return Entry(time, data, dropped)
+                return LogEntry(time, data, dropped)
         file.seek(at)
         return None
 
 
-def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogReader]:
+def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogReader]:
     """The last lines that are there now, and a reader that goes on behind them; only as many segments are read as hold them."""
     numbers = segments(directory, stream)
     for first in reversed(numbers[1:]):
@@ -155,10 +155,10 @@ def tail(directory: Path, stream: str, lines: int) -> tuple[list[Entry], LogRead
     return _cut(entries, lines), reader
 
 
-def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[Entry], LogReader]:
+def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[LogEntry], LogReader]:
     """What these segments have of the last lines, and a little more."""
     reader = LogReader(directory, stream, first=first)
-    kept: deque[Entry] = deque()
+    kept: deque[LogEntry] = deque()
     count = 0
     while entries := reader.read():
         for entry in entries:
@@ -169,11 +169,11 @@ def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[li
     return list(kept), reader
 
 
-def _cut(entries: list[Entry], lines: int) -> list[Entry]:
+def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
     """Only the last `lines`; a last line without its end counts as one."""
     text = b"".join(entry.data for entry in entries)
     whole = text.count(b"\n") + (0 if text.endswith(b"\n") or not text else 1)
-    surplus, result = max(0, whole - lines), list[Entry]()
+    surplus, result = max(0, whole - lines), list[LogEntry]()
     for entry in entries:
         if not surplus:
             result.append(entry)
@@ -181,7 +181,7 @@ def _cut(entries: list[Entry], lines: int) -> list[Entry]:
         pieces = entry.data.split(b"\n", surplus)
         surplus -= len(pieces) - 1
         if not surplus and pieces[-1]:
-            result.append(Entry(entry.time, pieces[-1]))
+            result.append(LogEntry(entry.time, pieces[-1]))
     return result
 
 

@@ -8,9 +8,9 @@ from lattice.units import parse_duration, parse_time, quantity_bytes
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Environment
 from lattice.views.work import Work as Allocation
-from lattice_agent.attempts import Key, Work
+from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.lifecycle.events import Terms
-from lattice_agent.work.patterns import Names, expand, is_per_node
+from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
 
 def tasks_on(allocation: Allocation, node: str, head: str) -> int:
@@ -35,18 +35,18 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
     return min((seconds for seconds in (asked, row.walltime) if seconds is not None), default=None)
 
 
-def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> Work:
+def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
     """The work of this node; `node` is one of the row's nodes."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)
     job_name = spec.tags.get("name", "") or row.name
-    names = Names(row.number, job_name, account, node, rank)
+    names = PatternValues(row.number, job_name, account, node, rank)
     stdout, stderr, append = _files(spec.environment, names)
     on_head = spec.on_head_only
     everywhere = 1 if on_head else spec.tasks.per_node * len(row.nodes)
     submitted = allocation.status.submit_time or allocation.metadata.creation_timestamp
-    return Work(
+    return NodeWork(
         key=Key(*row.key), number=row.number, namespace=row.namespace, name=row.name, user=spec.user, account=account, tenant=spec.tenant,
         job_name=job_name, nodes=row.nodes, node=node, rank_of_node=rank, head=row.head, tasks=terms.tasks,
         first_rank=0 if on_head else rank * spec.tasks.per_node, total_tasks=spec.tasks.total or everywhere,
@@ -61,7 +61,7 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
     )  # fmt: skip
 
 
-def _files(environment: Environment, names: Names) -> tuple[str, str, bool]:
+def _files(environment: Environment, names: PatternValues) -> tuple[str, str, bool]:
     """Files for the output, expanded, and whether they are kept as they stand when the work starts."""
     output = environment.output
     if output is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lattice.units import fold_nodes
-from lattice_agent.attempts import Work
+from lattice_agent.attempts import NodeWork
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _PAIRED_QUOTES = ("'", '"')
@@ -51,7 +51,7 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
     }
 
 
-def of_node(work: Work, *, workdir: str) -> dict[str, str]:
+def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
     """The LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
@@ -74,7 +74,7 @@ def of_node(work: Work, *, workdir: str) -> dict[str, str]:
     return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
 
 
-def of_task(work: Work, local_rank: int) -> dict[str, str]:
+def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
     """The variables in which the tasks of one node differ."""
     rank = work.first_rank + local_rank
     own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
@@ -83,7 +83,7 @@ def of_task(work: Work, local_rank: int) -> dict[str, str]:
     return own
 
 
-def _slurm_of_node(work: Work, workdir: str) -> dict[str, str]:
+def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
     nodes, number = fold_nodes(work.nodes), str(work.number)
     return {
         "SLURM_JOB_ID": number,
@@ -105,12 +105,12 @@ def _slurm_of_node(work: Work, workdir: str) -> dict[str, str]:
     }
 
 
-def compose(work: Work, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
+def compose(work: NodeWork, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
     """The whole environment but for what differs from task to task; later parts win."""
     return login(account, environment_file) | work.variables | of_node(work, workdir=workdir)
 
 
-def effective(private: Mapping[str, str], work: Work, *, workdir: str) -> dict[str, str]:
+def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str) -> dict[str, str]:
     """Those variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
     stronger = work.variables.keys() | of_node(work, workdir=workdir).keys()
     return {name: value for name, value in private.items() if name not in stronger}

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from lattice.errors import Rejected
-from lattice_agent.attempts import Work
+from lattice_agent.attempts import NodeWork
 from lattice_agent.work import environment
 from lattice_agent.work.environment import Account
 
@@ -16,17 +16,17 @@ MAX_ENTRYPOINT = 131071
 _SHOWN = 80
 
 
-def refuse(work: Work, why: str) -> Rejected:
+def refuse(work: NodeWork, why: str) -> Rejected:
     """The error of work that this node cannot start."""
     return Rejected(f"node {work.node} cannot start it: {why}", reason="StartFailed")
 
 
-def unfit(work: Work, why: str) -> Rejected:
+def unfit(work: NodeWork, why: str) -> Rejected:
     """The error of work that this node is not able to take now, whatever the work is."""
     return Rejected(f"node {work.node} is not able to take it: {why}", reason="NodeUnfit")
 
 
-def check(work: Work) -> None:
+def check(work: NodeWork) -> None:
     """Refuses (Rejected, StartFailed) what no kernel could run, before anything is made."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
@@ -68,13 +68,13 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def command(work: Work, script_path: str) -> list[str]:
+def command(work: NodeWork, script_path: str) -> list[str]:
     """The argument list: the script's own path, or the entrypoint split as a shell would."""
     return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RunContext:
     """What `prepare` found out: who, where, and what was passed over on the way there."""
 
     account: Account
@@ -83,8 +83,8 @@ class Place:
 
 
 def describe(
-    work: Work,
-    place: Place,
+    work: NodeWork,
+    place: RunContext,
     private: Mapping[str, str],
     *,
     directory: str,

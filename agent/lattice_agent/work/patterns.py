@@ -17,7 +17,7 @@ _PER_NODE = frozenset("nN")
 
 
 @dataclass(frozen=True)
-class Names:
+class PatternValues:
     """What the letters stand for."""
 
     number: int
@@ -49,7 +49,7 @@ class Names:
                 return None
 
 
-def expand(pattern: str, names: Names) -> str:
+def expand(pattern: str, names: PatternValues) -> str:
     """The file name that `pattern` means for this work on this node."""
     if "\\" in pattern:
         return pattern.replace("\\", "")

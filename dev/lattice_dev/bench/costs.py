@@ -26,7 +26,7 @@ from lattice.views.ledger import Ledger, NodeIndex, Plan
 from lattice.views.work import Work
 from lattice_agent.attempts import Key, Seen
 from lattice_agent.cluster.heartbeat import Heartbeat
-from lattice_agent.cluster.reports import Identity, Said
+from lattice_agent.cluster.reports import NodeIdentity, ReportContent
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.reporter import status
 from lattice_agent.reporter.head import Begun, Over
@@ -273,11 +273,11 @@ class _Writers:
         beats = [
             Heartbeat(
                 node, self._hollow.impersonate(f"lattice:agent:{node}", ("lattice:agents",)), self._driver.clock,
-                Identity("bench", "bench"), metrics, seconds=lambda: 10.0,
+                NodeIdentity("bench", "bench"), metrics, seconds=lambda: 10.0,
             )
             for node in nodes
         ]  # fmt: skip
-        return [partial(beats[number % len(beats)].beat, Seen(self._ledger_seq), Said()) for number in range(count)]
+        return [partial(beats[number % len(beats)].beat, Seen(self._ledger_seq), ReportContent()) for number in range(count)]
 
     async def _events(self, count: int) -> list[Call]:
         announcer = Announcer(self._scheduler, self._driver.clock, "bench", "lattice.dev/scheduler")

@@ -14,7 +14,7 @@ import msgspec
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry
-from lattice_agent.attempts import ExitRecord, Key, Work
+from lattice_agent.attempts import ExitRecord, Key, NodeWork
 from lattice_agent.host.linux import LinuxHost, open_host
 
 AT_ONCE = 6
@@ -23,7 +23,7 @@ AT_ONCE = 6
 class Keeper:
     """Starts what is left of the list, a few at once."""
 
-    def __init__(self, host: LinuxHost, works: list[Work], results: Path) -> None:
+    def __init__(self, host: LinuxHost, works: list[NodeWork], results: Path) -> None:
         self.host, self.results = host, results
         self.pending = {work.key: work for work in works}
         self.flying: set[Key] = set()
@@ -50,7 +50,7 @@ class Keeper:
                 key, record = await self.ended.get()
                 await self.settle(key, record)
 
-    async def begin(self, work: Work) -> None:
+    async def begin(self, work: NodeWork) -> None:
         """Prepares and starts one."""
         try:
             await self.host.prepare(work)
@@ -81,7 +81,7 @@ class Keeper:
 
 async def main(state: str, node: str, works: str, results: str) -> None:
     """Runs one keeper."""
-    listed = msgspec.json.decode(await asyncio.to_thread(Path(works).read_bytes), type=list[Work])
+    listed = msgspec.json.decode(await asyncio.to_thread(Path(works).read_bytes), type=list[NodeWork])
     async with open_host(Path(state), Path(state).with_name("memory"), node=node, clock=SystemClock()) as host:
         keeper = Keeper(host, listed, Path(results))
         await keeper.adopt()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lattice.daemon.clock import SystemClock
-from lattice_agent.attempts import ExitRecord, Key, Ordered, Work
+from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 
@@ -23,7 +23,7 @@ STOPPED = Ordered("stop", 1.0)
 UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
 
 
-def work(uid: str = UID, **changes: Any) -> Work:
+def work(uid: str = UID, **changes: Any) -> NodeWork:
     """One task of nobody's on one node, unless changed."""
     fields: dict[str, Any] = {
         "key": Key(uid, 1),
@@ -47,7 +47,7 @@ def work(uid: str = UID, **changes: Any) -> Work:
     }
     if {"entrypoint", "script"}.isdisjoint(changes):
         changes = {"entrypoint": "true"} | changes
-    return Work(**fields | changes)
+    return NodeWork(**fields | changes)
 
 
 def needs_root() -> pytest.MarkDecorator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lattice.ledger.plans import PlanRow
-from lattice_agent.attempts import ExitRecord, Key, Known, Running, TaskExit, Work
+from lattice_agent.attempts import ExitRecord, Key, Known, NodeWork, Running, TaskExit
 from lattice_agent.lifecycle.events import Terms
 from lattice_agent.members import Member, Phase, TaskEnd
 from tests.build import uid
@@ -49,13 +49,13 @@ def record(number: int = 1, attempt: int = 1, *codes: int, end: float = 1050.0, 
     return ExitRecord(uid(number), attempt, "boot-1", tasks, end, failure)
 
 
-def work(number: int = 1, attempt: int = 1, **fields: Any) -> Work:
+def work(number: int = 1, attempt: int = 1, **fields: Any) -> NodeWork:
     given: dict[str, Any] = {
         "key": key(number, attempt), "number": 41, "namespace": "physics", "name": f"job-{number}", "user": "alice", "tenant": "physics",
         "job_name": f"job-{number}", "nodes": ("n1",), "node": "n1", "rank_of_node": 0, "head": "n1", "tasks": 1, "first_rank": 0,
         "total_tasks": 1, "entrypoint": "true", "walltime_seconds": 100.0,
     }  # fmt: skip
-    return Work(**given | fields)
+    return NodeWork(**given | fields)
 
 
 def known(number: int = 1, attempt: int = 1, **fields: Any) -> Known:

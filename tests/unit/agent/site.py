@@ -18,19 +18,19 @@ from lattice.ledger.reports import NodeReport, ReportRow, parse_report
 from lattice.units import fold_nodes
 from lattice.views.allocation import AllocationStatus, Condition
 from lattice.views.work import Work as Allocation
-from lattice_agent.__main__ import AgentSettings, Place, World, build
+from lattice_agent.__main__ import AgentSettings, NodeSetup, ProcessSetup, build
 from lattice_agent.cluster.heartbeat import NAMESPACE
-from lattice_agent.cluster.registration import Self
-from lattice_agent.cluster.works import Found, SharedWorks
+from lattice_agent.cluster.registration import NodeDescription
+from lattice_agent.cluster.work_source import FetchedWork, WorkCache
 from lattice_agent.host.hollow import HollowHost, HollowTimers
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.peers.local import LocalPeers
 from tests.build import uid
 
 BEAT = 10.0
-FACTS = Facts(8, 1 << 34, "6.1", "x86_64", "boot-1")
+FACTS = MachineFacts(8, 1 << 34, "6.1", "x86_64", "boot-1")
 
 
 class AilingHost(HollowHost):
@@ -52,7 +52,7 @@ class GatewayOf:
         self.asked = 0
         self._cluster = cluster
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """The Allocation as the API server has it."""
         self.asked += 1
         if self.away:
@@ -60,7 +60,7 @@ class GatewayOf:
         read = await self._cluster.get(ALLOCATIONS, row.name, row.namespace)
         if read["metadata"]["uid"] != row.uid:
             raise NotFound(f"allocation {row.namespace}/{row.name} is another object now")
-        return Found(msgspec.convert(read, Allocation), read.get("status", {}), {} if variables else None, self.refusal)
+        return FetchedWork(msgspec.convert(read, Allocation), read.get("status", {}), {} if variables else None, self.refusal)
 
 
 class Site:
@@ -73,7 +73,7 @@ class Site:
         self.agents: dict[str, Agent] = {}
         self.peers = LocalPeers(self.clock)
         self.gateway = GatewayOf(self.cluster)
-        self.works = SharedWorks(self.gateway)
+        self.works = WorkCache(self.gateway)
         self.flaws: dict[str, str] = {}
         self.seq = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
@@ -82,11 +82,11 @@ class Site:
 
     # ── the process ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def place(self, node: str, instance: str) -> Place:
+    def place(self, node: str, instance: str) -> NodeSetup:
         host = AilingHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
         host.flaws = self.flaws
-        me = Self(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
-        return Place(me, Outside(self.cluster, self.clock, host, self.peers, self.works))
+        me = NodeDescription(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
+        return NodeSetup(me, Outside(self.cluster, self.clock, host, self.peers, self.works))
 
     def boot(self, instance: str = "first") -> asyncio.Task[None]:
         """Starts the agents' process."""
@@ -99,7 +99,7 @@ class Site:
                 self.peers.join(node, agent.reporter)
             await self._timers.run()
 
-        self._process = asyncio.ensure_future(build(settings, World(self.cluster, self.clock, places, (join,))))
+        self._process = asyncio.ensure_future(build(settings, ProcessSetup(self.cluster, self.clock, places, (join,))))
         return self._process
 
     async def halt(self) -> None:

@@ -17,7 +17,7 @@ from lattice.daemon.mtls import Files
 from lattice.errors import Denied, Retry
 from lattice.ledger.plans import PlanRow
 from lattice.views import Node
-from lattice_agent.cluster.works import GrpcWorks
+from lattice_agent.cluster.work_source import GatewayWorkSource
 from lattice_dev.pki import Authority, Identity
 from lattice_gateway import nodes
 from lattice_gateway.metrics import Metrics
@@ -57,8 +57,8 @@ class Net:
             await asyncio.gather(task, return_exceptions=True)
 
     @asynccontextmanager
-    async def asking(self, name: str, *addresses: str, authority: Authority | None = None) -> AsyncIterator[GrpcWorks]:
-        works = GrpcWorks(addresses, self.files(name, authority=authority))
+    async def asking(self, name: str, *addresses: str, authority: Authority | None = None) -> AsyncIterator[GatewayWorkSource]:
+        works = GatewayWorkSource(addresses, self.files(name, authority=authority))
         try:
             yield works
         finally:
@@ -77,7 +77,7 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-async def answered(works: GrpcWorks, node_name: str, placed: PlanRow) -> str:
+async def answered(works: GatewayWorkSource, node_name: str, placed: PlanRow) -> str:
     """The script, once the gateway listens."""
     deadline = time.monotonic() + 30
     while True:

@@ -18,12 +18,12 @@ from lattice.kube.resources import NODES
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Node
 from lattice_agent.__main__ import AgentSettings
-from lattice_agent.cluster.capabilities import Declared, fingerprint, of_class, read_components
-from lattice_agent.cluster.registration import Registration, Self
-from lattice_agent.host.interface import Facts
+from lattice_agent.cluster.capabilities import StaticCapabilities, fingerprint, from_node_class, read_components
+from lattice_agent.cluster.registration import NodeDescription, Registration
+from lattice_agent.host.interface import MachineFacts
 
-FACTS = Facts(8, 1 << 34, "6.1", "x86_64", "boot-1")
-GH200 = Declared(4, "GH200", 96 << 30, 0, True, 2800, {"gpu-driver": "550.1"})
+FACTS = MachineFacts(8, 1 << 34, "6.1", "x86_64", "boot-1")
+GH200 = StaticCapabilities(4, "GH200", 96 << 30, 0, True, 2800, {"gpu-driver": "550.1"})
 
 
 def settings(**given: Any) -> AgentSettings:
@@ -31,8 +31,8 @@ def settings(**given: Any) -> AgentSettings:
     return AgentSettings(**needed | given)
 
 
-async def registered(cluster: FakeCluster, declared: Declared) -> Node:
-    me = Self("n1", FACTS, "i", "n1:1", group="g0", switch="s0", declared=declared)
+async def registered(cluster: FakeCluster, declared: StaticCapabilities) -> Node:
+    me = NodeDescription("n1", FACTS, "i", "n1:1", group="g0", switch="s0", declared=declared)
     await Registration(cluster, ManualClock(), me, heartbeat_seconds=10).register()
     return await cluster.get(NODES, "n1", type=Node)
 
@@ -51,7 +51,7 @@ async def test_what_is_declared_stands_in_the_node_and_registering_again_writes_
 async def test_what_is_not_declared_any_more_is_gone() -> None:
     cluster = FakeCluster(ManualClock())
     before = await registered(cluster, GH200)
-    after = await registered(cluster, Declared())
+    after = await registered(cluster, StaticCapabilities())
     had = after.status.capabilities
     assert (had.gpus, had.gpu_type, had.gpu_memory, had.unified_memory, had.nominal_watts) == (0, "", "0", False, 0)
     assert after.status.components == {}
@@ -59,7 +59,7 @@ async def test_what_is_not_declared_any_more_is_gone() -> None:
 
 
 async def test_of_a_real_node_nothing_is_invented() -> None:
-    node = await registered(FakeCluster(ManualClock()), Declared())
+    node = await registered(FakeCluster(ManualClock()), StaticCapabilities())
     told = msgspec.to_builtins(node.status.capabilities)
     assert {name: value for name, value in told.items() if name not in ("cpus", "memory", "architecture")} == {
         "gpuMemory": "0",
@@ -82,8 +82,8 @@ def test_flags_become_what_is_declared() -> None:
     given = settings(
         gpus=4, gpu_type="GH200", gpu_memory="96Gi", cxl_memory="2Ti", unified_memory=True, watts=2800, component=("gpu-driver=550.1",)
     )
-    assert given.declared() == Declared(4, "GH200", 96 << 30, 2 << 40, True, 2800, {"gpu-driver": "550.1"})
-    assert settings().declared() == Declared()
+    assert given.declared() == StaticCapabilities(4, "GH200", 96 << 30, 2 << 40, True, 2800, {"gpu-driver": "550.1"})
+    assert settings().declared() == StaticCapabilities()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_flags_that_contradict_themselves_are_refused_by_name(given: dict[str, A
 def test_a_hollow_node_declares_what_its_class_in_the_inventory_has(tmp_path: Path) -> None:
     text = "classes:\n  g: {cpus: 8, memory: 1Gi, gpus: 2, gpuType: A100, watts: 900}\nnodes:\n  - {names: n1, class: g, group: g0, fingerprint: a}\n"
     node = read_inventory(text).nodes[0]
-    assert of_class(node.node_class, node.fingerprint) == Declared(2, "A100", watts=900, components={"inventory": "a"})
+    assert from_node_class(node.node_class, node.fingerprint) == StaticCapabilities(2, "A100", watts=900, components={"inventory": "a"})
     assert settings(hollow=0, hollow_inventory=tmp_path / "site.yaml").is_hollow
 
 
@@ -118,7 +118,7 @@ def test_components_are_read_by_name() -> None:
 
 
 def test_memory_is_told_in_whole_mebibytes_with_the_unit() -> None:
-    machine = Facts(2, 25_276_510_208, "6", "x86_64", "b")
-    told = Self("nid001", machine, "i", "h:1").status()["capabilities"]["memory"]
+    machine = MachineFacts(2, 25_276_510_208, "6", "x86_64", "b")
+    told = NodeDescription("nid001", machine, "i", "h:1").status()["capabilities"]["memory"]
     assert told == "24105Mi"
     assert 0 <= machine.memory_bytes - quantity_bytes(told) < 1 << 20

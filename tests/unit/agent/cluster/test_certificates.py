@@ -62,7 +62,7 @@ class World:
         complete(self.pair)
         return Renewal(
             use, self.pair, "n1", hosts_of("n1", "10.0.0.7:50052"), cluster=self.cluster, clock=self.clock, lifetime=MONTH,
-            metrics=self.metrics, tell=self.told.append, early=0.0,
+            metrics=self.metrics, on_flaw=self.told.append, early=0.0,
         )  # fmt: skip
 
     def serial(self) -> int:

@@ -8,14 +8,14 @@ from lattice.daemon.clock import ManualClock
 from lattice_agent.attempts import Key
 from lattice_agent.cluster.history import rows_of
 from lattice_agent.host.hollow import EXIT, KEPT, SECONDS, HollowHost, HollowTimers
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
 from tests.unit.agent.machine import UID, work
 
 
 async def test_a_hollow_node_tells_what_goes_on_and_what_has_ended_unless_it_was_settled_before() -> None:
     clock = ManualClock()
     timers = HollowTimers(clock)
-    host = HollowHost("n1", clock=clock, timers=timers, facts=Facts(1, 1, "k", "x86_64", "b"), instance="i")
+    host = HollowHost("n1", clock=clock, timers=timers, facts=MachineFacts(1, 1, "k", "x86_64", "b"), instance="i")
     running = asyncio.ensure_future(timers.run())
     for attempt, seconds in ((1, "1"), (2, "1"), (3, "900"), (4, "1")):
         one = work(key=Key(UID, attempt), variables={SECONDS: seconds, EXIT: "7"})

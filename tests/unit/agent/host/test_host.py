@@ -18,7 +18,7 @@ import pytest
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry, Stale
-from lattice_agent.attempts import ExitRecord, Key, Running, Seen, Work
+from lattice_agent.attempts import ExitRecord, Key, NodeWork, Running, Seen
 from lattice_agent.host import processes
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import ProcessScopes
@@ -36,7 +36,7 @@ async def place() -> AsyncIterator[Path]:
         yield path
 
 
-async def prepare_and_start(host: LinuxHost, ours: Work) -> Running:
+async def prepare_and_start(host: LinuxHost, ours: NodeWork) -> Running:
     await host.prepare(ours)
     return await host.start(ours)
 
@@ -76,7 +76,7 @@ async def test_private_variables_reach_the_tasks_and_stand_in_no_file_and_in_no_
         await host.prepare(ours)
         running = await host.start(ours, {"TOKEN": value, "MODE": value})
         await until(lambda: len(host.scopes.work(KEY)) == 2)
-        said = await asyncio.to_thread(texts_of, place, (running.pid, host.starter.pid, os.getpid()))
+        said = await asyncio.to_thread(texts_of, place, (running.pid, host.runner_client.pid, os.getpid()))
         assert value not in said
         assert value[:10] in said, "what is no secret stands there"
         await host.kill(KEY)
@@ -464,7 +464,7 @@ async def test_a_killed_runner_is_replaced_and_nothing_that_runs_is_lost(place: 
         first, second = work("a", entrypoint="sh -c 'sleep 0.5; exit 7'"), work("b", entrypoint="sh -c 'exit 8'")
         await host.prepare(first)
         await host.start(first)
-        os.kill(host.starter.pid, signal.SIGKILL)
+        os.kill(host.runner_client.pid, signal.SIGKILL)
         await host.prepare(second)
         await host.start(second)
         codes = {}
@@ -477,7 +477,7 @@ async def test_a_killed_runner_is_replaced_and_nothing_that_runs_is_lost(place: 
 
 async def test_the_runner_ends_with_its_agent(place: Path) -> None:
     async with machine(place) as (host, _):
-        pid = host.starter.pid
+        pid = host.runner_client.pid
         assert processes.state(pid) in ("S", "R", "D")
     assert processes.state(pid) == ""
 
@@ -520,7 +520,7 @@ async def test_the_seq_only_grows_and_outlives_the_agent(place: Path) -> None:
 async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(place: Path) -> None:
     async with machine(place) as (host, ends):
         host.scopes.close()
-        host.scopes = host.watch.scopes = host.launching.scopes = ProcessScopes()
+        host.scopes = host.watch.scopes = host.launcher.scopes = ProcessScopes()
         record = await run(host, ends, uid="a", key=Key("a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
         assert record.tasks[0].code == 2
         ours = work(script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")

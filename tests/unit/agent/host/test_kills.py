@@ -161,4 +161,4 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
     assert scopes.standing() == []
     scopes.close()
     assert processes_of(run.place) == []
-    assert not [key for key in run.journal.known() if not run.journal.forgotten(key)]
+    assert not [key for key in run.journal.known() if not run.journal.is_settled(key)]

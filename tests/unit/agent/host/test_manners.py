@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lattice_agent.attempts import Key
-from lattice_agent.host.controllers import Controllers, Limits, find_controllers, limits_for
+from lattice_agent.host.controllers import Controllers, WorkLimits, find_controllers, limits_for
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, shim
@@ -82,7 +82,7 @@ async def test_a_fork_bomb_has_its_limit_and_ends_whole(place: Path) -> None:
 async def test_limits_stand_in_the_hierarchies_that_the_machine_has(place: Path) -> None:
     async with machine(place) as (host, _):
         assert isinstance(host.scopes, CgroupScopes)
-        host.scopes.make(KEY, Limits(77, 1 << 30))
+        host.scopes.make(KEY, WorkLimits(77, 1 << 30))
         directories = [Path(procs).parent for procs in host.scopes.entrances(KEY).work_procs]
         read = {name: (found / name).read_text().strip() for found in directories for name in LIMIT_FILES if (found / name).exists()}
         assert read.pop("pids.max") == "77"
@@ -103,7 +103,7 @@ def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_pa
     for name in ("pids.max", "memory.max"):
         (scope / "work" / name).touch()
     controllers = Controllers(tmp_path, find_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"))
-    controllers.limit(scope, Limits(77, 1 << 30))
+    controllers.limit(scope, WorkLimits(77, 1 << 30))
     assert [(scope / "work" / name).read_text() for name in ("pids.max", "memory.max")] == ["77", str(1 << 30)]
     assert all((directory / "cgroup.subtree_control").read_text() == "+memory" for directory in chain)  # the last of the two writes
     assert controllers.procs(scope) == []
@@ -121,7 +121,7 @@ def test_v1_hierarchies_are_found_by_their_controllers() -> None:
     ids=["as asked", "at most a tenth is kept", "none"],
 )
 def test_a_node_of_100_gib_gives(processes: int, reserved: int, limits: tuple[int, int]) -> None:
-    assert limits_for(max_processes=processes, reserved_memory=reserved, memory_bytes=100 << 30) == Limits(*limits)
+    assert limits_for(max_processes=processes, reserved_memory=reserved, memory_bytes=100 << 30) == WorkLimits(*limits)
 
 
 async def test_a_script_is_not_its_users_to_change(place: Path) -> None:

@@ -23,12 +23,12 @@ from lattice.daemon.mtls import Files, client_credentials
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice_agent.attempts import Key
-from lattice_agent.condition import Bell
+from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 from lattice_agent.peers import wire
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.server import AgentService, serve
-from lattice_agent.state.log_store import Kept
+from lattice_agent.state.log_store import LogStore
 from lattice_dev.pki import Authority, Identity
 from tests.build import uid
 
@@ -40,13 +40,13 @@ class OneDesk:
     """A reporter with one attempt on n1 and n2."""
 
     def __init__(self) -> None:
-        self.bell = Bell()
+        self.changed = VersionedCondition()
         self.heard: list[Member] = []
         self.gone: list[str] = []
         self.said: Direction | None = Direction()
 
-    async def find(self, key: Key) -> Bell | None:
-        return self.bell if key == KEY else None
+    async def find(self, key: Key) -> VersionedCondition | None:
+        return self.changed if key == KEY else None
 
     def hear(self, member: Member) -> bool:
         if member.node not in ("n1", "n2"):
@@ -62,7 +62,7 @@ class OneDesk:
 
     def say(self, direction: Direction | None) -> None:
         self.said = direction
-        self.bell.ring()
+        self.changed.notify()
 
 
 class OneSeat:
@@ -70,7 +70,7 @@ class OneSeat:
 
     def __init__(self, state: Member | None) -> None:
         self.key = KEY
-        self.bell = Bell()
+        self.changed = VersionedCondition()
         self.state = state
         self.told: list[Direction] = []
         self.cut_for: list[float] = []
@@ -86,7 +86,7 @@ class OneSeat:
 
     def become(self, state: Member | None) -> None:
         self.state = state
-        self.bell.ring()
+        self.changed.notify()
 
 
 class Net:
@@ -95,7 +95,7 @@ class Net:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.authority = Authority(path, "agents-ca", time.time())
-        self.desk = OneDesk()
+        self.reporter_side = OneDesk()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -110,11 +110,11 @@ class Net:
 
     @asynccontextmanager
     async def serving(self, ended: Callable[[Key], bool] = lambda key: True) -> AsyncIterator[OneDesk]:
-        service = AgentService(self.desk, Kept(self.path, ended), SystemClock())
+        service = AgentService(self.reporter_side, LogStore(self.path, ended), SystemClock())
         task = asyncio.ensure_future(serve(self.address, self.node("n1"), service))
         try:
             await until(self.listens)
-            yield self.desk
+            yield self.reporter_side
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -126,9 +126,9 @@ class Net:
             return probe.connect_ex((host, int(port))) == 0
 
     @asynccontextmanager
-    async def following(self, seat: OneSeat, node: str = "n2", reporter: str = "n1") -> AsyncIterator[asyncio.Task[None]]:
+    async def following(self, member_side: OneSeat, node: str = "n2", reporter: str = "n1") -> AsyncIterator[asyncio.Task[None]]:
         peers = GrpcPeers(self.node(node), SystemClock())
-        task = asyncio.ensure_future(peers.follow(reporter, self.address, seat))
+        task = asyncio.ensure_future(peers.follow(reporter, self.address, member_side))
         try:
             yield task
         finally:
@@ -183,44 +183,44 @@ def test_every_field_of_a_state_survives_the_wire() -> None:
 
 
 async def test_a_node_tells_each_state_and_hears_each_direction(net: Net) -> None:
-    seat = OneSeat(READY)
-    async with net.serving() as desk, net.following(seat) as task:
-        await until(lambda: desk.heard == [READY] and seat.told == [Direction()])
-        desk.say(Direction(Order.START))
-        await until(lambda: seat.told[-1].order is Order.START)
-        seat.become(Member(KEY, "n2", 7, Phase.RUNNING, started=5.0))
-        await until(lambda: desk.heard[-1].started == 5.0)
-        desk.say(Direction(Order.START, settled=True))
-        await until(lambda: seat.told[-1].settled)
-        seat.become(None)
+    member_side = OneSeat(READY)
+    async with net.serving() as reporter_side, net.following(member_side) as task:
+        await until(lambda: reporter_side.heard == [READY] and member_side.told == [Direction()])
+        reporter_side.say(Direction(Order.START))
+        await until(lambda: member_side.told[-1].order is Order.START)
+        member_side.become(Member(KEY, "n2", 7, Phase.RUNNING, started=5.0))
+        await until(lambda: reporter_side.heard[-1].started == 5.0)
+        reporter_side.say(Direction(Order.START, settled=True))
+        await until(lambda: member_side.told[-1].settled)
+        member_side.become(None)
         await until(task.done)
 
 
 async def test_a_node_connects_again_and_says_everything_again(net: Net, away: Away) -> None:
-    seat = OneSeat(READY)
-    async with net.following(seat):
+    member_side = OneSeat(READY)
+    async with net.following(member_side):
         await until(away)
-        async with net.serving() as desk:
-            await until(lambda: desk.heard == [READY])
-        desk.heard.clear()
+        async with net.serving() as reporter_side:
+            await until(lambda: reporter_side.heard == [READY])
+        reporter_side.heard.clear()
         async with net.serving():
-            await until(lambda: desk.heard == [READY])
+            await until(lambda: reporter_side.heard == [READY])
 
 
 async def test_a_reporter_that_reports_no_longer_ends_the_conversation_and_the_node_tries_on(net: Net, away: Away) -> None:
-    seat = OneSeat(READY)
-    async with net.serving() as desk, net.following(seat):
-        await until(lambda: len(desk.heard) == 1)
-        desk.say(None)
+    member_side = OneSeat(READY)
+    async with net.serving() as reporter_side, net.following(member_side):
+        await until(lambda: len(reporter_side.heard) == 1)
+        reporter_side.say(None)
         await until(away)
-        desk.said = Direction()
-        await until(lambda: len(desk.heard) >= 2)
+        reporter_side.said = Direction()
+        await until(lambda: len(reporter_side.heard) >= 2)
 
 
 async def test_a_reporter_that_is_not_there_is_told_of_and_one_that_only_does_not_know_yet_is_not(net: Net, away: Away) -> None:
-    seat = OneSeat(READY)
-    async with net.following(seat):
-        await until(lambda: len(seat.cut_for) > 1 and seat.cut_for[-1] > seat.cut_for[0])
+    member_side = OneSeat(READY)
+    async with net.following(member_side):
+        await until(lambda: len(member_side.cut_for) > 1 and member_side.cut_for[-1] > member_side.cut_for[0])
     stranger = OneSeat(READY)
     stranger.key = Key(uid(2), 1)
     stranger.state = Member(stranger.key, "n2", 7, Phase.READY)
@@ -230,36 +230,36 @@ async def test_a_reporter_that_is_not_there_is_told_of_and_one_that_only_does_no
 
 
 async def test_the_end_of_a_call_is_told_to_the_reporter(net: Net) -> None:
-    async with net.serving() as desk:
+    async with net.serving() as reporter_side:
         async with net.following(OneSeat(READY)):
-            await until(lambda: desk.heard == [READY])
-        await until(lambda: desk.gone == ["n2"])
+            await until(lambda: reporter_side.heard == [READY])
+        await until(lambda: reporter_side.gone == ["n2"])
 
 
 async def test_a_node_cannot_speak_for_another(net: Net, away: Away) -> None:
-    seat = OneSeat(READY)
-    async with net.serving() as desk, net.following(seat, node="n3"):
+    member_side = OneSeat(READY)
+    async with net.serving() as reporter_side, net.following(member_side, node="n3"):
         await until(lambda: any("lattice:agent:n3 speaks for node n2" in why for why in away()))
-        assert desk.heard == []
-        assert seat.told == []
+        assert reporter_side.heard == []
+        assert member_side.told == []
 
 
 async def test_a_reporter_of_another_name_is_not_believed(net: Net, away: Away) -> None:
-    seat = OneSeat(READY)
-    async with net.serving() as desk, net.following(seat, reporter="n9"):
+    member_side = OneSeat(READY)
+    async with net.serving() as reporter_side, net.following(member_side, reporter="n9"):
         await until(away)
-        assert desk.heard == []
+        assert reporter_side.heard == []
 
 
 async def test_a_renewed_certificate_is_used_for_the_next_connection(net: Net) -> None:
-    async with net.serving() as desk:
+    async with net.serving() as reporter_side:
         before = net.node("n1").certificate.read_bytes()
         net.node("n1", force=True)
         os.utime(net.node("n1").certificate)
         assert net.node("n1").certificate.read_bytes() != before
-        seat = OneSeat(READY)
-        async with net.following(seat):
-            await until(lambda: desk.heard == [READY])
+        member_side = OneSeat(READY)
+        async with net.following(member_side):
+            await until(lambda: reporter_side.heard == [READY])
         host, _, port = net.address.partition(":")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -322,16 +322,16 @@ async def test_a_follower_gets_what_comes_later_and_the_end(net: Net) -> None:
 
 @pytest.mark.parametrize("uid", ["x" * 5000, "../state", ".", ""], ids=["long", "a path", "a dot", "empty"])
 def test_what_a_caller_makes_up_is_no_file_name(tmp_path: Path, uid: str) -> None:
-    assert Kept(tmp_path, ended=lambda _: True).directory(Key(uid, 1)) is None
+    assert LogStore(tmp_path, ended=lambda _: True).directory(Key(uid, 1)) is None
 
 
 async def test_sockets_that_end_no_handshake_are_closed_and_take_nobodys_place(net: Net) -> None:
     host, _, port = net.address.partition(":")
-    async with net.serving() as desk:
+    async with net.serving() as reporter_side:
         idle = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
         begun = time.monotonic()
         async with net.following(OneSeat(READY)):
-            await until(lambda: desk.heard)
+            await until(lambda: reporter_side.heard)
         for reader, writer in idle:
             with contextlib.suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), 30) == b"", "nothing is said to who says nothing"

@@ -11,18 +11,18 @@ from lattice_agent.attempts import Seen
 from lattice_agent.cluster import reports
 from lattice_agent.members import TaskEnd
 from lattice_agent.reporter import status
-from lattice_agent.reporter.head import Begun, Failure, Open, Over, Surviving, Verdict
+from lattice_agent.reporter.head import Begun, FirstFailure, Open, Over, Surviving, Verdict
 from tests.build import uid
 from tests.unit.agent.rows import key
 
-IDENTITY = reports.Identity("boot-1", "inst-1")
-OVER = Over("TaskFailed", "task 0 on n1 ended with exit code 7", True, 1000.0, 1010.0, Failure("n1", TaskEnd(0, 7, ended=1010.0)))
+IDENTITY = reports.NodeIdentity("boot-1", "inst-1")
+OVER = Over("TaskFailed", "task 0 on n1 ended with exit code 7", True, 1000.0, 1010.0, FirstFailure("n1", TaskEnd(0, 7, ended=1010.0)))
 DONE = Over("Completed", "every task on node n1 ended with 0", True, 1000.0, 1010.0)
 
 
 def test_the_annotation_says_what_the_format_says() -> None:
     rows = (ReportRow(uid(1), 2, "e", "7"), ReportRow(uid(2), 1, "r"))
-    report = parse_report(reports.annotation(IDENTITY, 12, Seen(4711, 9, "t"), reports.Said(rows, ("n2", "n3", "x"))))
+    report = parse_report(reports.annotation(IDENTITY, 12, Seen(4711, 9, "t"), reports.ReportContent(rows, ("n2", "n3", "x"))))
     assert report.away == ("n2", "n3", "x")
     assert (report.hb, report.seq, report.epoch, report.term, report.boot, report.inst) == (12, 4711, 9, "t", "boot-1", "inst-1")
     assert set(report.rows) == set(rows)
@@ -31,30 +31,32 @@ def test_the_annotation_says_what_the_format_says() -> None:
 @pytest.mark.parametrize("state", sorted(STATES))
 def test_only_what_the_scheduler_waits_for_hurries_and_only_once(state: str) -> None:
     row = (ReportRow(uid(1), 1, state),)
-    assert reports.is_urgent(reports.Said(), reports.Said(row)) is (state in "uglxf")
-    assert not reports.is_urgent(reports.Said(row), reports.Said(row))
+    assert reports.is_urgent(reports.ReportContent(), reports.ReportContent(row)) is (state in "uglxf")
+    assert not reports.is_urgent(reports.ReportContent(row), reports.ReportContent(row))
 
 
 def test_who_can_be_reached_hurries_both_ways() -> None:
-    cut = reports.Said((), ("n2",))
-    assert reports.is_urgent(reports.Said(), cut)
+    cut = reports.ReportContent((), ("n2",))
+    assert reports.is_urgent(reports.ReportContent(), cut)
     assert not reports.is_urgent(cut, cut)
-    assert reports.is_urgent(cut, reports.Said())
+    assert reports.is_urgent(cut, reports.ReportContent())
 
 
 def test_a_node_that_no_gateway_serves_says_so_of_what_it_has_not_prepared() -> None:
     rows = (ReportRow(uid(1), 1, "p"), ReportRow(uid(2), 1, "p", "r"), ReportRow(uid(3), 1, "r"), ReportRow(uid(4), 1, "p"))
     found = reports.with_unserved(rows, {key(number) for number in (1, 2, 3)})
     assert found == (ReportRow(uid(1), 1, "p", "g"), *rows[1:])
-    said = parse_report(reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.Said(found)))
+    said = parse_report(reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.ReportContent(found)))
     assert ReportRow(uid(1), 1, "p", "g") in said.rows
-    assert not reports.is_urgent(reports.Said(rows), reports.Said(found)), "a gateway that is away brings no storm of heartbeats"
+    assert not reports.is_urgent(reports.ReportContent(rows), reports.ReportContent(found)), (
+        "a gateway that is away brings no storm of heartbeats"
+    )
 
 
 def test_names_of_peers_never_take_the_room_of_the_rows() -> None:
     rows = tuple(ReportRow(uid(number), 1, "r") for number in range(12))
     away = tuple(f"node-{number * 7}-with-a-long-name" for number in range(300))
-    text = reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.Said(rows, away))
+    text = reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.ReportContent(rows, away))
     found = parse_report(text)
     assert len(text) <= 1000
     assert len(found.rows) == len(rows)

@@ -11,7 +11,7 @@ import pytest
 from lattice.errors import Corrupt
 from lattice_agent.attempts import ExitRecord, Key, Running, TaskExit
 from lattice_agent.state.journal import Journal
-from lattice_agent.state.log_store import Entry, LogReader
+from lattice_agent.state.log_store import LogEntry, LogReader
 from tests.unit.agent.machine import UID, work
 
 GOLDEN = Path(__file__).parents[2] / "formats"
@@ -38,7 +38,7 @@ def test_state_of_this_format_and_of_the_next_is_read(tmp_path: Path, number: in
     assert journal.exit_record(key) == ExitRecord(UID, 2, BOOT, (task,), 1700000001.75)
     assert journal.claimed(key) == Running(4711, 242368, 1700000000.125, 2423.6875)
     reader = LogReader(journal.directory(key), "stdout")
-    assert reader.read() == [Entry(1700000000.25, b"first line\nsecond line\n"), Entry(1700000000.5, b"partial")]
+    assert reader.read() == [LogEntry(1700000000.25, b"first line\nsecond line\n"), LogEntry(1700000000.5, b"partial")]
     reader.close()
 
 

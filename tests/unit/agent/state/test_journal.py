@@ -95,8 +95,8 @@ def test_the_exit_record_of_the_shim_is_read_as_written(journal: Journal) -> Non
 def test_what_is_forgotten_keeps_its_exit_record_for_seven_days(journal: Journal) -> None:
     journal.write(work(), "b")
     journal.write_empty_exit(KEY, "b", 5.0)
-    journal.forget(KEY, 1000.0)
-    assert journal.forgotten(KEY)
+    journal.settle(KEY, 1000.0)
+    assert journal.is_settled(KEY)
     assert journal.prune(1000.0 + KEEP_SECONDS - 1) == 0
     assert journal.exit_record(KEY) is not None
     assert journal.prune(1000.0 + KEEP_SECONDS + 1) == 1
@@ -107,7 +107,7 @@ def test_an_end_that_stands_in_memory_only_is_brought_to_the_disk_before_it_is_f
     journal.write(work(), "b")
     (journal.run_directory(KEY) / "exit").write_bytes(durable.encode_exit(UID, 1, "b", [], 3.0))
     assert journal.in_memory_only() == [KEY]
-    journal.forget(KEY, 1000.0)
+    journal.settle(KEY, 1000.0)
     assert not journal.run_directory(KEY).exists()
     assert journal.exit_record(KEY) == ExitRecord(UID, 1, "b", (), 3.0)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Corrupt
 from lattice_agent.standalone.streams import SEGMENTS, LogStream
-from lattice_agent.state.log_store import Entry, LogReader, segments, shed, tail
+from lattice_agent.state.log_store import LogEntry, LogReader, segments, shed, tail
 from tests.unit.agent.machine import needs_root
 
 
@@ -24,7 +24,7 @@ def fill(directory: Path, chunks: list[bytes], keep_bytes: int = 1 << 20) -> Non
     log.close()
 
 
-def everything(directory: Path) -> list[Entry]:
+def everything(directory: Path) -> list[LogEntry]:
     reader = LogReader(directory, "stdout")
     found = []
     while entries := reader.read(max_bytes=1000):
@@ -55,7 +55,7 @@ def test_a_follower_sees_what_comes_and_learns_what_was_dropped_under_it(tmp_pat
     log, reader = LogStream(str(tmp_path), "stdout", 8 * 4096), LogReader(tmp_path, "stdout")
     assert reader.read() == []
     log.write(1.0, b"first\n")
-    assert reader.read() == [Entry(1.0, b"first\n")]
+    assert reader.read() == [LogEntry(1.0, b"first\n")]
     for number in range(100):
         log.write(2.0, bytes([65 + number % 26]) * 1000)
     log.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lattice_agent.work.patterns import Names, expand, is_per_node
+from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
-NAMES = Names(number=4711, job_name="my/run 1", user="alice", node="nid001.site", rank_of_node=3)
+NAMES = PatternValues(number=4711, job_name="my/run 1", user="alice", node="nid001.site", rank_of_node=3)
 
 
 @pytest.mark.parametrize(

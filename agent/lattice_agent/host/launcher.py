@@ -12,17 +12,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
-from lattice_agent.attempts import Key, Running, Work
+from lattice_agent.attempts import Key, NodeWork, Running
 from lattice_agent.host import users
 from lattice_agent.host.controllers import limits_for
-from lattice_agent.host.interface import Facts
+from lattice_agent.host.interface import MachineFacts
+from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
-from lattice_agent.host.starter import Starter
 from lattice_agent.host.threads import Threads
-from lattice_agent.host.watch import Watch
+from lattice_agent.host.watch import ShimWatch
 from lattice_agent.state.journal import Journal
 from lattice_agent.work import launch
-from lattice_agent.work.launch import Place, refuse, unfit
+from lattice_agent.work.launch import RunContext, refuse, unfit
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -31,20 +31,22 @@ LAUNCHES = 5
 ANSWER_SECONDS = 60.0
 
 
-class Launching:
+class Launcher:
     """The starts of one node."""
 
-    def __init__(self, journal: Journal, scopes: Scopes, clock: Clock, facts: Facts, starter: Starter, disk: Threads, watch: Watch) -> None:
+    def __init__(
+        self, journal: Journal, scopes: Scopes, clock: Clock, facts: MachineFacts, starter: RunnerClient, disk: Threads, watch: ShimWatch
+    ) -> None:
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
-        self._places: dict[Key, Place] = {}
+        self._places: dict[Key, RunContext] = {}
 
     def drop(self, key: Key) -> None:
         """Nothing more is started of it."""
         self._places.pop(key, None)
 
-    async def prepare(self, work: Work) -> None:
+    async def prepare(self, work: NodeWork) -> None:
         """Checks user, directories and files, writes the journal, makes the scope."""
         if await self._prepared(work, self._was_started, work.key):
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
@@ -52,7 +54,7 @@ class Launching:
             self._places[work.key] = await self._find_place(work)
         await self._prepared(work, self._lay_down, work)
 
-    async def _prepared(self, work: Work, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """A step before the start on the disk, for which a disk that does not serve it is the node's fault."""
         try:
             return await self._preparing.call(function, *args, **kwargs)
@@ -60,9 +62,9 @@ class Launching:
             raise unfit(work, f"its state cannot be written: {error.message}") from error
 
     def _was_started(self, key: Key) -> bool:
-        return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.forgotten(key)
+        return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.is_settled(key)
 
-    async def _find_place(self, work: Work) -> Place:
+    async def _find_place(self, work: NodeWork) -> RunContext:
         """Who it runs as, where, with which files; looked at with the user's rights, in a process of its own."""
         await asyncio.to_thread(launch.check, work)
         account = await asyncio.to_thread(users.account, work.account or work.user, min_uid=work.min_uid, node=work.node)
@@ -80,9 +82,9 @@ class Launching:
             raise await self._refused(work, answer)
         passed = answer["passed_over"]
         note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
-        return Place(account, answer["workdir"], note)
+        return RunContext(account, answer["workdir"], note)
 
-    async def _refused(self, work: Work, answer: dict[str, Any]) -> Rejected:
+    async def _refused(self, work: NodeWork, answer: dict[str, Any]) -> Rejected:
         """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
         why, fault = _said(answer, "the process that looks at its files was killed")
         with suppress(Retry):
@@ -96,7 +98,7 @@ class Launching:
         with suppress(Retry):
             await self._disk.call(self._journal.write_empty_exit, key, self._facts.boot_id, self._clock.now(), failure=failure, unfit=unfit)
 
-    def _lay_down(self, work: Work) -> None:
+    def _lay_down(self, work: NodeWork) -> None:
         """Journal, script, scope; nothing of it starts anything."""
         self._journal.write(work, self._facts.boot_id)
         place = self._places.get(work.key)
@@ -108,7 +110,7 @@ class Launching:
 
     # the start
 
-    async def start(self, work: Work, private: Mapping[str, str]) -> Running:
+    async def start(self, work: NodeWork, private: Mapping[str, str]) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
         if running := await self._started(work):
             return running
@@ -130,7 +132,7 @@ class Launching:
                 break
         return await self._give_up(work, answer)
 
-    async def _give_up(self, work: Work, answer: dict[str, Any]) -> Running:
+    async def _give_up(self, work: NodeWork, answer: dict[str, Any]) -> Running:
         """Nobody may start it any more; if somebody just did, that is the answer."""
         why, fault = _said(answer, f"the process that keeps it was killed {LAUNCHES} times before it could begin")
         try:
@@ -152,7 +154,7 @@ class Launching:
         if await self._disk.call(self._journal.claimed, key) is None:
             raise Retry(f"the right to start attempt {key.attempt} of {key.uid} cannot be taken", reason="StateUnwritable")
 
-    async def _started(self, work: Work) -> Running | None:
+    async def _started(self, work: NodeWork) -> Running | None:
         """What an earlier start came to; None when there was none. Raises what it raised."""
         running = await self._disk.call(self._journal.claimed, work.key)
         if running is None:
@@ -164,7 +166,7 @@ class Launching:
             raise refuse(work, "it was ended before it was started")
         return self._watch.follow(work.key, running) if running.pid else running
 
-    def _describe(self, work: Work, private: Mapping[str, str]) -> dict[str, Any]:
+    def _describe(self, work: NodeWork, private: Mapping[str, str]) -> dict[str, Any]:
         described = launch.describe(
             work,
             self._places[work.key],
@@ -199,7 +201,7 @@ def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
     return otherwise, True
 
 
-def _refusal(work: Work, why: str, fault: bool) -> Rejected:
+def _refusal(work: NodeWork, why: str, fault: bool) -> Rejected:
     return unfit(work, why) if fault else refuse(work, why)
 
 

@@ -18,7 +18,7 @@ _LENGTH = struct.Struct(">I")
 _COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(runner.__file__).resolve()))
 
 
-class Starter:
+class RunnerClient:
     """Asks one runner at a time; a request that a dying runner took raises UnknownOutcome."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedWork:
     """An Allocation as a gateway has read it, and its status word for word: who replaces it loses nothing that he does not know.
 
     `variables` are the values of Secrets (None: they were not asked for): they stay in memory. `refusal`: why there are none.
@@ -50,10 +50,10 @@ class Found:
         """Its resourceVersion; a higher one is newer."""
         return int(self.work.metadata.resource_version or 0)
 
-    def written(self, metadata: Metadata, status: Mapping[str, Any]) -> Found:
+    def written(self, metadata: Metadata, status: Mapping[str, Any]) -> FetchedWork:
         """The same with the status that was written just now, and the metadata that this led to."""
         known = msgspec.convert(status, AllocationStatus)
-        return Found(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
+        return FetchedWork(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
 
 
 class Written(View, frozen=True):
@@ -62,10 +62,10 @@ class Written(View, frozen=True):
     metadata: Metadata
 
 
-class Works(Protocol):
+class WorkSource(Protocol):
     """How the work of a row is read."""
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """The Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
 
         `variables`: with the values of `environment.variablesFrom`. Raises NotFound (it is gone, or the attempt is over),
@@ -74,7 +74,7 @@ class Works(Protocol):
         ...
 
 
-class GrpcWorks:
+class GatewayWorkSource:
     """Asks a gateway, another one when it does not answer; connections stay open."""
 
     def __init__(self, addresses: Sequence[str], files: Files) -> None:
@@ -83,7 +83,7 @@ class GrpcWorks:
         self._channel: aio.Channel | None = None
         self._stamp: object = None
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """The Allocation, as the first gateway that answers has it."""
         request = pb.GetWorkRequest(
             node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
@@ -126,12 +126,12 @@ class GrpcWorks:
             await self._channel.close(None)
 
 
-def read(answer: pb.Work, *, variables: bool) -> Found:
+def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
     """A gateway's answer. Raises Corrupt when it is no Allocation."""
     try:
         status = msgspec.json.decode(answer.allocation, type=_Status).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
-        return Found(work, status, dict(answer.variables) if variables else None, answer.refusal)
+        return FetchedWork(work, status, dict(answer.variables) if variables else None, answer.refusal)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a gateway's answer is no allocation: {error}", reason="AnswerUndecodable") from error
 
@@ -152,15 +152,15 @@ def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
             return Retry(f"no gateway gives the work ({asked}): {code.name}: {error.details()}", reason="GatewayAway")
 
 
-class SharedWorks:
+class WorkCache:
     """Asks once for all nodes of a row: what one has read at the row's generation is as good for the others."""
 
-    def __init__(self, works: Works) -> None:
+    def __init__(self, works: WorkSource) -> None:
         self._works = works
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FetchedWork] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> Found:
+    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """The Allocation as the first of the row's nodes has read it."""
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:
@@ -179,7 +179,7 @@ class SharedWorks:
             del self._locks[uid]
 
 
-def _serves(found: Found, row: PlanRow, stale: str, variables: bool) -> bool:
+def _serves(found: FetchedWork, row: PlanRow, stale: str, variables: bool) -> bool:
     """Whether what was read before will do."""
     metadata = found.work.metadata
     return metadata.generation >= row.generation and metadata.resource_version != stale and (found.variables is not None or not variables)
