@@ -170,6 +170,10 @@ class VClusterStatus(Part):
     """Nodes that its work uses without borrowing: its home, or without one all that are at home nowhere."""
     ready: Annotated[int, Field(ge=0)] = 0
     """Of these, Ready."""
+    policy: Literal["Backfill", "BinPack", "SensitiveReservation", "InteractiveFifo"] | None = None
+    """How it places work: spec.policy, or the default."""
+    state: Literal["Open", "Closed"] | None = None
+    """Whether it places work: spec.state, or the default."""
 
 
 class VCluster(Kind):
@@ -181,8 +185,8 @@ class VCluster(Kind):
         short_names=("vc",),
         namespaced=False,
         columns=(
-            Column("State", ".spec.state"),
-            Column("Policy", ".spec.policy"),
+            Column("State", ".status.state"),
+            Column("Policy", ".status.policy"),
             Column("Nodes", ".status.nodes", "integer"),
             Column("Ready", ".status.ready", "integer"),
             Column("Max-Walltime", ".spec.limits.maxWalltime"),

@@ -352,6 +352,8 @@ class VClusterStatus(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
     nodes: int = 0
     ready: int = 0
+    policy: str = ""
+    state: str = ""
 
 
 class VCluster(View, frozen=True):

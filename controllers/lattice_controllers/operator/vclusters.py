@@ -1,4 +1,4 @@
-"""VClusters: how many nodes are at home there and how many of them are Ready; held while in use."""
+"""VClusters: the policy and state in force, how many nodes are at home there and how many of them are Ready; held while in use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lattice.lifecycle.conditions import TRUE, with_condition, without_condition
 from lattice.lifecycle.node import READY
 from lattice.scheduling.conversion.facts import home_groups
 from lattice.scheduling.conversion.policies import given_weights
+from lattice.scheduling.model.policy import BACKFILL
 from lattice.units import fold_nodes, format_time
 from lattice.views import Condition, Node, VCluster
 from lattice_controllers.operator import statuses
@@ -139,10 +140,22 @@ class VClusters:
 
     async def _write(self, vcluster: VCluster, conditions: tuple[Condition, ...]) -> None:
         home, before = own_nodes(vcluster, self.known.values(), self._nodes.values()), vcluster.status
-        former = {"observedGeneration": before.observed_generation, "nodes": before.nodes, "ready": before.ready}
+        former = {
+            "observedGeneration": before.observed_generation,
+            "nodes": before.nodes,
+            "ready": before.ready,
+            "policy": before.policy,
+            "state": before.state,
+        }
         former = former if before.observed_generation else {}  # the first write says zero, too
         ready = sum(node.status.state == READY for node in home)
-        latter = {"observedGeneration": vcluster.metadata.generation, "nodes": len(home), "ready": ready}
+        latter = {
+            "observedGeneration": vcluster.metadata.generation,
+            "nodes": len(home),
+            "ready": ready,
+            "policy": vcluster.spec.policy or BACKFILL,
+            "state": vcluster.spec.state,
+        }
         await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))
 
     async def _leave(self, vcluster: VCluster) -> float | None:

@@ -495,6 +495,21 @@ async def test_weights_that_do_not_sum_to_1_are_said_and_no_longer_once_they_do(
         assert world.condition(VCLUSTERS, "hpc", "WeightsChanged") == {}
 
 
+async def test_a_vcluster_shows_the_policy_and_the_state_in_force_given_or_not(world: World) -> None:
+    await world.add(VCLUSTERS, "plain")
+    await world.add(VCLUSTERS, "vault", {"policy": "SensitiveReservation", "state": "Closed"})
+
+    def shown() -> dict[str, tuple[str, str]]:
+        return {name: (world.status(VCLUSTERS, name)["policy"], world.status(VCLUSTERS, name)["state"]) for name in ("plain", "vault")}
+
+    async with world.running():
+        await world.live(3)
+        assert shown() == {"plain": ("Backfill", "Open"), "vault": ("SensitiveReservation", "Closed")}
+        await world.cluster.patch(VCLUSTERS, "vault", {"spec": {"policy": None, "state": None}})
+        await world.live(3)
+        assert shown()["vault"] == ("Backfill", "Open")
+
+
 async def test_a_deleted_vcluster_waits_for_its_work(world: World) -> None:
     await world.add(VCLUSTERS, "hpc")
     await submit(world, "a")
