@@ -37,7 +37,8 @@ class Outside:
     sleep: Callable[[float], None]
     configure: Callable[[str | None, str | None], ClusterConfig]
     """Reads the kubeconfig of a path and a context."""
-    connect: Callable[[ClusterConfig], Blocking]
+    connect: Callable[[ClusterConfig, Callable[[str], None]], Blocking]
+    """Connects to a server, whose warnings go to the function."""
     stream: Callable[[ClusterConfig, str, str, str, bytes | None, float], Stream]
     """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, seconds of silence."""
     random: Callable[[], str]
@@ -51,6 +52,8 @@ class Console:
         self.args = args
         self.outside = outside
         self.configuration = configuration
+        self.server_warnings: list[str] = []
+        """What the server has warned of in this run, in order."""
         self._changed: dict[str, list[Mapping[str, Any]]] = {}
 
     # Output
@@ -151,7 +154,12 @@ class Console:
     @cached_property
     def cluster(self) -> Blocking:
         """The API server."""
-        return self.outside.connect(self.cluster_config)
+        return self.outside.connect(self.cluster_config, self._pass_warning)
+
+    def _pass_warning(self, sentence: str) -> None:
+        """Shows a warning of the server, and keeps it, so that nothing is warned of twice."""
+        self.server_warnings.append(sentence)
+        self.warn([sentence])
 
     @property
     def tenant(self) -> str:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,11 +71,10 @@ def _configure(path: str | None, context: str | None) -> ClusterConfig:
     return load(path, context)
 
 
-def _connect(config: ClusterConfig) -> Blocking:
-    from lattice.cli.render.text import printable
+def _connect(config: ClusterConfig, warn: Callable[[str], None]) -> Blocking:
     from lattice.kube.blocking import BlockingCluster
 
-    return BlockingCluster(config, warn=lambda text: print(printable(f"Warning: {text}"), file=sys.stderr))
+    return BlockingCluster(config, warn=warn)
 
 
 def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> Stream:

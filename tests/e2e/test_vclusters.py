@@ -165,7 +165,9 @@ def test_weights_that_do_not_sum_to_1_are_warned_of_and_shown(boss: Person, vclu
 
 
 def test_kubectl_shows_the_state_and_the_policy_in_force_where_none_is_named(boss: Person, vcluster: str) -> None:
-    shown = Seen(lambda: boss.kubectl("get", "vc", vcluster).stdout.splitlines()[-1].split(), lambda cells: cells[1:3] == ["Open", "Backfill"])
+    shown = Seen(
+        lambda: boss.kubectl("get", "vc", vcluster).stdout.splitlines()[-1].split(), lambda cells: cells[1:3] == ["Open", "Backfill"]
+    )
     until(shown, within=15, every=0.2, what="the columns")
     boss.lattice("admin", "vcluster", "set-config", vcluster, "--policy=bin-pack", "--closed")
     until(lambda: boss.kubectl("get", "vc", vcluster).stdout.splitlines()[-1].split()[1:3] == ["Closed", "BinPack"], within=15)

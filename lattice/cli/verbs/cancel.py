@@ -64,9 +64,11 @@ def run(console: Console) -> int:
 
 
 def _mine(console: Console) -> list[Allocation]:
+    """Finds what is the person's own and has not ended, by namespace and name."""
     listed = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation, fields=f"spec.user={console.user}").items
     name = console.args.name
-    return [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]
+    found = [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]
+    return sorted(found, key=lambda one: (one.metadata.namespace, one.metadata.name))
 
 
 def _cancel(console: Console, one: Allocation) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
@@ -83,13 +84,15 @@ def _run(console: Console) -> int:
 
 def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
     if console.args.dry_run == "server":
-        shown = []
+        shown, warned = [], []
         for document in documents:
+            before = len(console.server_warnings)
             namespace = document["metadata"]["namespace"]
             made = console.cluster.create(ALLOCATIONS, document, namespace, type=dict[str, Any], dry_run=True)
             made["metadata"].pop("managedFields", None)
             shown.append(made)
-        _warn_as_planned(console, shown)
+            warned.append(console.server_warnings[before:])
+        _warn_as_planned(console, shown, warned)
     else:
         for document in documents:
             _judge_offline(console, document)
@@ -105,8 +108,11 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
     return exits.DONE
 
 
-def _warn_as_planned(console: Console, made: list[dict[str, Any]]) -> None:
-    """Warn of what could never start, as `lattice plan` has it; nothing where nobody answers."""
+def _warn_as_planned(console: Console, made: list[dict[str, Any]], warned: list[list[str]]) -> None:
+    """Warns of what could never start, as `lattice plan` has it, where the server's warnings of it have not said so.
+
+    Nothing is said where nobody answers.
+    """
     from lattice.cli.gateway import ask_plan
     from lattice.scheduling.queries.answers import NEVER
 
@@ -114,8 +120,8 @@ def _warn_as_planned(console: Console, made: list[dict[str, Any]]) -> None:
         planned = ask_plan(console, made, seconds=_PLAN_SECONDS).allocations
     except LatticeError:
         return  # a dry run needs neither gateway nor scheduler
-    for one in planned:
-        if one.verdict == NEVER:
+    for one, sentences in zip(planned, warned, strict=False):
+        if one.verdict == NEVER and not _names(sentences, one.reason):
             console.warn([f"{one.allocation.name} can never start as things are: {one.reason}: {one.message}"])
 
 
@@ -137,6 +143,7 @@ def _judge_offline(console: Console, document: dict[str, Any]) -> None:
 
 def _submit(console: Console, document: dict[str, Any]) -> int:
     name = str(document["metadata"].get("name", ""))
+    console.server_warnings.clear()
     try:
         made = create(console, document)
     except KeyboardInterrupt:
@@ -172,10 +179,17 @@ def _report(console: Console, made: Allocation) -> int:
 
 
 def _warn_of_never(console: Console, made: Allocation) -> None:
-    """What the scheduler said with the number, where no waiting cures it."""
+    """Warns of the reason that the scheduler gave with the number, where no waiting cures it and the server has not warned of it."""
     why = blocker(made)
-    if phase_of(made) == PENDING and why is not None and never_starts(why.reason, why.message):
+    if phase_of(made) != PENDING or why is None or not never_starts(why.reason, why.message):
+        return
+    if not _names(console.server_warnings, why.reason):
         console.warn([f"it can never start as things are: {why.reason}: {why.message}"])
+
+
+def _names(sentences: Iterable[str], reason: str) -> bool:
+    """Whether one of the sentences names the reason."""
+    return any(reason in sentence for sentence in sentences)
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:

@@ -32,7 +32,15 @@ class BlockingFake:
         """What the server says of the rights of who asks."""
         self.before_create: Callable[[], None] = lambda: None
         """What happens when an object is about to be created."""
+        self.warnings: list[str] = []
+        """What the server warns of when an object is created."""
+        self._warn: Callable[[str], None] = lambda _sentence: None
         self._loop = loop
+
+    def connect(self, warn: Callable[[str], None]) -> BlockingFake:
+        """The server itself, which warns whoever has connected last."""
+        self._warn = warn
+        return self
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         return self._loop.run_until_complete(self.fake.get(*args, **kwargs))
@@ -49,6 +57,8 @@ class BlockingFake:
         if resource.kind == "SelfSubjectRulesReview":
             return {"status": {"resourceRules": self.rules}}
         self.before_create()
+        for sentence in self.warnings:
+            self._warn(sentence)
         return self._loop.run_until_complete(self.fake.create(resource, obj, *args, **kwargs))
 
     def patch(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +142,7 @@ class Bench:
             now=lambda: self.time,
             sleep=self._sleep,
             configure=lambda _path, _context: ClusterConfig(server="https://127.0.0.1:6443", namespace="physics"),
-            connect=lambda _config: self.cluster,
+            connect=lambda _config, warn: self.cluster.connect(warn),
             stream=stream,
             random=lambda: self.random,
         )

@@ -233,6 +233,28 @@ def test_submit_warns_of_what_never_starts_and_why_names_the_next_step(desk: Ben
     assert "ask for less, or for a higher limit" in desk.run("why", str(len(beyond))).out
 
 
+ABOVE = "8 nodes are asked for and the cluster has 4: the allocation waits with reason NeverFits until enough nodes join"
+
+
+def test_submit_warns_once_where_server_and_scheduler_say_the_same(desk: Bench) -> None:
+    desk.cluster.warnings = [ABOVE]
+    waits = {"number": 7, "phase": "Pending", "conditions": [said("Scheduled", "False", "NeverFits", "needs 8 nodes, 4 exist")]}
+    desk.at(0.1, lambda: desk.report(f"true-{desk.random}", waits))
+    submitted = desk.run("submit", "--nodes=8", "--walltime=1h", "--", "true")
+    assert (submitted.code, [line for line in submitted.err.splitlines() if "Warning" in line]) == (0, [f"Warning: {ABOVE}"])
+    answers(desk, Plan(schema=PLAN_SCHEMA, at=ago(0), allocations=[planned("Never", reason="NeverFits", message="needs 8 nodes")]))
+    desk.random = "other"
+    dry = desk.run("submit", "--dry-run=server", "--nodes=8", "--walltime=1h", "--", "true")
+    assert (dry.code, [line for line in dry.err.splitlines() if "Warning" in line]) == (0, [f"Warning: {ABOVE}"])
+
+
+def test_submit_warns_of_another_reason_than_the_server_has_named(desk: Bench) -> None:
+    desk.cluster.warnings = [ABOVE]
+    waits = {"number": 7, "phase": "Pending", "conditions": [said("Scheduled", "False", "NotAdmitted", "its tenant is gone")]}
+    desk.at(0.1, lambda: desk.report(f"true-{desk.random}", waits))
+    assert "never start as things are: NotAdmitted" in desk.run("submit", "--nodes=8", "--walltime=1h", "--", "true").err
+
+
 def test_plan_refuses_bad_input_as_submit_does(desk: Bench) -> None:
     assert desk.run("plan", "--walltime=soon", "--", "true").code == 2
     assert desk.run("plan", "--walltime=1h").code == 2

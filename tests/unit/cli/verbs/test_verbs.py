@@ -337,6 +337,15 @@ def test_cancel_asks_above_ten(bench: Bench) -> None:
     assert len(bench.run("cancel", "--all-mine", "--state=pending", "--yes").out.splitlines()) == 12
 
 
+def test_cancel_of_all_mine_acts_and_prints_by_name(bench: Bench) -> None:
+    for number, name in enumerate(("ring", "alpha", "mesh"), start=1):
+        bench.allocation(name, number=number, status=WAITING)
+    done = bench.run("cancel", "--all-mine", "-o", "name")
+    assert done.out.splitlines() == [f"allocation.lattice.dev/{name}" for name in ("alpha", "mesh", "ring")]
+    versions = {name: int(bench.read(name)["metadata"]["resourceVersion"]) for name in ("alpha", "mesh", "ring")}
+    assert sorted(versions, key=lambda name: versions[name]) == ["alpha", "mesh", "ring"]
+
+
 def test_what_a_verb_changes_is_shown_in_the_formats_for_programs(bench: Bench) -> None:
     bench.allocation("a", number=1, status=WAITING)
     bench.allocation("b", number=2, status=COMPLETED)
