@@ -1,4 +1,4 @@
-"""`lattice-agent`: one real node, or many hollow ones in one process."""
+"""`lattice-agent`: one real node, or many hollow ones in one process; `lattice-agent replay FILE` replays what a node has kept."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.linux import open_host
 from lattice_agent.host.lock import alone_on
 from lattice_agent.metrics import AgentMetrics
+from lattice_agent.node import replay
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.node.feeds import Configuration, Feed
 from lattice_agent.node.queues import WorkQueues
+from lattice_agent.node.stimulus_files import DIRECTORY, StimulusFiles
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
@@ -50,6 +52,8 @@ from lattice_agent.state.log_store import LogStore
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """What a hollow node says that it has."""
+STIMULUS_EVENTS = 1024
+"""Events that a real node keeps: some hours of a busy one, in less than a mebibyte."""
 HOLLOW_GROUP = 64
 """Hollow nodes of one topology group, where none is given."""
 REGISTERED_AT_ONCE = 48
@@ -89,6 +93,12 @@ class AgentSettings(CommonSettings):
     certificate_lifetime: str = field(
         default="30d", metadata={"help": "how long the node's certificates are asked for: renewed before a third of it is left"}
     )
+    stimulus_events: int = field(
+        default=-1, metadata={"help": "events that a node keeps for `lattice-agent replay`; 0: none; -1: 1024, of hollow nodes none"}
+    )
+    stimulus_log: Path | None = field(
+        default=None, metadata={"help": "directory: every event is written there, too, in a file for each node that is rotated"}
+    )
     heartbeat: float = field(default=0.0, metadata={"help": "seconds between heartbeats; 0: as the LatticeConfig says"})
 
     def __post_init__(self) -> None:
@@ -103,6 +113,10 @@ class AgentSettings(CommonSettings):
             raise Rejected("--gateway HOST:PORT is needed: a node asks a gateway for its work", reason="SettingMissing")
         if self.advertise:
             dial_target(self.advertise)
+        if not -1 <= self.stimulus_events <= 1 << 20:
+            raise Rejected(f"--stimulus-events {self.stimulus_events}: between 0 and {1 << 20}, or -1", reason="SettingWrong")
+        if self.stimulus_log is not None and self.stimulus_events == 0:
+            raise Rejected("--stimulus-log needs events: --stimulus-events 0 keeps none", reason="SettingWrong")
         if self.heartbeat < 0:
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
         if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
@@ -113,6 +127,13 @@ class AgentSettings(CommonSettings):
     def is_hollow(self) -> bool:
         """Whether the process is hollow nodes."""
         return self.hollow > 0 or self.hollow_inventory is not None
+
+    @property
+    def events_kept(self) -> int:
+        """How many events each node keeps; 0: none."""
+        if self.stimulus_events >= 0:
+            return self.stimulus_events
+        return STIMULUS_EVENTS if self.stimulus_log is not None or not self.is_hollow else 0
 
     def files(self) -> Files:
         """What it shows to other agents and to gateways, and checks them against."""
@@ -170,7 +191,8 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
             agent.beat_now()
 
     configuration = Configuration(cluster, clock, heartbeat_seconds=settings.heartbeat, retimed=beat_all)
-    async with asyncio.TaskGroup() as group:
+    stimuli = StimulusFiles(settings.state_dir / DIRECTORY, clock)
+    async with stimuli.at_failure(agents), asyncio.TaskGroup() as group:
         group.create_task(_serve_metrics(counted, settings, setup, lambda: _ready(agents, len(setup.nodes))))
         group.create_task(configuration.run())
         group.create_task(process.endless(queues.run()))
@@ -191,6 +213,8 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
                 registration=registration,
                 heartbeat_seconds=_spread(configuration.heartbeat) if settings.is_hollow else configuration.heartbeat,
                 hollow=place.me.hollow,
+                stimulus_events=settings.events_kept,
+                stimulus_files=stimuli,
             )
             await agent.begin()
             agents[node] = agent
@@ -198,6 +222,8 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
         async with asyncio.TaskGroup() as entering:
             for place in setup.nodes:
                 entering.create_task(enter(place))
+        if settings.stimulus_log is not None:
+            group.create_task(StimulusFiles(settings.stimulus_log, clock).follow(agents))
         for start in setup.beside:
             group.create_task(start(agents, counted))
         only = "" if settings.is_hollow else setup.nodes[0].me.node
@@ -365,6 +391,11 @@ def _hollow_instance(state_dir: Path) -> str:
         return secrets.token_hex(12)  # every start is then a new set of nodes
 
 
+def _at_signals(settings: AgentSettings, clock: Clock) -> Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]]:
+    """What writes the nodes' stimuli at SIGUSR1; only a program of its own listens to signals."""
+    return lambda agents, _metrics: StimulusFiles(settings.state_dir / DIRECTORY, clock).write_at_signals(agents)
+
+
 async def run(settings: AgentSettings) -> None:
     """The agent, from its settings to its end."""
     if not settings.is_hollow:
@@ -378,11 +409,14 @@ async def run(settings: AgentSettings) -> None:
             setup = await stack.enter_async_context(hollow_nodes(settings, cluster, clock))
         else:
             setup = await stack.enter_async_context(real_node(settings, cluster, clock))
-        await build(settings, setup)
+        await build(settings, replace(setup, beside=(*setup.beside, _at_signals(settings, clock))))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    settings = load(AgentSettings, program=PROGRAM, argv=sys.argv[1:] if argv is None else argv, environ=os.environ)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["replay"]:
+        return replay.main(words[1:])
+    settings = load(AgentSettings, program=PROGRAM, argv=words, environ=os.environ)
     logs.setup(settings.log_format, settings.log_level)
     return process.run(lambda: run(settings), PROGRAM)
 

@@ -29,6 +29,7 @@ from lattice_agent.lifecycle.attempt import (
 )  # fmt: skip
 from lattice_agent.lifecycle.events import GRACE_SECONDS, Event, PlanAbsent, PlanRead, Recalled, Tick
 from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.lifecycle.stimulus_log import Checkpoint, StimulusLog, copies
 from lattice_agent.members import Member, Order, first_failure
 
 ANSWER_SECONDS = 2.0
@@ -38,8 +39,10 @@ ANSWER_SECONDS = 2.0
 class Lifecycle:
     """The attempts of one node; the only place that decides what starts and what ends there."""
 
-    def __init__(self, node: str, *, seen: Seen, known: Iterable[Known]) -> None:
+    def __init__(self, node: str, *, seen: Seen, known: Iterable[Known], stimuli: StimulusLog | None = None) -> None:
+        """`stimuli` is given every event with what it leads to; None: they are not kept."""
         self.node = node
+        self.stimuli = stimuli
         self.seen = seen
         self.fresh = seen.seq == 0
         """No plan was ever read with this state directory: rows of the first one may have run on an old disk."""
@@ -53,7 +56,17 @@ class Lifecycle:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, boottime: float) -> list[Instruction]:
-        """What to do next, in order. An event about an unknown attempt changes nothing."""
+        """Decides what to do next, in order. An event about an unknown attempt changes nothing.
+
+        `boottime` is CLOCK_BOOTTIME in seconds.
+        """
+        if self.stimuli is None:
+            return self._handle(event, boottime)
+        stimulus = self.stimuli.append(event, boottime, self.checkpoint)
+        stimulus.instructions = self._handle(event, boottime)
+        return stimulus.instructions
+
+    def _handle(self, event: Event, boottime: float) -> list[Instruction]:
         out: list[Instruction] = []
         if isinstance(event, PlanRead):
             self._read_plan(event, out)
@@ -69,6 +82,20 @@ class Lifecycle:
         for attempt in sorted(self.attempts.values(), key=lambda attempt: attempt.stage not in POPULATED):
             self._advance(attempt, boottime, out)
         return out
+
+    def checkpoint(self) -> Checkpoint:
+        """Copies the whole state, from which `resumed` makes an equal machine."""
+        attempts, finished = copies(list(self.attempts.values())), copies(list(self.finished.values()))
+        return Checkpoint(self.node, self.seen, self.fresh, self.ignored_plans, attempts, finished)
+
+    @classmethod
+    def resumed(cls, point: Checkpoint) -> Lifecycle:
+        """Makes a machine that stands as one did at a checkpoint; the checkpoint is not changed by it."""
+        machine = cls(point.node, seen=point.seen, known=())
+        machine.fresh, machine.ignored_plans = point.fresh, point.ignored_plans
+        machine.attempts = {attempt.key: attempt for attempt in copies(point.attempts)}
+        machine.finished = {attempt.key: attempt for attempt in copies(point.finished)}
+        return machine
 
     @property
     def seq(self) -> int:
@@ -187,17 +214,24 @@ class Lifecycle:
 
     def validate(self) -> None:
         """Raises AssertionError where the machine's promises do not hold."""
+        flaw = self.flaw()
+        if flaw:
+            raise AssertionError(flaw)
+
+    def flaw(self) -> str:
+        """Names the first of the machine's promises that does not hold, with its attempt; empty: all of them hold."""
         populated = [key for key, attempt in self.attempts.items() if attempt.stage in POPULATED]
         adopted = [key for key in populated if self.attempts[key].adopted]
         if len(populated) > max(1, len(adopted)):
-            raise AssertionError(f"several attempts have a scope: {populated}")
+            return f"several attempts have a scope: {populated}"
         for key, attempt in self.attempts.items():
             if attempt.starts > 1:
-                raise AssertionError(f"{key} was started {attempt.starts} times")
+                return f"{key} was started {attempt.starts} times"
             if attempt.stage in (Stage.TERMINATING, Stage.KILLING) and not attempt.ended_by:
-                raise AssertionError(f"{key} is being ended, and nobody ordered it")
+                return f"{key} is being ended, and nobody ordered it"
             if attempt.stage is Stage.WAITING and attempt.starts:
-                raise AssertionError(f"{key} waits after it was started")
+                return f"{key} waits after it was started"
+        return ""
 
 
 def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:

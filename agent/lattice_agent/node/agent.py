@@ -30,10 +30,12 @@ from lattice_agent.host.interface import Host
 from lattice_agent.lifecycle.attempt import OVER, Stage
 from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, Tick
 from lattice_agent.lifecycle.machine import Lifecycle
+from lattice_agent.lifecycle.stimulus_log import StimulusLog
 from lattice_agent.members import Direction, Member
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.effects import Effects
 from lattice_agent.node.queues import WorkQueues
+from lattice_agent.node.stimulus_files import StimulusFiles
 from lattice_agent.peers.interface import Peers
 from lattice_agent.reporter.reporter import Reporter
 
@@ -99,8 +101,11 @@ class Agent:
         config: Callable[[], ConfigSpec],
         registration: Registration,
         heartbeat_seconds: Callable[[], float],
-        hollow: bool = False,
+        hollow: bool,
+        stimulus_events: int,
+        stimulus_files: StimulusFiles,
     ) -> None:
+        """`stimulus_events`: how many events the machine keeps (0: none); they are written to `stimulus_files` when a defect shows."""
         self.node = node
         self.index: int | None = None
         self.planned = False
@@ -110,6 +115,10 @@ class Agent:
         self._group = group
         self._metrics = metrics
         self._registration = registration
+        self._stimulus_events = stimulus_events
+        self._stimulus_files = stimulus_files
+        self._flaw = ""
+        self._plan_readable = True
         cluster, clock, host = outside.cluster, outside.clock, outside.host
         self.machine = Lifecycle(node, seen=host.seen(), known=())
         self.heartbeat = Heartbeat(
@@ -145,7 +154,8 @@ class Agent:
     async def begin(self) -> None:
         """Takes up what the node knows from before; nothing is decided before the first plan."""
         known = await self._outside.host.attempts()
-        self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known)
+        stimuli = StimulusLog(self._stimulus_events) if self._stimulus_events else None
+        self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known, stimuli=stimuli)
         self._known = set(self.machine.attempts)
         self.history = HistoryWriter(self.node, cluster=self._outside.cluster, host=self._outside.host, attempts=self.machine.attempts)
         self._queues.workers[self.node] = self
@@ -157,6 +167,7 @@ class Agent:
 
     def plan(self, read: PlanRead, *, call: int = 0) -> None:
         """The node's plan has been read; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
+        self._plan_readable = True
         self.post(read)
         if call > self._called:
             self._called = call
@@ -171,6 +182,9 @@ class Agent:
     def unreadable_plan(self) -> None:
         """There is a plan that this agent cannot read: it acts on none of it, and goes on with what it knows."""
         self._metrics.plans_ignored.inc()
+        if self._plan_readable:
+            self._plan_readable = False
+            self._write_stimuli("PlanUnreadable")
 
     def beat_now(self) -> None:
         """Renews the Lease at once, if this node renews it at all yet."""
@@ -214,6 +228,7 @@ class Agent:
         before = {key: attempt.stage for key, attempt in self.machine.attempts.items()}
         instructions = self.machine.handle(event, self._outside.clock.monotonic())
         self._log_stages(before)
+        self._validate()
         if isinstance(event, PlanRead):
             if self.machine.ignored_plans != ignored:
                 self._metrics.plans_ignored.inc()
@@ -231,6 +246,17 @@ class Agent:
         self._tell_reporters()
         self.beat_if_urgent()
         self._queue_deadline()
+
+    def _validate(self) -> None:
+        """Tells once of a promise of the machine that does not hold, and has its stimuli written; the work goes on as it can."""
+        flaw = self.machine.flaw()
+        if flaw and flaw != self._flaw:
+            log_event(log, "StateInconsistent", logging.ERROR, node=self.node, message=flaw)
+            self._write_stimuli("StateInconsistent")
+        self._flaw = flaw
+
+    def _write_stimuli(self, why: str) -> None:
+        self._group.create_task(self._stimulus_files.write(self.node, self.machine, why))
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
         for key, attempt in self.machine.attempts.items():

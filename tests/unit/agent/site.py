@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,8 +30,11 @@ from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.peers.local import LocalPeers
 from tests.build import uid
+from tests.unit.agent.lifecycle.story import assert_replays
 
 BEAT = 10.0
+NEVER_MADE = Path(tempfile.gettempdir()) / "lattice-site-never-made"
+"""A state directory in which nothing is written while no agent fails."""
 FACTS = MachineFacts(8, 1 << 34, "6.1", "x86_64", "boot-1")
 
 
@@ -66,7 +71,7 @@ class GatewayOf:
 class Site:
     """Nodes, the orders that the test gives, and what came of them."""
 
-    def __init__(self, nodes: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[str], state_dir: Path = NEVER_MADE) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
         self.nodes = list(nodes)
@@ -77,6 +82,7 @@ class Site:
         self.flaws: dict[str, str] = {}
         self.seq = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
+        self.state_dir = state_dir
         self._timers = HollowTimers(self.clock)
         self._process: asyncio.Task[None] | None = None
 
@@ -91,7 +97,10 @@ class Site:
     def boot(self, instance: str = "first") -> asyncio.Task[None]:
         """Starts the agents' process."""
         places = tuple(self.place(node, f"{instance}-{node}") for node in self.nodes)
-        settings = AgentSettings(hollow=len(self.nodes), heartbeat=BEAT, certificate="-", key="-", ca="-", gateway=("gateway:8444",))
+        settings = AgentSettings(
+            hollow=len(self.nodes), heartbeat=BEAT, certificate="-", key="-", ca="-", gateway=("gateway:8444",), stimulus_events=200,
+            state_dir=self.state_dir,
+        )  # fmt: skip
 
         async def join(agents: dict[str, Agent], _metrics: AgentMetrics) -> None:
             self.agents = agents
@@ -111,8 +120,16 @@ class Site:
             self.peers.leave(node)
 
     def validate(self) -> None:
-        for agent in self.agents.values():
+        """What must hold of every machine; and what it has gone through, written down, leads another one to the same."""
+        for node, agent in self.agents.items():
             agent.machine.validate()
+            self.written_stimuli(node)
+
+    def written_stimuli(self, node: str) -> bytes:
+        """The text of what the node has gone through, which replays."""
+        stimuli = self.agents[node].machine.stimuli
+        assert stimuli is not None
+        return assert_replays(stimuli)
 
     # ── the scheduler's part ────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,9 +210,9 @@ class Site:
 
 
 @asynccontextmanager
-async def running(*nodes: str) -> AsyncIterator[Site]:
+async def running(*nodes: str, state_dir: Path = NEVER_MADE) -> AsyncIterator[Site]:
     """A site whose agents run and report; what must hold of their machines is checked at the end."""
-    site = Site(nodes)
+    site = Site(nodes, state_dir)
     process = site.boot()
     try:
         await site.clock.run_for(0.1)

@@ -30,7 +30,9 @@ from lattice_agent.lifecycle.events import (
 )
 from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
 from lattice_agent.lifecycle.machine import Lifecycle
+from lattice_agent.lifecycle.stimulus_log import StimulusLog
 from lattice_agent.members import Direction, Order, Phase
+from tests.unit.agent.lifecycle.story import assert_replays
 from tests.unit.agent.rows import key, known, record, run, running, stop, terms
 
 START = Direction(Order.START)
@@ -413,7 +415,8 @@ class Histories(RuleBasedStateMachine):
         self.pending: list[Instruction] = []
         self.allowed: set[Key] = set()
         self.told: dict[Key, str] = {}
-        self.node = machine()
+        self.stimuli = StimulusLog(24)
+        self.node = Lifecycle("n1", seen=Seen(1), known=(), stimuli=self.stimuli)
 
     def send(self, event: Event) -> None:
         walltimes = {
@@ -530,8 +533,13 @@ class Histories(RuleBasedStateMachine):
         if reboot:
             self.books.prepared.clear()
         self.pending.clear()
-        self.node = Lifecycle("n1", seen=self.node.seen, known=found)
+        assert_replays(self.stimuli)
+        self.stimuli = StimulusLog(24)
+        self.node = Lifecycle("n1", seen=self.node.seen, known=found, stimuli=self.stimuli)
         self.send(PlanRead(self.seq, tuple(self.rows.values())))
+
+    def teardown(self) -> None:
+        assert_replays(self.stimuli)
 
     @invariant()
     def machine_holds(self) -> None:

@@ -1,0 +1,55 @@
+"""Replays a stimulus log: a fresh machine is given every event at its recorded time, and must order what was ordered then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lattice_agent.lifecycle.instructions import Instruction
+from lattice_agent.lifecycle.machine import Lifecycle
+from lattice_agent.lifecycle.stimulus_log import Stimulus
+from lattice_agent.lifecycle.stimulus_text import CheckpointLine, Header, Line, checkpoint_line, header_line, stimulus_line
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of the log, and the same line as the fresh machine leads to it, both as bytes with the line's end."""
+
+    line: Line
+    recorded: bytes
+    replayed: bytes
+    instructions: Sequence[Instruction] = ()
+    flaw: str = ""
+    """What the machine's own check finds wrong after the event; empty: nothing."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the machine decided and stood as recorded; an event that was not handled to its end is compared with nothing."""
+        if isinstance(self.line, Stimulus) and self.line.instructions is None:
+            return not self.flaw
+        return self.recorded == self.replayed and not self.flaw
+
+
+def replay(lines: Iterable[Line]) -> Iterator[Step]:
+    """Every line with what comes of it, in order. Whatever a machine raises over an event goes through.
+
+    A checkpoint is compared with the machine that has come so far; a first one, and one behind a gap, is where a machine begins.
+    """
+    machine: Lifecycle | None = None
+    for line in lines:
+        match line:
+            case Header():
+                machine = None  # a file that was continued by another process
+                yield Step(line, header_line(line), header_line(line))
+            case CheckpointLine():
+                found = line
+                if machine is not None and not line.gap:
+                    found = replace(line, checkpoint=machine.checkpoint())
+                yield Step(line, checkpoint_line(line), checkpoint_line(found))
+                machine = Lifecycle.resumed(line.checkpoint)
+            case Stimulus() if machine is not None:
+                ordered = machine.handle(line.event, line.boottime)
+                again = Stimulus(line.boottime, line.event, ordered)
+                yield Step(line, stimulus_line(line), stimulus_line(again), ordered, machine.flaw())
+            case Stimulus():
+                pass  # an event without a checkpoint before it: nothing is known of the machine that it came to
