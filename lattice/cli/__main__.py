@@ -22,7 +22,7 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; entry points pass it to `sys.exit`."""
+    """Runs one command line and returns its exit code; entry points pass it to `sys.exit`."""
     _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -49,20 +49,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _open_closed_streams() -> None:
     """Puts /dev/null in the place of each standard stream that was closed before the start (`>&-`), where Python has None."""
-    sys.stdin, sys.stdout, sys.stderr = sys.stdin or _nothing("r"), sys.stdout or _nothing("w"), sys.stderr or _nothing("w")
+    sys.stdin, sys.stdout, sys.stderr = sys.stdin or _open_null("r"), sys.stdout or _open_null("w"), sys.stderr or _open_null("w")
 
 
-def _nothing(mode: str) -> TextIO:
+def _open_null(mode: str) -> TextIO:
     return cast("TextIO", Path(os.devnull).open(mode))
 
 
 def _discard_output() -> None:
-    """Keep the interpreter from writing, at its end, what nobody takes."""
+    """Keeps the interpreter from writing, at its end, what no reader receives."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(verb: str, rest: list[str], outside: Outside) -> int:
-    """Run one verb with what follows it."""
+    """Runs one verb with the arguments that follow it."""
     module, args = verb_module(verb), parse(verb, rest)
     try:
         from lattice.cli.configuration import read_configuration
@@ -84,7 +84,7 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
 
 
 def parse(verb: str, rest: list[str]) -> argparse.Namespace:
-    """The flags and arguments of a verb; `command` is what stands after `--`. Ends the program with 2 where they are wrong."""
+    """Reads the flags and arguments of a verb; `command` is what stands after `--`. Ends the program with 2 where they are wrong."""
     module = verb_module(verb)
     before, after = _split_command(rest)
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,7 +99,7 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
 
 
 def complete() -> NoReturn:
-    """The program `kubectl_complete-lattice`, which kubectl asks for completions of `kubectl lattice`."""
+    """Runs `kubectl_complete-lattice`, which kubectl asks for completions of `kubectl lattice`."""
     from lattice.cli.surroundings import outside
     from lattice.cli.verbs.completion import candidates
 
@@ -111,28 +111,28 @@ def complete() -> NoReturn:
 
 
 def rm_replay() -> int:
-    """The program `rm-replay`: `lattice replay` under the name that the book gives it."""
+    """Runs `rm-replay`: `lattice replay` under the name that the book gives it."""
     return main(["replay", *sys.argv[1:]])
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with the exit code and the error shape of `lattice`; abbreviated flags are refused, since they would break later."""
+    """Gives argparse the exit code and the error shape of `lattice`, and refuses abbreviated flags, since they would break later."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
         self.words: list[str] = []
 
     def error(self, message: str) -> NoReturn:
-        from lattice.cli.habits import meant_by_action, meant_by_flag, meant_by_option
+        from lattice.cli.hints import meant_by_action, meant_by_flag, meant_by_option
 
         meant = meant_by_option(message) if self.get_default("takes_slurm_options") else ""
-        parser = self._chosen()
+        parser = self._find_parser()
         flags = [flag for action in parser._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
         meant = meant or meant_by_flag(parser.prog, message, flags) or meant_by_action(parser.prog, message)
         self.exit(exits.USAGE, f"Error: {message}\n  Hint: {meant or parser.prog + ' --help'}\n")
 
-    def _chosen(self) -> argparse.ArgumentParser:
-        """The parser of the action that the words name: an unknown flag is found by the outermost one."""
+    def _find_parser(self) -> argparse.ArgumentParser:
+        """Finds the parser of the action that the words name, since argparse reports an unknown flag at the outermost one."""
         parser: argparse.ArgumentParser = self
         for word in self.words:
             actions = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
@@ -141,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
-    """The flags, and the command after `--`."""
+    """Splits the arguments into the flags, and the command after `--` (None without one)."""
     if "--" not in rest:
         return rest, None
     at = rest.index("--")
@@ -161,14 +161,14 @@ def _without_verb(rest: list[str]) -> int:
 
 
 def _another_program(verb: str, arguments: list[str]) -> int:
-    """`lattice-VERB` from PATH, in place of this process; an error when there is none."""
+    """Runs `lattice-VERB` from PATH in place of this process; says an error when there is none."""
     import difflib
     import shutil
 
     program = shutil.which(f"lattice-{verb}") if verb.replace("-", "").isalnum() else None
     if program is not None:
         os.execv(program, [program, *arguments[arguments.index(verb) + 1 :]])  # noqa: S606 - git's way, on purpose
-    from lattice.cli.habits import meant_by
+    from lattice.cli.hints import meant_by
 
     sentence, instead = meant_by(verb)
     if sentence:

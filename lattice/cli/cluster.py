@@ -15,22 +15,22 @@ T = TypeVar("T")
 
 
 class Blocking(Protocol):
-    """An API server, one request at a time; errors are those of `lattice.errors`."""
+    """Answers one request at a time, as an API server does; errors are those of `lattice.errors`."""
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:
-        """Read one object."""
+        """Reads one object."""
         ...
 
     def list(self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = "") -> Listing[T]:
-        """Read all objects that match."""
+        """Reads all objects that match."""
         ...
 
     def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
-        """Send the question of the `list` that comes next ahead, so that the server works meanwhile."""
+        """Sends the question of the next `list` ahead, so that the server works meanwhile."""
         ...
 
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
-        """Create an object."""
+        """Creates an object."""
         ...
 
     def patch(
@@ -46,11 +46,11 @@ class Blocking(Protocol):
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change a part of an object."""
+        """Changes a part of an object."""
         ...
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Ask for the end of an object."""
+        """Asks for the end of an object."""
         ...
 
     def watch(
@@ -64,9 +64,9 @@ class Blocking(Protocol):
         fields: str = "",
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Follow changes until the server ends the stream."""
+        """Follows changes until the server ends the stream."""
         ...
 
     def version(self) -> dict[str, str]:
-        """What the server says of itself."""
+        """Returns the server's version as it says it."""
         ...

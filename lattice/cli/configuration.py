@@ -10,7 +10,7 @@ from lattice.errors import NotFound, Rejected
 
 @dataclass(frozen=True)
 class Configuration:
-    """The defaults that a flag or a variable overrides; unknown keys are refused."""
+    """Holds the defaults that a flag or a variable overrides; unknown keys are refused."""
 
     default_tenant: str = ""
     default_vcluster: str = ""
@@ -23,7 +23,7 @@ class Configuration:
 
 
 def read_configuration(given: str | None, home: str) -> Configuration:
-    """The file that is named, which must exist, else the person's own, which may not."""
+    """Reads the file that is named, which must exist, else the person's own, which need not."""
     path = Path(given).expanduser() if given else Path(home) / ".config" / "lattice" / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def read_configuration(given: str | None, home: str) -> Configuration:
 
 
 def parse_configuration(text: str, path: str) -> Configuration:
-    """The defaults of a file's text."""
+    """Returns the defaults that a file's text gives."""
     import yaml
 
     try:

@@ -22,7 +22,7 @@ FORMATS = ("table", "wide", "json", "yaml", "name")
 
 @dataclass(frozen=True)
 class Outside:
-    """The surroundings of a run; tests pass their own."""
+    """Holds the surroundings of a run; tests pass their own."""
 
     stdin: BinaryIO
     stdout: TextIO
@@ -46,7 +46,7 @@ class Outside:
 
 
 class Console:
-    """One run: `args` are the flags of its verb and the global ones."""
+    """Holds one run: `args` are the flags of its verb and the global ones."""
 
     def __init__(self, args: argparse.Namespace, outside: Outside, configuration: Configuration) -> None:
         self.args = args
@@ -60,40 +60,40 @@ class Console:
 
     @property
     def format(self) -> str:
-        """table, wide, json, yaml or name."""
+        """Returns table, wide, json, yaml or name."""
         return str(self.args.output or self.configuration.output_format or "table")
 
     @property
     def color(self) -> bool:
-        """Whether state words are coloured: on a terminal, unless told otherwise."""
+        """Tells whether state words are coloured: on a terminal, unless told otherwise."""
         off = self.args.no_color or "NO_COLOR" in self.outside.environ or not self.configuration.color
         return self.outside.columns > 0 and not off
 
     def say(self, *lines: str) -> None:
-        """The result, on standard output; nothing in it is obeyed by a terminal."""
+        """Writes the result to standard output; a terminal obeys nothing in it."""
         if lines:
             self.raw("\n".join(map(printable, lines)) + "\n")  # one write: standard output may be unbuffered
 
     def raw(self, text: str) -> None:
-        """What a program printed, byte for byte, or what was made printable before."""
+        """Writes a program's output byte for byte, or text that was made printable before."""
         self.outside.stdout.write(text)
 
     def note(self, *lines: str) -> None:
-        """What is good to know, on standard error; `-q` silences it."""
+        """Writes notes to standard error; `-q` silences them."""
         if not self.args.quiet:
             self.complain(*lines)
 
     def warn(self, sentences: Iterable[str]) -> None:
-        """Warnings, on standard error; `-q` does not silence them."""
+        """Writes warnings to standard error; `-q` does not silence them."""
         self.complain(*(f"Warning: {sentence}" for sentence in sentences))
 
     def complain(self, *lines: str) -> None:
-        """Lines on standard error."""
+        """Writes lines to standard error."""
         for line in lines:
             self.outside.stderr.write(printable(line) + "\n")
 
     def document(self, obj: Any) -> None:
-        """An object as `-o json` or `-o yaml` asks."""
+        """Writes an object as `-o json` or `-o yaml` asks."""
         if self.format == "yaml":
             from lattice.cli.render.yaml_text import dump
 
@@ -104,38 +104,38 @@ class Console:
         self.say(json.dumps(obj, indent=2, ensure_ascii=False))
 
     def documents(self, kind: str, items: Sequence[Mapping[str, Any]]) -> None:
-        """Several objects as a list object."""
+        """Writes several objects as a list object."""
         self.document({"apiVersion": "lattice.dev/v1alpha1", "kind": f"{kind}List", "items": list(items)})
 
     def objects(self, kind: str, items: Sequence[Mapping[str, Any]], *, one: bool) -> None:
-        """Objects in one of the formats for programs: json, yaml, name."""
+        """Writes objects in one of the formats for programs: json, yaml, name."""
         if self.format == "name":
             self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
         elif one and len(items) == 1:
-            self.document(_shown(items[0]))
+            self.document(_without_managed_fields(items[0]))
         else:
-            self.documents(kind, [_shown(item) for item in items])
+            self.documents(kind, [_without_managed_fields(item) for item in items])
 
     def changed(self, kind: str, item: Mapping[str, Any], sentence: str) -> None:
-        """An object that a verb has just changed: its sentence or its name now, its text with those of the others at the end."""
+        """Reports an object that a verb has just changed: its sentence or its name now, its text with those of the others at the end."""
         if self.format in ("json", "yaml"):
             self._changed.setdefault(kind, []).append(item)
         else:
             self.say(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" if self.format == "name" else sentence)
 
     def show_changed(self, *, one: bool) -> None:
-        """The texts of what `changed` was told of, as one document; `one`: a single object was asked for."""
+        """Writes the texts of the objects given to `changed`, as one document; `one`: a single object was asked for."""
         for kind, items in self._changed.items():
             self.objects(kind, items, one=one)
         self._changed.clear()
 
     @property
     def is_document(self) -> bool:
-        """Whether the format is one for programs."""
+        """Tells whether the format is one for programs."""
         return self.format in ("json", "yaml", "name")
 
     def confirm(self, question: str) -> bool:
-        """Whether the person agrees; without a terminal, `--yes` is needed."""
+        """Tells whether the person agrees; without a terminal, `--yes` is needed."""
         if getattr(self.args, "yes", False):
             return True
         if not self.outside.columns:
@@ -148,12 +148,12 @@ class Console:
 
     @cached_property
     def cluster_config(self) -> ClusterConfig:
-        """The server and who we are there."""
+        """Reads the server's address and the person's identity there."""
         return self.outside.configure(self.args.kubeconfig or self.configuration.kubeconfig or None, self.args.context)
 
     @cached_property
     def cluster(self) -> Blocking:
-        """The API server."""
+        """Connects to the API server."""
         return self.outside.connect(self.cluster_config, self._pass_warning)
 
     def _pass_warning(self, sentence: str) -> None:
@@ -163,12 +163,12 @@ class Console:
 
     @property
     def tenant(self) -> str:
-        """The tenant that a flag, the environment or the configuration names; may be empty."""
+        """Returns the tenant that a flag, the environment or the configuration names; may be empty."""
         return str(self.args.tenant or self.outside.environ.get("LATTICE_TENANT") or self.configuration.default_tenant)
 
     @cached_property
     def namespace(self) -> str:
-        """Where the verbs look: -n, else the tenant's namespace, else the kubeconfig's."""
+        """Returns the namespace of -n, else the tenant's, else the kubeconfig's."""
         if self.args.namespace:
             return str(self.args.namespace)
         return self._namespace_of(self.tenant) if self.tenant else self.cluster_config.namespace or "default"
@@ -189,14 +189,14 @@ class Console:
 
     @cached_property
     def user(self) -> str:
-        """Who the API server says we are."""
+        """Asks the API server for the person's user name."""
         from lattice.kube.resources import SELF_SUBJECT_REVIEWS
 
         review = self.cluster.create(SELF_SUBJECT_REVIEWS, {}, type=dict[str, Any])
         return str(review.get("status", {}).get("userInfo", {}).get("username", ""))
 
 
-def _shown(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An object as kubectl shows it: without the list of who owns which field."""
+def _without_managed_fields(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns an object as kubectl shows it: without the list of who owns which field."""
     metadata = item.get("metadata", {})
     return {**item, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}

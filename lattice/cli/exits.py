@@ -74,7 +74,7 @@ BAD_INPUT: Final = frozenset(
 
 
 def of_error(error: LatticeError) -> int:
-    """The exit code for an error."""
+    """Returns the exit code for an error."""
     if error.reason == "KubeconfigNotFound":
         return USAGE
     if isinstance(error, NotFound):
@@ -89,14 +89,14 @@ def of_error(error: LatticeError) -> int:
 
 
 def of_several(codes: list[int]) -> int:
-    """One code for several objects: their common code, else `SOME_FAILED`."""
+    """Returns one code for several objects: their common code, else `SOME_FAILED`."""
     if not codes:
         return DONE
     return codes[0] if len(set(codes)) == 1 else SOME_FAILED
 
 
 def of_work(allocation: Allocation) -> int:
-    """The work's own code, or `NO_CODE` when it ended without one."""
+    """Returns the work's own code, or `NO_CODE` when it ended without one."""
     status = allocation.status
     if status.phase == "Completed":
         return DONE

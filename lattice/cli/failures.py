@@ -53,7 +53,7 @@ _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
 
 
 def explain(error: LatticeError) -> list[str]:
-    """The lines for standard error."""
+    """Returns an error's lines for standard error."""
     text, hint = _VERB.sub("", error.message, count=1), ""
     if _WEBHOOK.match(text):
         text = _NAMED.sub("", _WEBHOOK.sub("", text, count=1), count=1)
@@ -77,7 +77,7 @@ def explain(error: LatticeError) -> list[str]:
 
 
 def _readable(text: str) -> str:
-    """The schema's findings without what it adds for programs."""
+    """Returns the schema's findings without the parts that are for programs."""
     text = _SENTENCE.sub("", _UNCHECKED.sub("", text))
     text = _CONTROL.sub(r"holds a control character: write one line of plain text (given: \1)", text)
     text = _OF_A_NAME.sub(r"\1 cannot be a name: write lowercase letters, digits, '-' or '.', with a letter or digit at both ends", text)

@@ -12,7 +12,7 @@ from lattice.errors import Rejected
 
 
 def read_file(path: str, most: int) -> bytes:
-    """The bytes of a file that a person named."""
+    """Reads a file that a person named, at most so many bytes; Rejected says why it cannot be read."""
     if not path:
         raise Rejected("the name of the file is empty", reason="BadInput")
     try:
@@ -27,7 +27,7 @@ def read_file(path: str, most: int) -> bytes:
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
-    """Write a file that takes its place when all of it is there; a device or pipe is written to. Refusals name the flag."""
+    """Writes a file that takes its place when all of it is there; a device or pipe is written to. Refusals name the flag."""
     path = path.resolve()
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -42,7 +42,7 @@ def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path` that takes its place when everything is written, and vanishes otherwise."""
+    """Opens a file beside `path` that takes its place when everything is written, and vanishes otherwise."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("xb") as file:

@@ -26,8 +26,8 @@ class Finder:
         self._console = console
         self._listed: dict[str, list[Allocation]] = {}
 
-    def one(self, reference: str) -> Allocation:
-        """The allocation that is meant; NotFound when there is none, Rejected with the candidates when there are several."""
+    def find(self, reference: str) -> Allocation:
+        """Returns the allocation that is meant; NotFound when there is none, Rejected with the candidates when there are several."""
         namespace, slash, name = reference.partition("/")
         if not slash:
             namespace, name = self._console.namespace, reference
@@ -40,25 +40,25 @@ class Finder:
                 pass  # no such name: it may be the prefix of a uid
         return choose(reference, name, self._all(namespace), namespace)
 
-    def many(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
-        """Those that are found, each once, and the errors of those that are not."""
+    def find_all(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
+        """Returns the allocations that are found, each once, and the errors of the references that mean none."""
         found: dict[str, Allocation] = {}
         errors: list[LatticeError] = []
         for reference in split_references(references):
             try:
-                for one in self._meant_by(reference):
+                for one in self._find_range(reference):
                     found.setdefault(one.metadata.uid, one)
             except (NotFound, Rejected) as error:
                 errors.append(error)
         return list(found.values()), errors
 
-    def _meant_by(self, reference: str) -> list[Allocation]:
-        """The allocations of a range of numbers that no object has as its name, else the one that is meant."""
+    def _find_range(self, reference: str) -> list[Allocation]:
+        """Returns the allocations of a range of numbers that no object has as its name, else the one that is meant."""
         namespace, slash, rest = reference.partition("/")
         namespace, name = (namespace, rest) if slash else (self._console.namespace, reference)
         numbers = range_of(name)
         if numbers is None:
-            return [self.one(reference)]
+            return [self.find(reference)]
         within = [one for one in self._all(namespace) if numbers[0] <= (one.status.number or 0) <= numbers[1] or one.metadata.name == name]
         named = [one for one in within if one.metadata.name == name]
         if not within:
@@ -72,17 +72,17 @@ class Finder:
 
 
 def could_be_uid(text: str) -> bool:
-    """Whether the text can be the beginning of a uid."""
+    """Tells whether the text can be the beginning of a uid."""
     return len(text) >= MIN_UID_PREFIX and _UID_CHARACTERS.issuperset(text.lower())
 
 
 def choose(reference: str, name: str, allocations: Sequence[Allocation], namespace: str) -> Allocation:
-    """The one of these that the name, number or uid prefix means; an exact name comes before a uid prefix."""
+    """Returns the allocation that the name, number or uid prefix means; an exact name comes before a uid prefix."""
     exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
-    found = found or _of_job(name, allocations)
+    found = found or _find_by_job(name, allocations)
     if not found:
-        raise _not_found(reference, namespace, _meant(name, allocations))
+        raise _not_found(reference, namespace, _suggest(name, allocations))
     if len(found) > 1:
         shown = ", ".join(f"{one.metadata.name} ({one.status.number or 'no number yet'}, uid {one.metadata.uid})" for one in found[:10])
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""
@@ -90,15 +90,15 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
     return found[0]
 
 
-def _of_job(name: str, allocations: Sequence[Allocation]) -> list[Allocation]:
-    """The one allocation of this job name, else the one of them that has not ended; none where several are meant."""
+def _find_by_job(name: str, allocations: Sequence[Allocation]) -> list[Allocation]:
+    """Returns the one allocation of this job name, else the one of them that has not ended; none where several are meant."""
     jobs = [one for one in allocations if one.spec.tags.get("name") == name]
     going = [one for one in jobs if not is_final(one)]
     return jobs if len(jobs) == 1 else going if len(going) == 1 else []
 
 
-def _meant(name: str, allocations: Sequence[Allocation]) -> str:
-    """What somebody may have meant who gave this name: the allocations of that job name, the newest first, else a name that is near."""
+def _suggest(name: str, allocations: Sequence[Allocation]) -> str:
+    """Suggests another reference: the allocations of that job name, the newest first, else a name that is near."""
     jobs = [one for one in allocations if one.spec.tags.get("name") == name]
     if jobs:
         newest = sorted(jobs, key=lambda one: -(one.status.number or 0))

@@ -27,11 +27,11 @@ LOOK_AGAIN_SECONDS = 60
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
-    """The allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name."""
+    """Yields the allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name."""
     outside, last, away_since, noted = console.outside, "", 0.0, False
     while True:
         try:
-            for now in _look(console, one, deadline):
+            for now in _read_and_watch(console, one, deadline):
                 away_since = 0.0
                 if one.metadata.uid and now.metadata.uid != one.metadata.uid:
                     raise NotFound(f"allocation {label(one)} was deleted, and another one has its name", reason="AllocationNotFound")
@@ -54,8 +54,8 @@ def changes(console: Console, one: Allocation, *, deadline: float | None = None)
         outside.sleep(BETWEEN_WATCHES)
 
 
-def _look(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:
-    """The allocation, read consistently, and what one watch tells of it after that."""
+def _read_and_watch(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:
+    """Yields the allocation as a consistent read has it, then as one watch reports it."""
     name, namespace = one.metadata.name, one.metadata.namespace
     now = console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
     yield now
@@ -79,13 +79,13 @@ def _look(console: Console, one: Allocation, deadline: float | None) -> Iterator
 
 
 def until(
-    console: Console, one: Allocation, done: Callable[[Allocation], bool], *, deadline: float | None = None, tell: bool = False
+    console: Console, one: Allocation, done: Callable[[Allocation], bool], *, deadline: float | None = None, notes_changes: bool = False
 ) -> Allocation | None:
-    """The allocation once `done` is true of it; None when the deadline came first. `tell` notes each change of state."""
+    """Returns the allocation once `done` is true of it; None when the deadline came first. `notes_changes` notes each change of state."""
     said = ""
     for now in changes(console, one, deadline=deadline):
         line = f"{label(now)} {state_line(now)}"
-        if tell and line != said:
+        if notes_changes and line != said:
             console.complain(line)
             said = line
         if done(now):
@@ -93,6 +93,6 @@ def until(
     return None
 
 
-def until_final(console: Console, one: Allocation, *, deadline: float | None = None, tell: bool = False) -> Allocation | None:
-    """The allocation once it has ended for good; None when the deadline came first."""
-    return until(console, one, is_final, deadline=deadline, tell=tell)
+def until_final(console: Console, one: Allocation, *, deadline: float | None = None, notes_changes: bool = False) -> Allocation | None:
+    """Returns the allocation once it has ended for good; None when the deadline came first."""
+    return until(console, one, is_final, deadline=deadline, notes_changes=notes_changes)

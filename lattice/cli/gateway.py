@@ -22,7 +22,7 @@ ANSWER_SECONDS = 40.0
 
 
 def find_gateway(console: Console) -> tuple[str, str]:
-    """URL and CA certificate: `LATTICE_GATEWAY`, the configuration, else what the cluster says."""
+    """Returns URL and CA certificate: of `LATTICE_GATEWAY`, the configuration, else as the cluster says."""
     from lattice.kube.resources import CONFIG_MAPS
 
     url = console.outside.environ.get("LATTICE_GATEWAY") or console.configuration.gateway
@@ -42,7 +42,7 @@ def find_gateway(console: Console) -> tuple[str, str]:
 
 
 def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stream:
-    """The stream of what an allocation prints."""
+    """Opens the stream of an allocation's output."""
     url, ca = find_gateway(console)
     wanted = urlencode({key: value for key, value in query.items() if value})
     path = f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}"
@@ -50,7 +50,7 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stre
 
 
 def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
-    """What would become of Allocations as a server dry run gave them, in this order."""
+    """Asks how Allocations as a server dry run gave them would be planned, in this order."""
     import msgspec
 
     from lattice.scheduling.queries.answers import Plan
@@ -93,7 +93,7 @@ def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, 
 
 
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
-    """The gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds.
+    """Returns the gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds.
 
     Who has too many questions under way waits as long as the gateway says, each time longer, for as many seconds at most.
     """

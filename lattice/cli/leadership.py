@@ -19,7 +19,7 @@ DEFAULT_SECONDS = 15
 
 @dataclass(frozen=True)
 class Leadership:
-    """Who leads, and the sentence about its silence; an empty sentence means that it is alive, or that nobody may look."""
+    """Names the leader, and has the sentence about its silence: empty when it is alive, or when nobody may look."""
 
     holder: str
     silent_since: str
@@ -27,7 +27,7 @@ class Leadership:
 
 
 def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """What a Lease says at this time; None is a Lease that does not exist."""
+    """Judges a Lease at this time; None is a Lease that does not exist."""
     if lease is None:
         return Leadership("", "", f"the {who} has never run on this cluster: there is no Lease lattice-{who}")
     spec = lease.spec
@@ -41,7 +41,7 @@ def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhi
 
 
 def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """A daemon's Lease judged now; whoever may not read it is told nothing."""
+    """Judges a daemon's Lease now; a person who may not read it gets no sentence."""
     try:
         lease: Lease | None = console.cluster.get(LEASES, f"lattice-{who}", SYSTEM_NAMESPACE, type=Lease)
     except NotFound:
@@ -52,6 +52,6 @@ def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothi
 
 
 def with_silence(console: Console, error: Retry) -> Retry:
-    """The error of a question that was not answered, and since when the scheduler is silent, where that is why."""
+    """Returns the error of an unanswered question, and since when the scheduler is silent, where that is why."""
     sentence = leadership(console).sentence
     return Retry(f"{error.message}: {sentence}", reason=error.reason) if sentence else error

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def list_readable(console: Console, resource: Resource, namespace: str = "default", *, type: type[T]) -> list[T]:  # noqa: A002 - as in lattice.kube
-    """Every object of a kind of the cluster; for who may not list them, those that the rules in the namespace let them read by name."""
+    """Lists every object of a kind; for a person who may not list them, those that rules of the namespace let them read by name."""
     try:
         return console.cluster.list(resource, type=type).items
     except Denied:
@@ -28,7 +28,7 @@ def list_readable(console: Console, resource: Resource, namespace: str = "defaul
 
 
 def _names_readable(console: Console, plural: str, namespace: str) -> list[str]:
-    """The names that rules on this resource give, in order."""
+    """Returns the names that rules on this resource give, in order."""
     review = console.cluster.create(SELF_SUBJECT_RULES_REVIEWS, {"spec": {"namespace": namespace}}, type=dict[str, Any])
     rules = (review.get("status") or {}).get("resourceRules") or []
     return sorted({name for rule in rules if plural in rule.get("resources", ()) for name in rule.get("resourceNames", ())})

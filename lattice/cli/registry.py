@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """Where a verb's module is, and what it does in one line."""
+    """Names a verb's module, and says in one line what it does."""
 
     module: str
     summary: str
@@ -59,27 +59,27 @@ FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 
 
 class VerbModule(Protocol):
-    """What each verb's module offers."""
+    """States what each verb's module offers."""
 
     INTERMIXED: bool
     """Whether flags may stand between its arguments (not possible with subcommands)."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the verb's own flags."""
+        """Adds the verb's own flags."""
         ...
 
     def run(self, console: Console) -> int:
-        """Do it, and return the exit code."""
+        """Runs the verb and returns the exit code."""
         ...
 
 
 def verb_module(verb: str) -> VerbModule:
-    """The module of a verb, loaded now."""
+    """Loads the module of a verb."""
     return cast("VerbModule", import_module(f"lattice.cli.verbs.{VERBS[verb].module}"))
 
 
 def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The verb, and everything else: global flags may stand before it."""
+    """Splits the arguments into the verb, and everything else: global flags may stand before it."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
         at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1
@@ -90,7 +90,7 @@ def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def add_global_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that every verb takes, at the verb and at each of its subcommands."""
+    """Adds the flags that every verb takes, at the verb and at each of its subcommands."""
     _add_flags(parser, default=None)
     for below in _subparsers(parser):
         _add_flags(below, default=argparse.SUPPRESS)  # what stands before a subcommand is kept
@@ -132,7 +132,7 @@ def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def overview() -> str:
-    """What `lattice --help` prints, in lines of at most 80 characters."""
+    """Returns what `lattice --help` prints, in lines of at most 80 characters."""
     lines = ["Usage: lattice VERB [arguments] [flags]", "", "Lattice schedules work on bare-metal nodes through the Kubernetes API.", ""]
     for group in dict.fromkeys(verb.group for verb in VERBS.values()):
         lines.append(f"{group}:")
@@ -146,7 +146,7 @@ def overview() -> str:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    """The text behind its head, and what does not fit on the line below it."""
+    """Returns the text behind its head, and the rest of it on lines below."""
     lines = [head]
     for word in text.split():
         if len(lines[-1]) + len(word) >= _WIDTH:

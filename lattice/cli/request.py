@@ -74,13 +74,13 @@ _OWN = frozenset({"wait", "parsable", "quiet", "verbose"})
 
 
 def simplify(words: list[str]) -> list[str]:
-    """Options of `sbatch` whose argument may be left out, without it: none of these arguments counts here."""
+    """Drops the argument of each option of `sbatch` whose argument may be left out: none of these arguments counts here."""
     optional = {f"--{name}" for name, option in SLURM.items() if option.argument is Argument.OPTIONAL}
     return [word.partition("=")[0] if word.partition("=")[0] in optional else word for word in words]
 
 
 def request_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what is asked for; `plan` takes them too."""
+    """Adds the flags that say what is asked for; `plan` takes them too."""
     parser.epilog = _EXAMPLES
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a script with a #! line; - is standard input")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest (YAML or JSON, ours or the book's); - is standard input")
@@ -97,7 +97,7 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gather_documents(console: Console) -> list[dict[str, Any]]:
-    """The Allocations, complete but for defaults that the server fills in."""
+    """Returns the Allocations, complete but for defaults that the server fills in."""
     args, flags = console.args, _flags(console)
     if args.filename is not None:
         return _from_manifests(console, flags)
@@ -130,7 +130,7 @@ def _flags(console: Console) -> dict[str, str | bool]:
 
 
 def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> Site:
-    """The facts of the cluster, asked only where something depends on them."""
+    """Asks the cluster for facts, only where something depends on them."""
     if not wanted:
         return Site(vclusters={}, qos={})
     from lattice.cli.site import gather_site
@@ -162,7 +162,7 @@ def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict
 
 
 def refuse_unknown(path: str, document: dict[str, Any]) -> None:
-    """Strict where the server is lenient: a misspelt field is refused, not pruned."""
+    """Refuses a misspelt field, which the server would prune."""
     from lattice.admission.strict import parse_strict
 
     problems = parse_strict("Allocation", document)
@@ -171,7 +171,7 @@ def refuse_unknown(path: str, document: dict[str, Any]) -> None:
 
 
 def _namespace(console: Console) -> str:
-    """Where it is submitted; a dry run without a cluster needs none."""
+    """Returns the namespace of the submission; a dry run without a cluster needs none."""
     if console.args.dry_run != "client":
         return console.namespace
     if console.args.namespace or console.tenant:

@@ -15,12 +15,12 @@ _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 
 
 def split_references(references: Iterable[str]) -> list[str]:
-    """Each part of comma-separated lists, in order and once."""
+    """Returns each part of comma-separated lists, in order and once."""
     return list(dict.fromkeys(part for reference in references for part in reference.split(",") if part))
 
 
 def range_of(reference: str) -> tuple[int, int] | None:
-    """The first and the last number of `12-17`; None for other texts, Rejected where it runs backwards."""
+    """Returns the first and the last number of `12-17`; None for other texts, Rejected where it runs backwards."""
     found = _RANGE.fullmatch(reference)
     if found is None:
         return None
@@ -31,14 +31,14 @@ def range_of(reference: str) -> tuple[int, int] | None:
 
 
 def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The numbers and ranges of numbers among the references, and the names."""
+    """Splits the references into numbers with ranges of numbers, and names."""
     parts = split_references(references)
     numbers = [part for part in parts if part.isdigit() or range_of(part) is not None]
     return numbers, [part for part in parts if part not in numbers]
 
 
 def parse_states(text: str | None) -> frozenset[str]:
-    """Phases of `running,pending` in any case; Rejected names those that there are."""
+    """Reads phases such as `running,pending` in any case; Rejected names those that there are."""
     known = {phase.lower(): phase for phase in PHASES}
     wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
     for word in wanted:
@@ -48,7 +48,7 @@ def parse_states(text: str | None) -> frozenset[str]:
 
 
 def oldest_end(text: str | None, now: float) -> float:
-    """The time after which ended ones are shown."""
+    """Returns the time (seconds since the epoch) from which on ended allocations are shown."""
     if not text:
         return now - ENDED_SECONDS
     try:

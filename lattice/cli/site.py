@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
-    """The facts that are wanted, and no others."""
+    """Asks for the facts that are wanted, and no others."""
     if not wanted:
         return Site(vclusters={}, qos={})
     qos: Mapping[str, int] = {}
@@ -39,7 +39,7 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
 
 
 def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> Queue:
-    """What a submission must know of a vcluster, `homes` by group; hollow nodes count only where there are no others."""
+    """Returns what a submission must know of a vcluster, `homes` by group; hollow nodes count only where there are no others."""
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""
     home = [node for node in nodes if homes.get(node.spec.group or node.metadata.name, "") == mine]
@@ -49,7 +49,7 @@ def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]
 
 
 def _accounts(console: Console) -> Mapping[str, str] | None:
-    """Tenants by account, of those that the person may read; a tenant's own name comes before another one's account."""
+    """Returns tenants by account, of those that the person may read; a tenant's own name comes before another one's account."""
     tenants = list_readable(console, TENANTS, type=Tenant)
     if not tenants:
         return None

@@ -18,19 +18,19 @@ SILENCE_SECONDS = 3600.0
 
 
 class Stream(Protocol):
-    """An open answer of the gateway."""
+    """Reads an open answer of the gateway."""
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, as they come."""
+        """Yields the lines as they come."""
         ...
 
     def close(self) -> None:
-        """Give it up."""
+        """Closes the connection."""
         ...
 
 
 def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS) -> Stream:
-    """Send the GET, or the POST of a body, with the kubeconfig's identity, and read the head of the answer.
+    """Sends the GET, or the POST of a body, with the kubeconfig's identity, and reads the head of the answer.
 
     `seconds` is how long the gateway may be silent.
     """
@@ -70,7 +70,7 @@ def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes
 
 
 def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:
-    """The error of an answer that is no success; the gateway says why in `message` and `reason`, and in `Retry-After` when to ask again."""
+    """Returns the error of an answer that is no success, as its `message` and `reason` say, and its `Retry-After` when to ask again."""
     try:
         said = json.loads(body)
     except ValueError:

@@ -31,7 +31,7 @@ _LONGEST_MANIFEST = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Source:
-    """A script or a command, and the job name that follows from it."""
+    """Holds a script or a command, and the job name that follows from it."""
 
     script: Script | None
     command: str | None
@@ -39,7 +39,7 @@ class Source:
 
 
 def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) -> Source:
-    """The work: the words after `--`, else the script of this path (`-` is standard input)."""
+    """Reads the work: the words after `--`, else the script of this path (`-` is standard input)."""
     if command is not None:
         if path is not None:
             raise Rejected(f"give either a script ({path}) or a command after --, not both", reason="BadInput")
@@ -54,7 +54,7 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
 def gather_asked(
     flags: Mapping[str, str | bool], source: Source, environ: Mapping[str, str], configuration: Configuration
 ) -> dict[str, Given]:
-    """Everything that was asked for, the strongest source of each option."""
+    """Returns everything that was asked for, the strongest source of each option."""
     given: list[tuple[str, Given]] = [("name", Given("name", source.name, "configuration", "the name of what is submitted"))]
     for option, value in (
         ("tenant", configuration.default_tenant),
@@ -79,7 +79,7 @@ def gather_asked(
 
 
 def ignored_flags(flags: Mapping[str, str | bool]) -> list[str]:
-    """A sentence for each flag of `sbatch` that Lattice takes and does not act on."""
+    """Returns a sentence for each flag of `sbatch` that Lattice takes and does not act on."""
     known = {option: (_option(option), flag) for option, flag in flags.items()}
     return [
         f"--{option}{'' if flag is True else f'={flag}'} ignored ({one.ignored})" for option, (one, flag) in known.items() if one.ignored
@@ -87,12 +87,12 @@ def ignored_flags(flags: Mapping[str, str | bool]) -> list[str]:
 
 
 def _option(name: str) -> Option:
-    """An option of ours, else sbatch's of that name."""
+    """Returns our option of that name, else sbatch's."""
     return LATTICE.get(name) or SLURM[name]
 
 
 def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
-    """The Allocations of a YAML or JSON file, ours or the book's; other kinds are refused."""
+    """Reads the Allocations of a YAML or JSON file, ours or the book's; other kinds are refused."""
     import yaml
 
     data = stdin.read(_LONGEST_MANIFEST) if path == "-" else read_file(path, _LONGEST_MANIFEST)
@@ -124,7 +124,7 @@ def _allocation(path: str, document: Any) -> dict[str, Any]:
 
 
 def finish(document: dict[str, Any], namespace: str, request_id: str, random: str) -> dict[str, Any]:
-    """The object as it is sent: with a namespace, a name of its own, and the hash that tells whose it is.
+    """Returns the object as it is sent: with a namespace, a name of its own, and the hash that tells whose it is.
 
     A manifest that has a name is sent as it is.
     """
@@ -139,17 +139,17 @@ def finish(document: dict[str, Any], namespace: str, request_id: str, random: st
 
 
 def name_of(job: str, request_id: str, random: str) -> str:
-    """The job's name as an object's name with a suffix; with a request id it follows from that alone."""
+    """Makes an object's name of the job's name and a suffix; with a request id it follows from that alone."""
     if request_id:
         return f"{slug(request_id)[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
     return f"{slug(job)[:50]}-{random}"
 
 
 def slug(text: str) -> str:
-    """The text as part of an object's name: lower case, digits and dashes."""
+    """Writes the text as part of an object's name: lower case, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "work"
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """What two equal submissions share."""
+    """Returns a hash that two equal submissions share."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

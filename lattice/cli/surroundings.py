@@ -22,7 +22,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def outside() -> Outside:
-    """Everything that is not an argument; what the terminal's encoding has no letter for is printed as a question mark."""
+    """Returns everything that is not an argument; a letter that the terminal's encoding lacks is printed as a question mark."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -43,7 +43,7 @@ def outside() -> Outside:
 
 
 def _columns() -> int:
-    """Width of the terminal; 0 where there is none."""
+    """Returns the width of the terminal; 0 where there is none."""
     if not sys.stdout.isatty():
         return 0
     given = os.environ.get("COLUMNS", "")
@@ -57,7 +57,7 @@ def _random() -> str:
 
 
 def _directory() -> str:
-    """The working directory as the shell names it, links and all; empty when it is gone."""
+    """Returns the working directory as the shell names it, links and all; empty when it is gone."""
     named = os.environ.get("PWD", "")
     try:
         return named if named and Path(named).samefile(".") else str(Path.cwd())

@@ -10,7 +10,7 @@ from lattice.units import format_duration, parse_duration, parse_slurm_time
 
 
 def walltime_of(text: str) -> str:
-    """The walltime as the Allocation writes it; zero and unlimited are refused."""
+    """Writes the walltime as the Allocation has it; zero and unlimited are refused."""
     try:
         seconds: float | None = parse_duration(text)
         written = text
@@ -23,17 +23,17 @@ def walltime_of(text: str) -> str:
 
 
 def milli(weight: Decimal) -> str:
-    """A weight as a quantity: `150m`, or `0.0125` where a thousandth does not say it."""
+    """Writes a weight as a quantity: `150m`, or `0.0125` where a thousandth does not say it."""
     thousand = weight * 1000
     return f"{int(thousand)}m" if thousand == int(thousand) else f"{weight.normalize():f}"
 
 
 def camel(name: str) -> str:
-    """`wait_time` as the object has it."""
+    """Writes `wait_time` as the object has it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def dashed(word: str) -> str:
-    """`HpcBatch` as it is typed: hpc-batch."""
+    """Writes `HpcBatch` as it is typed: hpc-batch."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", word).lower()

@@ -16,7 +16,7 @@ WATCH_SECONDS: Final = 5.0
 
 
 def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
-    """Print what `lines` gives every few seconds, on a terminal in the place of what was there; Ctrl-C ends it, done."""
+    """Prints the `lines` every few seconds, on a terminal in the place of those before; Ctrl-C ends it with success."""
 
     def show() -> None:
         shown = lines()
@@ -27,7 +27,7 @@ def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
 
 
 def repeat(console: Console, show: Callable[[], object]) -> int:
-    """Show it every few seconds until Ctrl-C; a server that is away for a while is said, and asked again."""
+    """Calls `show` every few seconds until Ctrl-C; says that a server is away for a while, and asks it again."""
     try:
         while True:
             try:
@@ -41,6 +41,6 @@ def repeat(console: Console, show: Callable[[], object]) -> int:
 
 
 def clear(console: Console) -> None:
-    """Empty the terminal, where there is one."""
+    """Empties the terminal, where there is one."""
     if console.outside.columns:
         console.outside.stdout.write("\x1b[H\x1b[2J")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The actions and their flags."""
+    """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     get = actions.add_parser("get", help="show options, with the defaults in force")
     get.add_argument("key", nargs="?", default="", metavar="KEY", help="for example scheduling.cycleInterval, or scheduling")
@@ -24,19 +24,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Show or set."""
+    """Shows or sets options."""
     return _get(console) if console.args.action == "get" else _set(console)
 
 
 def defaults() -> dict[str, Any]:
-    """Every option that is served, with its default."""
+    """Returns every option that is served, with its default."""
     from lattice.models.config import LatticeConfigSpec
 
     return LatticeConfigSpec().model_dump(by_alias=True, mode="json")
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`section.option` and value, in order; an empty map is a value."""
+    """Yields `section.option` and value, in order; an empty map is a value."""
     for key, value in options.items():
         if isinstance(value, Mapping) and value and "Mapping" not in key:
             yield from flat(value, f"{prefix}{key}.")
@@ -45,7 +45,7 @@ def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with what `above` sets, part by part."""
+    """Returns `base` with what `above` sets, part by part."""
     merged = dict(base)
     for key, value in above.items():
         inner = merged.get(key)
@@ -54,7 +54,7 @@ def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def camel(key: str) -> str:
-    """The option's path as the object has it: the book's snake_case is taken too."""
+    """Writes an option's path as the object has it; the book's snake_case is taken too."""
     parts = []
     for part in key.split("."):
         head, *rest = part.split("_")
@@ -77,20 +77,20 @@ def _get(console: Console) -> int:
     if console.format in ("json", "yaml"):
         console.document(found)
     elif len(found) == 1 and wanted in found:
-        console.say(_shown(found[wanted]))
+        console.say(_value_text(found[wanted]))
     else:
-        console.say(*(f"{key}={_shown(value)}" for key, value in found.items()))
+        console.say(*(f"{key}={_value_text(value)}" for key, value in found.items()))
     return exits.DONE
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     import json
 
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _near(path: str, known: Mapping[str, Any]) -> str:
-    """`; did you mean scheduling.events?`, or nothing where nothing is near."""
+    """Suggests `; did you mean scheduling.events?`, or nothing where no option is near."""
     import difflib
 
     last = {option.rpartition(".")[2].lower(): option for option in known}
@@ -99,7 +99,7 @@ def _near(path: str, known: Mapping[str, Any]) -> str:
 
 
 def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of spec that the pairs set; Rejected names the options that there are."""
+    """Returns the part of spec that the pairs set; Rejected names the options that there are."""
     import yaml
 
     spec: dict[str, Any] = {}
@@ -140,5 +140,5 @@ def _set(console: Console) -> int:
     if console.is_document:
         console.objects("LatticeConfig", [made], one=True)
     else:
-        console.say(*(f"Set {key}={_shown(value)}" for key, value in flat(change)))
+        console.say(*(f"Set {key}={_value_text(value)}" for key, value in flat(change)))
     return exits.DONE

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The actions and their flags."""
+    """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("show", help="epoch, sequence number, limits and use")
     actions.add_parser("verify", help="check what etcd really holds: no node twice, sums, names; 1 when something is wrong")
@@ -44,11 +44,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Do one of them."""
+    """Runs the action that is named."""
     return {"show": _show, "verify": _verify, "recover": _recover}[console.args.action](console)
 
 
-def _status(console: Console) -> LedgerStatus:
+def _read_status(console: Console) -> LedgerStatus:
     status = console.cluster.get(LEDGERS, "lattice", type=Ledger).status
     if status is None:
         raise NotFound("the ledger is empty: the scheduler has not written it yet", reason="LedgerEmpty")
@@ -59,7 +59,7 @@ def _show(console: Console) -> int:
     if console.is_document:
         console.objects("Ledger", [console.cluster.get(LEDGERS, "lattice", type=dict[str, Any])], one=True)
         return exits.DONE
-    status = _status(console)
+    status = _read_status(console)
     used = sum(account.used_nodes for account in status.tenants.values())
     lines = fields(
         [
@@ -85,14 +85,14 @@ def _limit(limit: int | None) -> str:
 
 
 def names_of(names: Mapping[str, str]) -> dict[int, str]:
-    """Node names by index; free indices left out."""
+    """Returns node names by index; free indices are left out."""
     return {int(index): name for index, name in names.items() if name}
 
 
 def _verify(console: Console) -> int:
     from lattice.ledger.verify import verify
 
-    status = _status(console)
+    status = _read_status(console)
     index = console.cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
     faults = verify(status, names_of(index.spec.names))
     if console.format in ("json", "yaml"):
@@ -110,8 +110,8 @@ def _verify(console: Console) -> int:
 
 
 def _recover(console: Console) -> int:
-    """Ask by annotation; the scheduler answers by one more recovery, or by work that is held no more."""
-    ledger = _found(console)
+    """Asks by annotation; the scheduler answers by one more recovery, or by work that is held no more."""
+    ledger = _read_ledger(console)
     if ledger is None or ledger.status is None:
         return _make(console, exists=ledger is not None)
     condition = ledger.metadata.annotations.get(LEDGER_CONDITION, "")
@@ -129,11 +129,11 @@ def _recover(console: Console) -> int:
     _ask(console, LEDGER_ACCEPT if console.args.accept else "")
     console.note("Asked the scheduler" + ("" if held else "; it waits for every node that is not Down"))
     before = ledger.status.recoveries
-    return _waited(console, lambda found: LEDGER_UNCERTAIN not in found.metadata.annotations if held else _recoveries(found) > before)
+    return _wait_until(console, lambda found: LEDGER_UNCERTAIN not in found.metadata.annotations if held else _recoveries(found) > before)
 
 
 def _make(console: Console, *, exists: bool) -> int:
-    """The Ledger itself is gone: an empty one with the wish, which the scheduler fills."""
+    """Makes an empty Ledger with the wish, which the scheduler fills, where the object itself is gone."""
     console.note("The ledger is gone: the scheduler makes it again from what nodes and plans say")
     if not console.confirm(_QUESTION_GONE):
         console.note("Nothing was changed")
@@ -145,10 +145,10 @@ def _make(console: Console, *, exists: bool) -> int:
         body = {"apiVersion": LEDGERS.api_version, "kind": LEDGERS.kind, "metadata": {"name": "lattice", "annotations": wish}}
         console.cluster.create(LEDGERS, body, type=dict[str, Any])
     console.note("Asked the scheduler; it waits for every node that is not Down")
-    return _waited(console, lambda found: _recoveries(found) > 0)
+    return _wait_until(console, lambda found: _recoveries(found) > 0)
 
 
-def _found(console: Console) -> Ledger | None:
+def _read_ledger(console: Console) -> Ledger | None:
     try:
         return console.cluster.get(LEDGERS, "lattice", type=Ledger)
     except NotFound:
@@ -164,12 +164,12 @@ def _ask(console: Console, prefix: str) -> None:
     console.cluster.patch(LEDGERS, "lattice", wish, type=dict[str, Any])
 
 
-def _waited(console: Console, done: Callable[[Ledger], bool]) -> int:
-    """Wait until the scheduler has done it, and say how the ledger stands."""
+def _wait_until(console: Console, done: Callable[[Ledger], bool]) -> int:
+    """Waits until the scheduler has done it, and says how the ledger stands."""
     now = console.outside.now
     deadline = now() + parse_duration(console.args.timeout)
     while now() < deadline:
-        found = _found(console)
+        found = _read_ledger(console)
         if found is not None and found.status is not None and done(found):
             status = found.status
             console.say(f"Recovered: epoch {status.epoch}, seq {status.seq}, next number {status.next_number}")

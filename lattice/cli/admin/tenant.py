@@ -42,7 +42,7 @@ _LIMITS = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The actions and their flags."""
+    """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (("create", "make a tenant"), ("update", "change a tenant"), ("set-quota", "change a tenant's hard quota")):
         one = actions.add_parser(name, help=text)
@@ -80,7 +80,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Make, change or list."""
+    """Makes, changes, shows or lists tenants."""
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -106,7 +106,7 @@ def run(console: Console) -> int:
 
 
 def spec_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The parts of spec that were named; None removes a limit."""
+    """Returns the parts of spec that were named; None removes a limit."""
     quota: dict[str, Any] = {}
     for flag, key in (
         ("max_nodes", "maxNodes"),
@@ -172,7 +172,7 @@ def _quantity_of(flag: str, text: str) -> str:
 
 
 def limit_of(flag: str, text: str) -> int | None:
-    """A limit; `none` is unlimited."""
+    """Reads a limit; `none` is unlimited."""
     if text.lower() in ("none", "unlimited"):
         return None
     if not text.isascii() or not text.isdigit():
@@ -194,7 +194,7 @@ def _get(console: Console, name: str) -> int:
 
 
 def details(item: dict[str, Any]) -> list[str]:
-    """Everything that operators decide about a tenant, and what it uses now."""
+    """Shows everything that operators decide about a tenant, and what it uses now."""
     spec, status = item.get("spec") or {}, item.get("status") or {}
     quota, access, use = spec.get("quota") or {}, spec.get("access") or {}, status.get("use") or {}
     ready: dict[str, Any] = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), {})
@@ -252,7 +252,7 @@ def _row(item: dict[str, Any], wide: bool) -> list[str]:
 
 
 def _per_user(quota: dict[str, Any]) -> str:
-    """The limits of each user, those that are set."""
+    """Names the limits of each user, those that are set."""
     own = quota.get("perUser") or {}
     words = (("maxNodes", "nodes"), ("maxRunning", "running"), ("maxPending", "pending"))
     return ", ".join(f"{own[key]} {word}" for key, word in words if key in own)

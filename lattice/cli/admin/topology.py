@@ -34,7 +34,7 @@ _LONGEST = 8 * 1024 * 1024
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The action and its flags."""
+    """Adds the action and its flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     apply = actions.add_parser("apply", help="write group and switch of each node of the file")
     apply.add_argument("file", metavar="FILE", help="our own YAML (`groups:`) or Slurm's topology.conf")
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Patch the nodes whose place differs; nodes without a LatticeNode, and those the file does not name, are said."""
+    """Patches the nodes whose place differs, and names those without a LatticeNode and those that the file does not name."""
     args = console.args
     places = _read(args.file, read_file(args.file, _LONGEST))
     nodes = {node.metadata.name: node for node in console.cluster.list(NODES, type=Node).items}
@@ -64,7 +64,7 @@ def run(console: Console) -> int:
 
 
 def place_of(node: Node) -> Place:
-    """Where the node is now."""
+    """Returns the node's present place."""
     return (node.spec.group, node.spec.switch)
 
 
@@ -99,13 +99,13 @@ def _write(console: Console, name: str, place: Place) -> int:
 
 
 def is_slurm(text: str) -> bool:
-    """Whether the text is Slurm's, by its first line that says anything."""
+    """Tells by the first line with content whether the text is Slurm's."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "").lower().startswith("switchname=")
 
 
 def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
-    """The place of each node of our own form."""
+    """Returns the place of each node of our own form."""
     groups = document.get("groups")
     if set(document) != {"groups"} or not isinstance(groups, Mapping):
         raise Rejected("a topology is a map `groups:` of node sets, or of switches with node sets", reason="BadDocument")
@@ -120,7 +120,7 @@ def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
 
 
 def read_slurm_topology(text: str) -> dict[str, Place]:
-    """The place of each node of a `topology.conf`: its leaf switch, and the switch above that as its group.
+    """Returns the place of each node of a `topology.conf`: its leaf switch, and the switch above that as its group.
 
     In a tree of two levels the leaf switches are the groups.
     """

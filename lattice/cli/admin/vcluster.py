@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The actions and their flags."""
+    """Adds the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
         ("create", "make a vcluster"),
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Make, change, show or list."""
+    """Makes, changes, shows or lists vclusters."""
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -53,17 +53,17 @@ def run(console: Console) -> int:
     if args.action == "create":
         spec = config_of(args) | {key: value for key, value in weights_of_flags(args, BALANCED).items() if value is not None}
         made = console.cluster.create(VCLUSTERS, {"metadata": {"name": name}, "spec": spec}, type=dict[str, Any])
-        return _shown(console, made, f"Created vcluster {name}")
+        return _show_made(console, made, f"Created vcluster {name}")
     if args.action == "set-weights":
         return _set_weights(console, name)
     spec = config_of(args)
     if not spec:
         raise Rejected("nothing to change: `lattice admin vcluster set-config --help` lists what can be", reason="BadInput")
-    return _shown(console, console.cluster.patch(VCLUSTERS, name, {"spec": spec}, type=dict[str, Any]), f"Updated vcluster {name}")
+    return _show_made(console, console.cluster.patch(VCLUSTERS, name, {"spec": spec}, type=dict[str, Any]), f"Updated vcluster {name}")
 
 
 def _set_weights(console: Console, name: str) -> int:
-    """Weights that are not named stay as they are."""
+    """Changes the weights that are named; the others stay as they are."""
     now = console.cluster.get(VCLUSTERS, name, type=VCluster)
     spec = weights_of_flags(console.args, weights_of(now.spec))
     if not spec:
@@ -71,10 +71,10 @@ def _set_weights(console: Console, name: str) -> int:
     made = console.cluster.patch(VCLUSTERS, name, {"spec": spec}, type=dict[str, Any])
     one = msgspec.convert(made, VCluster)
     lines = (f"Weights of vcluster {name} from its next cycle on: {weights_word(one)}", *(f"  {line}" for line in weight_lines(one)))
-    return _shown(console, made, *lines)
+    return _show_made(console, made, *lines)
 
 
-def _shown(console: Console, made: dict[str, Any], *lines: str) -> int:
+def _show_made(console: Console, made: dict[str, Any], *lines: str) -> int:
     if console.is_document:
         console.objects("VCluster", [made], one=True)
     else:
@@ -103,7 +103,7 @@ def _list(console: Console) -> int:
 
 
 def _config(console: Console) -> Config | None:
-    """The options of the cluster, for the defaults in force; None where they cannot be read."""
+    """Reads the options of the cluster, for the defaults in force; None where they cannot be read."""
     try:
         return console.cluster.get(CONFIGS, "lattice", type=Config)
     except (NotFound, Denied):

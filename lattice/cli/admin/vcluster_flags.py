@@ -27,7 +27,7 @@ _PROFILE_WORDS: Final = {profile.lower(): profile for profile in PROFILES}
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-    """One flag for each weight, and the profile."""
+    """Adds one flag for each weight, and the profile."""
     words = ", ".join(dashed(profile) for profile in PROFILES)
     parser.add_argument("--profile", metavar="PROFILE", help=f"weights of the book's table: {words}; none: the balanced ones")
     for number, name in enumerate(WEIGHTS, start=1):
@@ -35,7 +35,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Policy, cycle, borrowing, limits; `none` takes a limit away."""
+    """Adds the flags of policy, cycle, borrowing and limits; `none` takes a limit away."""
     words = ", ".join(dashed(policy) for policy in POLICIES)
     parser.add_argument("--policy", "--scheduler", "--scheduler-type", metavar="POLICY", help=f"{words} (default: backfill)")
     parser.add_argument("--cycle-interval", metavar="TIME", help="longest time between two cycles")
@@ -75,7 +75,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The spec of what `add_config` was given; a limit of None is taken away."""
+    """Returns the spec of what `add_config` was given; a limit of None is taken away."""
     limits = {"maxNodesPerAllocation": args.max_nodes, "maxNodes": args.max_total_nodes} | {
         camel(f"max_{name}"): getattr(args, f"max_{name}")
         for name in (
@@ -119,7 +119,7 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
-    """The part of spec that the weight flags mean: a profile alone, or all nine weights, those not named as they are `now`.
+    """Returns the part of spec that the weight flags mean: a profile alone, or all nine weights, those not named as they are `now`.
 
     With both, the profile gives what is not named; the profile `none` is the balanced weights. Empty when nothing was named;
     None takes a field away.
@@ -140,12 +140,12 @@ def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
 
 
 def policy_word(text: str) -> str:
-    """The policy of `hpc-backfill`, `bin-pack`, `sensitive-reservation`, `interactive-fifo`, or as the object has it."""
+    """Reads `hpc-backfill`, `bin-pack`, `sensitive-reservation`, `interactive-fifo`, or the policy as the object has it."""
     return _known("--policy", text, _POLICY_WORDS, POLICIES)
 
 
 def profile_word(text: str) -> str:
-    """The profile of `hpc-batch`, or as the object has it; empty for `none`."""
+    """Reads `hpc-batch`, or the profile as the object has it; empty for `none`."""
     return "" if text.lower() == "none" else _known("--profile", text, _PROFILE_WORDS, (*PROFILES, "none"))
 
 

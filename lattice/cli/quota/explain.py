@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `quota explain`."""
+    """Adds the flags of `quota explain`."""
     parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
 
 
 def run(console: Console) -> int:
-    """Show them once."""
-    one = Finder(console).one(console.args.allocation)
+    """Shows the gates once."""
+    one = Finder(console).find(console.args.allocation)
     if is_final(one):
         sentence = f"allocation {label(one)} has ended ({phase_of(one)}): no gate stands before it. Hint: lattice why {label(one)}"
         raise NotFound(sentence, reason="NotPending")

@@ -19,7 +19,7 @@ _LONGEST = 64 * 1024 * 1024
 
 
 def arguments(solve: argparse.ArgumentParser) -> None:
-    """The flags of `quota solve`."""
+    """Adds the flags of `quota solve`."""
     solve.add_argument("-f", "--filename", required=True, metavar="FILE", help="the tree as JSON; - is standard input")
     solve.add_argument(
         "--rules",
@@ -29,7 +29,7 @@ def arguments(solve: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Read, check, divide and print; every refusal is bad input."""
+    """Reads, checks, divides and prints a tree; every refusal is bad input."""
     try:
         return _solve(console)
     except Rejected as error:
@@ -53,7 +53,7 @@ def _solve(console: Console) -> int:
 
 
 def _check(console: Console, document: Document) -> None:
-    """Refuse what the rules forbid, or warn of it."""
+    """Refuses a tree that breaks a rule, or warns of it."""
     faults = document.faults()
     if (console.args.rules or ("warn" if document.of_koordinator else "refuse")) == "refuse":
         refuse(faults)

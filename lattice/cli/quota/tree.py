@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `quota tree`."""
+    """Adds the flags of `quota tree`."""
     parser.add_argument(
         "--resource", action="append", default=[], metavar="RESOURCE", help="only this one, for example nodes or gpu/GH200; repeatable"
     )
@@ -28,36 +28,36 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Show it once, or again and again."""
+    """Shows the trees once, or again and again."""
     if console.args.watch:
         return again_and_again(console, lambda: _lines(console))
     if console.format in ("json", "yaml"):
-        console.document(msgspec.to_builtins(_asked(console)))
+        console.document(msgspec.to_builtins(_ask_quotas(console)))
         return exits.DONE
-    found = _asked(console)
-    console.say(*_shown(console, found))
+    found = _ask_quotas(console)
+    console.say(*_text_lines(console, found))
     if console.format != "name" and found.trees:
         console.note("", LEGEND)
     return exits.DONE
 
 
 def _lines(console: Console) -> list[str]:
-    return _shown(console, _asked(console))
+    return _text_lines(console, _ask_quotas(console))
 
 
-def _shown(console: Console, found: Quotas) -> list[str]:
+def _text_lines(console: Console, found: Quotas) -> list[str]:
     if console.format == "name":
         return [group.name for tree in found.trees for group in tree.groups if group.name]
     return tree_lines(found, width=console.outside.columns, wide=console.format == "wide", color=console.color)
 
 
-def _asked(console: Console) -> Quotas:
+def _ask_quotas(console: Console) -> Quotas:
     found = ask_scheduler(console, "/v1/quota?" + urlencode({"namespaces": console.namespace}), Quotas, "is no quota tree")
-    return _only(found, console.args.resource) if console.args.resource else found
+    return _select(found, console.args.resource) if console.args.resource else found
 
 
-def _only(found: Quotas, wanted: list[str]) -> Quotas:
-    """These resources alone; NotFound names those that there are."""
+def _select(found: Quotas, wanted: list[str]) -> Quotas:
+    """Keeps the named resources alone; NotFound names those that there are."""
     known = dict.fromkeys(total.resource for tree in found.trees for total in tree.totals)
     for name in wanted:
         if name not in known:

@@ -36,22 +36,22 @@ _COLUMNS = (
 
 
 def phase_of(allocation: Allocation) -> str:
-    """Its phase; Pending before the scheduler has seen it."""
+    """Returns its phase; Pending before the scheduler has seen it."""
     return allocation.status.phase or PENDING
 
 
 def is_final(allocation: Allocation) -> bool:
-    """Whether it has ended for good."""
+    """Tells whether it has ended for good."""
     return phase_of(allocation) in FINAL_PHASES
 
 
 def label(allocation: Allocation) -> str:
-    """How sentences name it: by its number, or by its name while it has none."""
+    """Returns its name in sentences: its number, or its name while it has none."""
     return str(allocation.status.number or allocation.metadata.name)
 
 
 def since(allocation: Allocation) -> str | None:
-    """Since when it is in the state that it shows."""
+    """Returns since when it is in the state that it shows."""
     status = allocation.status
     if is_final(allocation):
         finished = condition(status.conditions, FINISHED)
@@ -64,12 +64,12 @@ def since(allocation: Allocation) -> str | None:
 
 
 def submitted(allocation: Allocation) -> str:
-    """When it was submitted."""
+    """Returns when it was submitted."""
     return allocation.status.submit_time or allocation.metadata.creation_timestamp
 
 
 def blocker(allocation: Allocation) -> Condition | None:
-    """The condition that says why it is not running, or how it ended."""
+    """Returns the condition that says why it is not running, or how it ended."""
     conditions = allocation.status.conditions
     if is_final(allocation):
         return condition(conditions, FINISHED) or condition(conditions, READY)
@@ -80,7 +80,7 @@ def blocker(allocation: Allocation) -> Condition | None:
 
 
 def leaving(allocation: Allocation) -> str:
-    """`Ending`, or the wish that it end which no status shows yet; empty for what goes on or has ended."""
+    """Returns `Ending`, or the wish that it end which no status shows yet; empty for work that goes on or has ended."""
     if is_final(allocation):
         return ""
     why = condition(allocation.status.conditions, READY)
@@ -92,7 +92,7 @@ def leaving(allocation: Allocation) -> str:
 
 
 def kill_sentence(allocation: Allocation, now: float) -> str:
-    """When KILL follows, for what ends by order or has outrun its walltime; empty for others."""
+    """Says when KILL follows, for work that ends by order or has outrun its walltime; empty for others."""
     lifecycle, status = allocation.spec.lifecycle, allocation.status
     if is_final(allocation) or not status.start_time or status.end_time:
         return ""
@@ -106,7 +106,7 @@ def kill_sentence(allocation: Allocation, now: float) -> str:
 
 
 def end_lines(allocation: Allocation) -> list[str]:
-    """How it ended, for who waited for it: the state, and of what did not complete the reason and where to look."""
+    """Says how it ended, to a person who waited for it: the state, and of what did not complete the reason and where to look."""
     name, state = label(allocation), state_line(allocation)
     if phase_of(allocation) == COMPLETED:
         return [f"{name} {state}"]
@@ -117,7 +117,7 @@ def end_lines(allocation: Allocation) -> list[str]:
 
 
 def where_or_why(allocation: Allocation, kill: str = "") -> str:
-    """The nodes of what runs or has completed, else the reason in brackets; `kill` stands behind the reason of what ends."""
+    """Returns the nodes of work that runs or has completed, else the reason in brackets, with `kill` behind it for work that ends."""
     phase, status = phase_of(allocation), allocation.status
     if leaving(allocation) or kill:
         return f"({', '.join(filter(None, (leaving(allocation) or 'WalltimeExceeded', kill)))})"
@@ -131,13 +131,13 @@ def where_or_why(allocation: Allocation, kill: str = "") -> str:
 
 
 def state_line(allocation: Allocation) -> str:
-    """Its phase, and the nodes or the reason where they say more than the phase does."""
+    """Returns its phase, and the nodes or the reason where they say more than the phase does."""
     phase, more = phase_of(allocation), where_or_why(allocation)
     return phase if more == f"({phase})" else f"{phase} {more}".rstrip()
 
 
 def reason_sentence(allocation: Allocation) -> str:
-    """The reason and its sentence, without what the two say alike; empty without a reason."""
+    """Returns the reason and its sentence, without words that the two share; empty without a reason."""
     why, wish = blocker(allocation), leaving(allocation)
     if wish not in ("", ENDING):
         return f"{wish}: TERM follows at once, and KILL {allocation.spec.lifecycle.grace_period} after it"
@@ -148,7 +148,7 @@ def reason_sentence(allocation: Allocation) -> str:
 
 
 def expected_cell(allocation: Allocation, now: float) -> str:
-    """When a pending one is expected to start: `in 12m–1h17m`, from even odds to nine times of ten."""
+    """Says when a pending one is expected to start: `in 12m–1h17m`, from even odds to nine times of ten."""
     return start_cell(_expected(allocation), now)
 
 
@@ -165,7 +165,7 @@ def _expected(allocation: Allocation) -> ExpectedStart | None:
 
 
 def elapsed(allocation: Allocation, now: float) -> str:
-    """How long it has run, or ran."""
+    """Returns how long it has run, or ran."""
     status = allocation.status
     if not status.start_time:
         return ""
@@ -176,7 +176,7 @@ def elapsed(allocation: Allocation, now: float) -> str:
 def allocation_table(
     allocations: Sequence[Allocation], *, now: float, wide: bool, users: bool, namespaces: bool, width: int, color: bool
 ) -> list[str]:
-    """The book's columns, and one that shows the nodes, or the reason, and since when."""
+    """Returns the book's columns, and one that shows the nodes, or the reason, and since when."""
     rows = [_row(one, now, wide, users, namespaces) for one in allocations]
     return table(_COLUMNS, rows, width=0 if wide else width, color=color)
 
@@ -212,7 +212,7 @@ def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool)
 
 
 def allocation_details(one: Allocation, now: float) -> list[str]:
-    """Everything that a person asks about one allocation, from what it is to what may be done."""
+    """Returns everything that a person asks about one allocation, from what it is to what may be done."""
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
     attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)

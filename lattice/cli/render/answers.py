@@ -44,12 +44,12 @@ _FACTORS: Final = {
 
 
 def label(work: Work) -> str:
-    """How sentences name an allocation: number and name."""
+    """Returns an allocation's name in sentences: number and name."""
     return f"{work.number} {work.namespace}/{work.name}" if work.number else f"{work.namespace}/{work.name}"
 
 
 def relative(text: str | None, now: float) -> str:
-    """`in 12m`, `5m ago`, `now`; empty without a time."""
+    """Writes a time as `in 12m`, `5m ago`, `now`; empty without a time."""
     if not text:
         return ""
     seconds = parse_time(text) - now
@@ -59,12 +59,12 @@ def relative(text: str | None, now: float) -> str:
 
 
 def ahead(text: str | None, now: float) -> str:
-    """The same of an expected start, which is never in the past: once its time has come, `now`."""
+    """Writes an expected start in the same way, never in the past: once its time has come, `now`."""
     return relative(text, now) if not text or parse_time(text) > now else "now"
 
 
 def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
-    """When it is expected to start: even odds, and nine times of ten."""
+    """Says when it is expected to start: at even odds, and nine times of ten."""
     if expected is None:
         return ""
     parts = []
@@ -79,7 +79,7 @@ def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
 
 
 def reservation_sentence(held: Held | None, now: float) -> str:
-    """When it starts at the latest by its reservation, and what moved that last."""
+    """Says when it starts at the latest by its reservation, and what moved that last."""
     if held is None:
         return ""
     told = f"starts at the latest {held.start} ({relative(held.start, now)}), given {held.given}" if held.start else ""
@@ -91,7 +91,7 @@ def reservation_sentence(held: Held | None, now: float) -> str:
 
 
 def start_cell(expected: ExpectedStart | None, now: float) -> str:
-    """The expected start in a table: `in 12m–1h17m`, from even odds to nine times of ten."""
+    """Writes the expected start in a table: `in 12m–1h17m`, from even odds to nine times of ten."""
     if expected is None or not (expected.p50 or expected.p90):
         return ""
     if not expected.p50:
@@ -102,19 +102,19 @@ def start_cell(expected: ExpectedStart | None, now: float) -> str:
 
 
 def position_sentence(place: Position | None) -> str:
-    """`3 of 12 in hpc-batch`."""
+    """Writes a position: `3 of 12 in hpc-batch`."""
     return f"{place.position} of {place.of} in {place.vcluster}" if place is not None else ""
 
 
 def score_sentence(score: Ranking | None) -> str:
-    """The score, and the budget's multiplier where it lowers it."""
+    """Writes the score, and the budget's multiplier where it lowers it."""
     if score is None:
         return ""
     return f"{score.total:.3f}" + (f" (budget × {score.multiplier:.2f})" if score.multiplier != 1.0 else "")
 
 
 def score_lines(score: Ranking | None) -> list[str]:
-    """The total, and a table by factor: value × weight = points; factors without a weight are left out."""
+    """Returns the total, and a table by factor: value × weight = points; factors without a weight are left out."""
     if score is None:
         return []
     budget = f", of which the tenant's budget leaves {score.multiplier:.1%}" if score.multiplier != 1.0 else ""
@@ -130,7 +130,7 @@ def score_lines(score: Ranking | None) -> list[str]:
 
 
 def factor_list(score: Ranking) -> list[str]:
-    """`class 0.50×0.15` for every factor that has a weight."""
+    """Writes `class 0.50×0.15` for every factor that has a weight."""
     shown = []
     for term, value in score.terms.items():
         weight_name, word = _FACTORS.get(term, (term, term))
@@ -141,7 +141,7 @@ def factor_list(score: Ranking) -> list[str]:
 
 
 def blocker_table(blockers: Sequence[Blocker], now: float, width: int = 0) -> list[str]:
-    """What stands before it, in order."""
+    """Returns the work before it, in order."""
     rows = [[_who(one), _what(one), str(one.nodes), _ago(one, now), _until(one, now)] for one in blockers]
     return table(_BLOCKERS, rows, width=width) if rows else []
 
@@ -179,12 +179,12 @@ def _until(one: Blocker, now: float) -> str:
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """The smallest changes, one line each."""
+    """Returns the smallest changes, one line each."""
     return [change.text for change in changes]
 
 
 def placement_sentence(placement: Placement) -> str:
-    """The nodes, with the groups they stand in."""
+    """Names the nodes, with their groups."""
     groups = ", ".join(f"{group.name}: {group.nodes}" for group in placement.groups)
     notes = [f"{plural(len(placement.groups), 'group')} ({groups})"]
     if placement.fingerprints > 1:
@@ -198,7 +198,7 @@ def placement_sentence(placement: Placement) -> str:
 
 
 def preemption_lines(preemption: Preemption | None) -> list[str]:
-    """What would have to go for it; nothing where nothing may."""
+    """Names the work that would have to go for it; no line where none may."""
     if preemption is None or not preemption.victims:
         return []
     numbers = f"at a cost of {preemption.cost:.1f} GPU-hours, for work worth {preemption.value:.1f}"
@@ -207,7 +207,7 @@ def preemption_lines(preemption: Preemption | None) -> list[str]:
 
 
 def quota_sentence(quota: Quota | None) -> str:
-    """The tenant's hard quota before and after."""
+    """Writes the tenant's hard quota before and after."""
     if quota is None:
         return ""
     return f"tenant {quota.tenant}: nodes {_use(quota.nodes)}, allocations {_use(quota.allocations)}"

@@ -36,7 +36,7 @@ _LIMITS: Final = (
 
 
 def gate_lines(found: QuotaExplanation, *, width: int, color: bool) -> list[str]:
-    """The whole explanation; `width` 0 is unlimited."""
+    """Returns the whole explanation; `width` 0 is unlimited."""
     lines = list(_head(found))
     for number, gate in enumerate(found.gates, 1):
         lines += _gate(number, gate, width, color)

@@ -11,28 +11,28 @@ from lattice.units import format_time
 
 @dataclass(frozen=True)
 class Printed:
-    """A line of the work."""
+    """Holds a line of the work."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Something about the stream that the person should know."""
+    """Holds a sentence about the stream that the person should know."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """The work has ended, and everything was sent."""
+    """Says that the work has ended, and everything was sent."""
 
 
 Shown = Printed | Remark | End
 
 
 @dataclass
-class Weaver:
+class LineAssembler:
     """Joins the parts of a line (records marked `partial`); `prefix`: name the node, `timestamps`: the time in front."""
 
     prefix: bool
@@ -40,7 +40,7 @@ class Weaver:
     _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
     def feed(self, record: Mapping[str, Any]) -> Iterator[Shown]:
-        """What a record of the gateway shows."""
+        """Yields what a record of the gateway shows."""
         node = str(record.get("node", ""))
         if "end" in record:
             yield from self.flush()
@@ -57,7 +57,7 @@ class Weaver:
             yield from self._text(node, str(record.get("stream", "")), record.get("time"), text)
 
     def flush(self) -> Iterator[Shown]:
-        """The lines that never ended."""
+        """Yields the lines that never ended."""
         for (node, _), (time, text) in self._open.items():
             yield Printed(self._line(node, time, text))
         self._open.clear()

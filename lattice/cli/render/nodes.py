@@ -33,12 +33,12 @@ _COLUMNS = (
 
 
 def state_of(node: Node) -> str:
-    """Its state, `Ready+drain` style marks left out: the operator's word alone."""
+    """Returns its state without marks such as `+drain`: the operator's word alone."""
     return node.status.state
 
 
 def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
-    """The vclusters at home in each group."""
+    """Returns the vclusters at home in each group."""
     found: dict[str, list[str]] = {}
     for one in vclusters:
         for group in one.spec.nodes.selector.group if one.spec.nodes.selector is not None else ():
@@ -47,7 +47,7 @@ def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
 
 
 def reason_of(node: Node) -> str:
-    """Why it is not Ready: an operator's words before the machine's."""
+    """Says why it is not Ready: an operator's words before the machine's."""
     ready = condition(node.status.conditions, READY)
     if node.spec.disable is not None:
         return _wish(node.spec.disable.reason, node.spec.disable.by)
@@ -63,7 +63,7 @@ def _wish(reason: str, by: str) -> str:
 
 
 def node_table(nodes: Sequence[Node], home: Mapping[str, str], *, now: float, wide: bool, width: int, color: bool) -> list[str]:
-    """One line a node; the reason of what is not Ready is the operator's own."""
+    """Returns one line a node; the reason of a node that is not Ready is the operator's own."""
     return table(_COLUMNS, [_row(node, home, now, wide) for node in nodes], width=0 if wide else width, color=color)
 
 
@@ -93,7 +93,7 @@ def _row(node: Node, home: Mapping[str, str], now: float, wide: bool) -> list[st
 
 
 def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
-    """Everything about one node."""
+    """Returns everything about one node."""
     spec, status, had = node.spec, node.status, node.status.capabilities
     ready = condition(status.conditions, READY)
     return fields(
@@ -123,7 +123,7 @@ def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
 
 
 def short_fingerprint(fingerprint: str) -> str:
-    """Enough of it to tell the fingerprints of a site apart."""
+    """Returns enough of it to tell the fingerprints of a site apart."""
     return fingerprint.removeprefix("sha256:")[:12]
 
 
@@ -141,7 +141,7 @@ def _gpus(had: Capabilities) -> str:
 
 
 def _conformance(node: Node) -> str:
-    """The fingerprint, and the versions that the agent was told of: what differs between two nodes can be seen."""
+    """Returns the fingerprint and the versions that the agent reports, which show how two nodes differ."""
     told = ", ".join(f"{name} {version}" for name, version in sorted(node.status.components.items()))
     return node.status.fingerprint + (f" ({told})" if told else "")
 

@@ -39,7 +39,7 @@ LEGEND: Final = f"{RUNNING} runs now, until its walltime ends   {PLANNED} pendin
 
 
 def queue_lines(found: Queues, *, now: float, width: int, plot_width: int, wide: bool, color: bool) -> list[str]:
-    """Everything; `plot_width` 0 leaves the plot out."""
+    """Returns all tables and the plot; `plot_width` 0 leaves the plot out."""
     lines: list[str] = []
     for queue in found.vclusters:
         lines += [*([""] if lines else []), *_queue(queue, now, width, wide, color)]
@@ -100,12 +100,12 @@ def _window(one: Window, now: float) -> list[str]:
 
 
 def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
-    """Nodes upwards, time to the right: each column the step that it stands for, each row a share of the nodes."""
+    """Draws nodes upwards, time to the right: each column the step that it stands for, each row a share of the nodes."""
     top = max([found.nodes, *(point.running + point.planned + point.reserved for point in found.points)])
     if top <= 0:
         return []
     margin = len(str(top)) + 1
-    points = _resampled(found.points, max(8, width - margin - 2))
+    points = _resample(found.points, max(8, width - margin - 2))
     rows = min(PLOT_ROWS, top)
     lines = [f"Nodes to come ({found.nodes} can be used)"]
     for row in range(rows, 0, -1):
@@ -119,8 +119,8 @@ def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
     return lines
 
 
-def _resampled(points: Sequence[Point], count: int) -> list[Point]:
-    """At most so many points, or each of them several times: the plot fills the width."""
+def _resample(points: Sequence[Point], count: int) -> list[Point]:
+    """Returns at most so many points, or each of them several times, so that the plot fills the width."""
     return [points[at * len(points) // count] for at in range(count)]
 
 
@@ -140,7 +140,7 @@ def _painted(cells: str, color: bool) -> str:
 
 
 def _times(found: Timeline, points: Sequence[Point], width: int) -> str:
-    """`now`, quarters of the time that is shown, its end."""
+    """Returns the axis: `now`, quarters of the time that is shown, its end."""
     begin = parse_time(found.points[0].at)
     text = "now"
     for quarter in (1, 2, 3):

@@ -35,7 +35,7 @@ _COLORS: Final = {"█": "32", "▒": "33", "!": "31", "·": "2"}
 
 
 def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Every tree with its table, then what may be started; `width` 0 is unlimited."""
+    """Returns every tree with its table, then what may be started; `width` 0 is unlimited."""
     told = [f"Left out: {one.object}: {one.message} [{one.reason}]" for one in found.left_out]
     if not found.trees:
         return [found.message, *told]
@@ -53,7 +53,7 @@ def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[st
 
 
 def startable_lines(group: QuotaGroup) -> Iterator[str]:
-    """What the reader may still start at his own leaf, resource by resource."""
+    """Says what the reader may still start at their own leaf, resource by resource."""
     if group.whose != YOURS:
         return
     if not group.startable:

@@ -30,7 +30,7 @@ _NEXT: Final = 5
 
 
 def reservation_table(items: Sequence[Reservation], *, wide: bool, width: int, color: bool) -> list[str]:
-    """One line a reservation: the open windows first, then by their begin."""
+    """Returns one line a reservation: the open windows first, then by their begin."""
     ordered = sorted(items, key=lambda one: (one.status.window_start or "~", one.metadata.name))
     return table(_COLUMNS, [_row(one, wide) for one in ordered], width=0 if wide else width, color=color)
 
@@ -56,7 +56,7 @@ def _row(one: Reservation, wide: bool) -> list[str]:
 
 
 def reservation_details(one: Reservation, now: float) -> list[str]:
-    """Everything about one reservation, with its next windows."""
+    """Returns everything about one reservation, with its next windows."""
     spec, status = one.spec, one.status
     ready = condition(status.conditions, READY)
     wanted = [plural(spec.node_count, "node")] if spec.node_count is not None else []
@@ -82,7 +82,7 @@ def reservation_details(one: Reservation, now: float) -> list[str]:
 
 
 def repeats(spec: ReservationSpec) -> str:
-    """`daily`, `every 3d`, `Mon, Fri`, with its end; empty for once."""
+    """Writes `daily`, `every 3d`, `Mon, Fri`, with its end; empty for once."""
     rule = spec.recurrence
     if rule is None:
         return ""
@@ -114,5 +114,5 @@ def _named(spec: ReservationSpec) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _minute(time: str | None) -> str:
-    """`2026-12-01T08:00Z`: the seconds are left out where they are none."""
+    """Writes `2026-12-01T08:00Z`: the seconds are left out where they are none."""
     return time.removesuffix(":00Z") + "Z" if time and time.endswith(":00Z") else time or ""

@@ -42,13 +42,13 @@ _UNPRINTABLE_IN_A_CELL: Final = re.compile(f"[\x00-\x1f{_TURNING}]")
 
 
 class Painted(str):
-    """A line with colours in it, whose own parts were made printable before."""
+    """Holds a line with colours in it, whose own parts were made printable before."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    r"""The text with nothing in it that a terminal obeys: `\u001b` in place of the character, as JSON and YAML write it."""
+    r"""Returns the text with nothing in it that a terminal obeys: `\u001b` in place of the character, as JSON and YAML write it."""
     if isinstance(text, Painted) or (text.isascii() and text.isprintable()):
         return text
     return _UNPRINTABLE.sub(_escaped, text)
@@ -59,13 +59,13 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A value in one line: newline and tab are escaped, too."""
+    """Writes a value in one line: newline and tab are escaped, too."""
     return text if text.isascii() and text.isprintable() else _UNPRINTABLE_IN_A_CELL.sub(_escaped, text)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
+    """Describes a column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
 
     `leave`: where even that is too wide, columns leave in the order of this number (0: never).
     """
@@ -77,7 +77,7 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
-    """The lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
+    """Returns the lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
     kept = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
     while True:
         heads = [columns[at] for at in kept]
@@ -93,7 +93,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """`Name:  value` lines for one object; pairs without a value vanish."""
+    """Returns `Name:  value` lines for one object; pairs without a value vanish."""
     shown = [(_cell(name), value) for name, value in pairs if value]
     margin = max((len(name) for name, _ in shown), default=0) + 3
     lines: list[str] = []
@@ -105,20 +105,20 @@ def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def paint(word: str, color: bool) -> str:
-    """A state word in its colour."""
+    """Colours a state word."""
     code = _COLORS.get(word)
     return f"\x1b[{code}m{word}\x1b[0m" if color and code else word
 
 
 def age(text: str | None, now: float) -> str:
-    """How long ago, in the two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
+    """Says how long ago, in the two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
     if not text:
         return ""
     return span(now - parse_time(text))
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Writes a length of time in its two largest units."""
     rest = max(0, int(seconds))
     for unit, size, finer, least in _SPANS:
         if rest >= size:
@@ -129,12 +129,12 @@ def span(seconds: float) -> str:
 
 @functools.lru_cache(maxsize=256)
 def clock(duration: str | None) -> str:
-    """`72:00:00` of `72h`; empty without one."""
+    """Writes `72h` as `72:00:00`; empty without one."""
     return format_clock(parse_duration(duration)) if duration else ""
 
 
 def memory(quantity: int | str) -> str:
-    """A quantity of bytes for people: `503.6Gi`; exact where a whole number of units says it."""
+    """Writes a quantity of bytes for people: `503.6Gi`; exact where a whole number of units says it."""
     count = quantity_bytes(quantity)
     if not count:
         return ""
@@ -148,7 +148,7 @@ def memory(quantity: int | str) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """Writes `1 node`, `2 nodes`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
@@ -160,7 +160,7 @@ def _width(text: str) -> int:
 
 
 def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
-    """Narrow the columns that may be cut, the widest first; whether the table fits then."""
+    """Narrows the columns that may be cut, the widest first; tells whether the table fits then."""
     while width and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         able = [at for at, head in enumerate(heads) if head.shrink_to and widths[at] > head.shrink_to]
         if not able:

@@ -50,7 +50,7 @@ _GREEN: Final = "32"
 
 
 def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Everything of a usage report."""
+    """Returns everything of a usage report."""
     whose = _whose(report)
     lines = [
         f"{whose}: {_number(report.node_hours)} node-hours, {_number(report.gpu_hours)} GPU-hours since {report.since[:10]},"
@@ -70,7 +70,7 @@ def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> 
 
 
 def history_lines(report: HistoryReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """The rows, and what they sum up to."""
+    """Returns the rows, and their sums."""
     if not report.rows:
         return [f"nothing ran from {report.since} to {report.until}"]
     columns = _HISTORY + _WIDE if wide else _HISTORY
@@ -94,7 +94,7 @@ def _part(part: PartUse) -> list[str]:
 
 
 def _budget_rows(budget: BudgetReport) -> list[list[str]]:
-    """A row for each of its two budgets."""
+    """Returns a row for each of its two budgets."""
     rows: list[list[str]] = []
     for what, found in (("GPU-hours", budget.gpu_hours), ("node-hours", budget.node_hours)):
         if found is not None:
@@ -114,15 +114,15 @@ def _budget_row(budget: BudgetReport, what: str, found: BudgetHours, *, first: b
 
 
 def _gauge(share: float) -> str:
-    """Twenty cells of a budget."""
+    """Draws a budget in twenty cells."""
     full = min(20, int(share * 20))
     return "█" * full + "░" * (20 - full)
 
 
 def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
-    """A bar of node-hours for each day from the first one with any, or for each week or month where they are many."""
+    """Draws node-hours for each day from the first one with any, or for each week or month where they are many."""
     first = next((at for at, day in enumerate(days) if day.node_hours), len(days))
-    title, groups = _grouped(days[first:])
+    title, groups = _group(days[first:])
     rows = [(name, sum(day.node_hours for day in group)) for name, group in groups]
     most = max((hours for _, hours in rows), default=0.0)
     if not most:
@@ -137,8 +137,8 @@ def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
     return lines
 
 
-def _grouped(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]]]:
-    """What a bar stands for, as a title, and the days of each by its name."""
+def _group(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]]]:
+    """Returns the unit of a bar as a title, and the days of each unit by its name."""
     if len(days) <= MOST_BARS:
         return "DAY", [(day.day, [day]) for day in days]
     if len(days) <= 7 * MOST_BARS:
@@ -147,7 +147,7 @@ def _grouped(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]
 
 
 def _bar(share: float, longest: int) -> str:
-    """A bar of so many cells at most, in eighths of a cell; what is not nothing shows at least one eighth."""
+    """Draws a bar of so many cells at most, in eighths of a cell; an amount above 0 shows at least one eighth."""
     eighths = max(1, round(share * longest * 8)) if share > 0 else 0
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
@@ -164,12 +164,12 @@ def _attempt(row: HistoryRow) -> list[str]:
 
 
 def _when(text: str | None) -> str:
-    """To the minute."""
+    """Writes a time to the minute."""
     return text[:16].replace("T", " ") if text and parse_time(text) else ""
 
 
 def _number(hours: float) -> str:
-    """Hours with as many decimals as are worth reading."""
+    """Writes hours with as many decimals as are worth reading."""
     if hours >= 10:
         return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}"
     return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}" if hours else "0"

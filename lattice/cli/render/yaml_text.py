@@ -14,10 +14,10 @@ _UNFIT = frozenset("\ufeff\ufffe\uffff\U0010ffff")
 
 
 class _Dumper(yaml.SafeDumper):
-    """The safe dumper, with blocks."""
+    """Dumps safely, with blocks."""
 
     def analyze_scalar(self, scalar: str) -> Any:
-        """What styles can write the text; PyYAML allows no block where a line ends with a blank or holds a tab, YAML does."""
+        """Finds the styles that can write the text; PyYAML allows no block where a line ends with a blank or holds a tab, YAML does."""
         found = super().analyze_scalar(scalar)
         if isinstance(self.event, yaml.ScalarEvent) and self.event.style == "|":
             found.allow_block = True
@@ -33,5 +33,5 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(documents: Sequence[Any]) -> str:
-    """One YAML document for each object; what a terminal would obey is escaped in it, the values are the same."""
+    """Writes one YAML document for each object; a character that a terminal would obey is escaped, the values are the same."""
     return printable(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))

@@ -24,12 +24,12 @@ _SINCE: Final = "7d"
 
 
 def run(console: Console, path: str | None) -> int:
-    """Read the objects, write the lines to the file or to standard output, say what is missing."""
+    """Reads the objects, writes the lines to the file or to standard output, says what is missing."""
     if len(console.args.words) > 1:
         raise Rejected("capture takes no argument: --since says from when, -o the file", reason="BadInput")
     now = console.outside.now()
     since = _since(console.args.since or _SINCE, now)
-    log = capture(_seen(console), since, now)
+    log = capture(_read_objects(console), since, now)
     lines = [line + "\n" for line in lines_of(log)]
     if path is None or path == "-":
         console.outside.stdout.writelines(lines)
@@ -50,8 +50,8 @@ def _since(text: str, now: float) -> float:
         return parse_time(text)
 
 
-def _seen(console: Console) -> Seen:
-    """Everything of every tenant: reading that is a right of operators and administrators."""
+def _read_objects(console: Console) -> Seen:
+    """Reads the objects of every tenant, which is a right of operators and administrators."""
     cluster = console.cluster
     try:
         tenants = cluster.list(TENANTS, type=Tenant).items

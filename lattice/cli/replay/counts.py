@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
-    """Read, replay, write the schedule, say the numbers; nothing is said before all of it is done."""
+    """Reads, replays, writes the schedule, prints the numbers; nothing is printed before all of it is done."""
     args = console.args
     policy, estimates = Policy(args.policy or Policy.EASY), Estimates(args.estimates or Estimates.USER)
     schedule = Path(args.schedule) if args.schedule else None
@@ -57,7 +57,7 @@ def _rows(workload: Workload, start: Sequence[int]) -> Iterator[bytes]:
 
 
 def say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left: Left) -> None:
-    """The counts of the filter, and a header that speaks of another machine."""
+    """Warns of the counts of the filter, and of a header that speaks of another machine."""
     if left.out.counts:
         console.warn([f"{left.out.total} of {len(trace.job)} jobs left out: {', '.join(left.out.phrases())}"])
     if left.changed.counts:
@@ -69,7 +69,7 @@ def say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left
 
 
 def nodes_missing(trace: Trace) -> Rejected:
-    """The refusal of a plain log without `--nodes`, with what its header says of the machine."""
+    """Returns the refusal of a plain log without `--nodes`, with what its header says of the machine."""
     procs, nodes = trace.header.get("maxprocs", 0), trace.header.get("maxnodes", 0)
     said = [f"MaxNodes: {nodes}"] * bool(nodes) + [f"MaxProcs: {procs}"] * bool(procs)
     meant = [f"--nodes={procs or nodes}"]
@@ -80,7 +80,7 @@ def nodes_missing(trace: Trace) -> Rejected:
 
 
 def _lines(found: Report, machine: Machine, policy: Policy, estimates: Estimates) -> list[str]:
-    """The report for people."""
+    """Returns the report for people."""
     nodes = f"{machine.nodes} nodes" + (f" of {machine.procs_per_node} processors" if machine.procs_per_node > 1 else "")
     planned = "" if policy is Policy.FCFS else f", {estimates} estimates"
     waits = (found.wait_p50, found.wait_p95, found.wait_p99)

@@ -47,7 +47,7 @@ _DIFFERENCES: Final = (
 
 
 def run(console: Console) -> int:
-    """List what is recorded, or decide a recorded cycle again."""
+    """Lists what is recorded, or decides a recorded cycle again."""
     if console.format == "name":
         raise Rejected("recorded cycles have no names to print: use -o table, wide, json or yaml", reason="BadInput")
     if console.args.words:
@@ -75,7 +75,7 @@ def run(console: Console) -> int:
 
 def _list(console: Console) -> int:
     folder = console.args.log
-    found = _local(Path(folder).expanduser()).cycles() if folder else _asked(console, "/v1/cycles", Cycles)
+    found = _local(Path(folder).expanduser()).cycles() if folder else _ask(console, "/v1/cycles", Cycles)
     if console.is_document:
         console.document(msgspec.to_builtins(found))
     else:
@@ -91,7 +91,7 @@ def _stretch(one: Stretch) -> list[str]:
 
 
 def _gaps(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """The cycles between the first and the last that are in no stretch."""
+    """Returns the cycles between the first and the last that are in no stretch."""
     sound = [one for one in stretches if one.last]
     return [(one.last + 1, after.first - 1) for one, after in pairwise(sound) if after.first > one.last + 1]
 
@@ -100,11 +100,11 @@ def _gaps(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
 
 
 def _log(console: Console, cycle: int) -> bytes:
-    """The log of the cycle: from a file or folder, else from the scheduler that leads."""
+    """Reads the log of the cycle: from a file or folder, else from the scheduler that leads."""
     if console.args.log:
         return _local(Path(console.args.log).expanduser()).cycle(cycle).log
     name = str(cycle) if cycle else "last"
-    return _asked(console, f"/v1/cycles/{quote(name, safe='')}", CycleLog).log
+    return _ask(console, f"/v1/cycles/{quote(name, safe='')}", CycleLog).log
 
 
 def _local(path: Path) -> CycleFolder:
@@ -113,12 +113,12 @@ def _local(path: Path) -> CycleFolder:
     return CycleFolder(path)
 
 
-def _asked(console: Console, path: str, kind: type[P]) -> P:
+def _ask(console: Console, path: str, kind: type[P]) -> P:
     return ask_scheduler(console, path, kind, "is no record of cycles")
 
 
 def _answer(found: Sequence[Reproduced]) -> Cycle | None:
-    """The document; None where nothing is left to show."""
+    """Returns the document; None where nothing is left to show."""
     if not found:
         return None
     turn, moment = found[0].turn, found[0].turn.moment
@@ -220,7 +220,7 @@ def _all(waiting: Sequence[Decided], width: int) -> list[str]:
 
 
 def _by_reason(waiting: Sequence[Decided], width: int) -> list[str]:
-    """One line a reason, the most frequent first, with the first in the queue that has it."""
+    """Returns one line a reason, the most frequent first, with the first in the queue that has it."""
     ranked = sorted(waiting, key=lambda one: one.reason)
     groups = [list(group) for _, group in groupby(ranked, key=lambda one: one.reason)]
     groups.sort(key=lambda group: (-len(group), group[0].reason))

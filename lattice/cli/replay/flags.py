@@ -53,7 +53,7 @@ The production engine is used for JSON lines and sacct, for an inventory, and wi
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `replay`."""
+    """Adds the flags of `replay`."""
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.set_defaults(output_may_be_a_path=True)
     parser.add_argument(
@@ -109,7 +109,7 @@ def _count(text: str) -> int:
 
 
 def _nodes(text: str) -> int | str:
-    """A number, or a path: what has a suffix or a folder."""
+    """Reads a number, or a path: a text with a suffix or a folder."""
     if "/" in text or "." in text:
         return text
     try:

@@ -41,15 +41,15 @@ _FILES: Final = frozenset({".json", ".yaml", ".yml", ".csv", ".txt", ".svg", ".p
 
 
 @dataclass(frozen=True)
-class Site:
-    """The nodes, and which vclusters have a home among them."""
+class SimulatedCluster:
+    """Holds the nodes, and which vclusters have a home among them."""
 
     nodes: Sequence[NodeFacts]
     homes: frozenset[str]
 
 
 def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress, path: str | None) -> int:
-    """Read everything, replay once a profile, write the files, say the numbers; nothing is said before all of it is done."""
+    """Reads everything, replays once a profile, writes the files, prints the numbers; nothing is printed before all of it is done."""
     args = console.args
     profiles = _profiles(args.weights or [])
     target = _target(args.target_wait)
@@ -62,7 +62,7 @@ def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress,
     results = []
     for number, profile in enumerate(profiles):
         setting = Setting(site.nodes, policies(log, site, profile, args.profile or "", args.depth))
-        show = _shown(progress, number, len(profiles), len(log.jobs))
+        show = _progress_callback(progress, number, len(profiles), len(log.jobs))
         done = replay(log, setting, show)
         results.append((done, _measure(profile.name, done, log, target)))
     progress.close()
@@ -70,10 +70,10 @@ def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress,
     if folder is not None:
         _write(console, folder, results, base)
     _print(console, documents, base)
-    return exits.SOME_FAILED if any(_stuck(console, done, measures.name) for done, measures in results) else exits.DONE
+    return exits.SOME_FAILED if any(_warn_of_stuck(console, done, measures.name) for done, measures in results) else exits.DONE
 
 
-def _shown(progress: Progress, number: int, count: int, jobs: int) -> Any:
+def _progress_callback(progress: Progress, number: int, count: int, jobs: int) -> Any:
     return lambda done: progress.show("replaying", (number + done / jobs) / count)
 
 
@@ -88,7 +88,7 @@ def _measure(name: str, done: Replayed, log: Log, target: float | None) -> Measu
 
 
 def _profiles(paths: Sequence[str]) -> list[Profile]:
-    """The profiles of the files, by their names without suffix; without any, one with nothing in it."""
+    """Reads the profiles of the files, by their names without suffix; without any, one with nothing in it."""
     found: list[Profile] = []
     for path in paths:
         name = Path(path).stem
@@ -141,7 +141,7 @@ def _folder(path: str, trace: str) -> Path:
 
 
 def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequence[Profile]) -> Log:
-    """The log of a trace in any format."""
+    """Reads the log of a trace in any format."""
     args = console.args
     if form == "jsonl":
         return events.read(lines)
@@ -158,7 +158,7 @@ def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequenc
 
 
 def _only_vcluster(profiles: Sequence[Profile]) -> str:
-    """The vcluster of a log that has none: the one that the profiles describe, if it is one."""
+    """Returns the vcluster of a log that has none: the one that the profiles describe, if it is one."""
     named = {name for profile in profiles for name in profile.vclusters}
     if len(named) > 1:
         raise Rejected(f"--vcluster is missing: the log names none, the profiles name {', '.join(sorted(named))}", reason="BadInput")
@@ -193,15 +193,15 @@ def _inventory(path: str) -> Inventory:
     return read_inventory(_text(path), path)
 
 
-def _site(nodes: int | str | None, log: Log) -> Site:
-    """The machine: of --nodes, else of the trace."""
+def _site(nodes: int | str | None, log: Log) -> SimulatedCluster:
+    """Returns the machine: of --nodes, else of the trace."""
     if isinstance(nodes, int):
         if nodes > MOST_NODES:
             raise Rejected(
                 f"--nodes={nodes}: the production engine places on at most {MOST_NODES} nodes; --engine=counts has no such limit",
                 reason="BadInput",
             )
-        return Site(alike(nodes), frozenset())
+        return SimulatedCluster(alike(nodes), frozenset())
     if nodes is not None:
         inventory = _inventory(nodes)
     elif log.inventory is not None:
@@ -211,11 +211,11 @@ def _site(nodes: int | str | None, log: Log) -> Site:
     homes = inventory.homes()
     if all(node.vcluster for node in inventory.nodes):
         inventory.require_vclusters(sorted({job.vcluster for job in log.jobs}))
-    return Site(facts_of_inventory(inventory), frozenset(homes))
+    return SimulatedCluster(facts_of_inventory(inventory), frozenset(homes))
 
 
-def policies(log: Log, site: Site, profile: Profile, named: str, depth: int | None) -> dict[str, Policy]:
-    """How each vcluster of the log schedules: by its name, then the trace, then the profile, then the flags."""
+def policies(log: Log, site: SimulatedCluster, profile: Profile, named: str, depth: int | None) -> dict[str, Policy]:
+    """Returns how each vcluster of the log schedules: by its name, then the trace, then the profile, then the flags."""
     found = {}
     for vcluster in sorted({job.vcluster for job in log.jobs}):
         policy = base_policy(vcluster, profile=named)
@@ -226,7 +226,7 @@ def policies(log: Log, site: Site, profile: Profile, named: str, depth: int | No
 
 
 def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
-    """What was left out or changed, what the trace lacks, and profiles of vclusters that no job is in."""
+    """Warns of what was left out or changed, what the trace lacks, and profiles of vclusters that no job is in."""
     if log.left.counts:
         console.warn([f"{log.left.total} of {log.total} jobs left out: {', '.join(log.left.phrases())}"])
     if log.changed.counts:
@@ -245,7 +245,7 @@ def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
 
 
 def _write(console: Console, folder: Path, results: Sequence[tuple[Replayed, Measures]], base: Mapping[str, Any] | None) -> None:
-    """The files of each replay, in a folder of its own where there are several; the report of each comes last."""
+    """Writes the files of each replay, in a folder of its own where there are several; the report of each comes last."""
     first = base or (results[0][1].document() if len(results) > 1 else None)
     for done, measures in results:
         place = folder / measures.name if len(results) > 1 else folder
@@ -290,8 +290,8 @@ def _print(console: Console, documents: Sequence[Mapping[str, Any]], base: Mappi
         first = first or document
 
 
-def _stuck(console: Console, done: Replayed, name: str) -> bool:
-    """Say which jobs never started; whether there are any."""
+def _warn_of_stuck(console: Console, done: Replayed, name: str) -> bool:
+    """Warns of the jobs that never started; tells whether there are any."""
     if done.stuck:
         job, reason, message = done.stuck[0]
         where = f" of line {job.line}" if job.line else ""

@@ -10,7 +10,7 @@ _EVERY_SECONDS: Final = 0.2
 
 
 class Progress:
-    """One line that is rewritten in place; `close` takes it away."""
+    """Rewrites one line in place; `close` takes it away."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float], *, quiet: bool) -> None:
         self._stream = stream
@@ -20,7 +20,7 @@ class Progress:
         self._drawn = False
 
     def show(self, what: str, share: float) -> None:
-        """How far it is, between 0 and 1; drawn at most five times a second, and not at all for what is quick."""
+        """Draws how far it is, between 0 and 1; at most five times a second, and not at all for what is quick."""
         if not self._shown or self._now() - self._last < _EVERY_SECONDS:
             return
         self._last = self._now()
@@ -31,7 +31,7 @@ class Progress:
         self._drawn = True
 
     def close(self) -> None:
-        """Take the line away."""
+        """Takes the line away."""
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, path: str | None) -> int:
-    """The action that the first word names."""
+    """Runs the action that the first word names."""
     return (_generate if console.args.words[0] == "generate" else _suite)(console, path)
 
 

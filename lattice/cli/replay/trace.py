@@ -39,7 +39,7 @@ _STEP: Final = 4096
 
 
 def run(console: Console, path: str | None) -> int:
-    """Read the trace's first line, choose the engine, and let it run."""
+    """Reads the trace's first line, chooses the engine, and lets it run."""
     progress = Progress(console.outside.stderr, console.outside.now, quiet=console.args.quiet)
     try:
         found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))
@@ -57,7 +57,7 @@ def run(console: Console, path: str | None) -> int:
 
 
 def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
-    """The format by the first line that is not blank, and all lines."""
+    """Returns the format by the first line that is not blank, and all lines."""
     lines = iter(lines)
     seen: list[bytes] = []
     for line in lines:
@@ -71,7 +71,7 @@ def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
 
 
 def refuse_flags_of_others(console: Console, form: str) -> None:
-    """Rejected (`BadInput`) for a flag that means nothing with this trace: passed over in silence it would seem to have counted."""
+    """Refuses (`BadInput`) a flag that means nothing with this trace: passed over in silence it would seem to have counted."""
     for place, names in ONLY_OF.items():
         for name in names:
             if place != form and getattr(console.args, name) not in (None, False):
@@ -84,7 +84,7 @@ def refuse_flags_of_others(console: Console, form: str) -> None:
 
 
 def engine(console: Console, form: str, path: str | None) -> str:
-    """`counts` or `production`; flags of both, or of the other than the one named, are refused."""
+    """Returns `counts` or `production`; flags of both, or of the other than the one named, are refused."""
     args = console.args
     production = [f"--{name.replace('_', '-')}" for name in FOR_PRODUCTION if getattr(args, name) is not None]
     if path is not None:
@@ -103,9 +103,9 @@ def engine(console: Console, form: str, path: str | None) -> str:
 
 
 def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    """Each line of the file, or of standard input for `-`; Rejected (`BadTrace`) when it cannot be read to its end."""
+    """Yields each line of the file, or of standard input for `-`; Rejected (`BadTrace`) when it cannot be read to its end."""
     with ExitStack() as open_files:
-        raw, size = _opened(path, stdin, open_files)
+        raw, size = _open(path, stdin, open_files)
         path = "standard input" if path == "-" else path
         first = raw.peek(6)
         for magic, (name, unpack) in OTHERS.items():
@@ -127,8 +127,8 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
             raise Rejected(f"{path} cannot be read: {error}", reason="BadTrace") from error
 
 
-def _opened(path: str, stdin: BinaryIO, open_files: ExitStack) -> tuple[io.BufferedReader, int]:
-    """A reader that can peek, and the size of the file, 0 where it is not known."""
+def _open(path: str, stdin: BinaryIO, open_files: ExitStack) -> tuple[io.BufferedReader, int]:
+    """Returns a reader that can peek, and the size of the file, 0 where it is not known."""
     if path == "-":
         return io.BufferedReader(cast("io.RawIOBase", stdin)), 0
     try:

@@ -22,13 +22,13 @@ _SUBJECTS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The subjects and their flags."""
+    """Adds the subjects and their flags."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     for name, (module, text) in _SUBJECTS.items():
         module.arguments(subjects.add_parser(name, help=text, description=text.capitalize()))
 
 
 def run(console: Console) -> int:
-    """Ask the subject's module."""
+    """Runs the subject's module."""
     code: int = _SUBJECTS[console.args.subject][0].run(console)
     return code

@@ -28,7 +28,7 @@ ASK_ABOVE = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `cancel`."""
+    """Adds the flags of `cancel`."""
     parser.epilog = _EXAMPLES
     parser.add_argument(
         "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
@@ -41,12 +41,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Cancel each that is meant; ended ones are said and left alone."""
+    """Cancels each allocation that is meant; ended ones are named and left alone."""
     args = console.args
     if not args.allocations and not (args.all_mine or args.name or args.state):
         raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")
     states = parse_states(args.state)
-    found, errors = Finder(console).many(args.allocations) if args.allocations else (_mine(console), [])
+    found, errors = Finder(console).find_all(args.allocations) if args.allocations else (_mine(console), [])
     if states:
         found = [one for one in found if phase_of(one) in states]
     for error in errors:
@@ -81,12 +81,12 @@ def _cancel(console: Console, one: Allocation) -> int:
     except LatticeError as error:
         console.complain(*explain(error))
         return exits.of_error(error)
-    console.changed("Allocation", made, _told(one))
+    console.changed("Allocation", made, _describe_cancel(one))
     return exits.DONE
 
 
-def _told(one: Allocation) -> str:
-    """What the cancel does: processes on nodes are told to end first, and that takes time."""
+def _describe_cancel(one: Allocation) -> str:
+    """Says what the cancel does: processes on nodes are told to end first, and that takes time."""
     name, grace = label(one), one.spec.lifecycle.grace_period
     if not one.status.nodes:
         return f"Cancelled allocation {name}"

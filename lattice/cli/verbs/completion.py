@@ -46,18 +46,18 @@ _OF_NODES = frozenset({"nodes", "node"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The shell."""
+    """Adds the shell."""
     parser.add_argument("shell", choices=sorted(_SCRIPTS), help="bash, zsh or fish")
 
 
 def run(console: Console) -> int:
-    """Print the script."""
+    """Prints the script."""
     console.outside.stdout.write(_SCRIPTS[console.args.shell])
     return exits.DONE
 
 
 def candidates(words: Sequence[str], outside: Outside) -> list[str]:
-    """What may stand for the last word, each with a description after a tab where there is one."""
+    """Returns the words that may stand for the last one, each with a description after a tab where there is one."""
     *before, last = words or [""]
     verb, _ = split_verb(list(before))
     if verb is None:
@@ -80,7 +80,7 @@ def candidates(words: Sequence[str], outside: Outside) -> list[str]:
 
 
 def _below(parser: argparse.ArgumentParser, words: list[str]) -> argparse.ArgumentParser:
-    """The parser of the subcommand that the words have reached."""
+    """Returns the parser of the subcommand that the words have reached."""
     for word in words:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
@@ -90,7 +90,7 @@ def _below(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Argume
 
 
 def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> list[str]:
-    """Names from the cluster; silence when it cannot be asked."""
+    """Returns names from the cluster; none when it cannot be asked."""
     from lattice.cli.configuration import Configuration
     from lattice.cli.console import Console
     from lattice.cli.readable import list_readable

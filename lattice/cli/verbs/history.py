@@ -29,7 +29,7 @@ Examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `history`."""
+    """Adds the flags of `history`."""
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "allocations", nargs="*", metavar="ALLOCATION", help="numbers or names; lists 1,2 and ranges 1-3 (of the last year)"
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Ask the gateway, and show it."""
+    """Asks the gateway for the history, and shows it."""
     args = console.args
     numbers, names = numbers_and_names(args.allocations)
     names += [args.name] if args.name else []

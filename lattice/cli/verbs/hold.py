@@ -21,16 +21,16 @@ INTERMIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `hold` and `release`."""
+    """Adds the flags of `hold` and `release`."""
     parser.add_argument(
         "allocations", nargs="+", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
     )
 
 
 def run(console: Console) -> int:
-    """Set or clear `spec.hold` of each."""
+    """Sets or clears `spec.hold` of each allocation."""
     hold = console.args.verb == "hold"
-    found, errors = Finder(console).many(console.args.allocations)
+    found, errors = Finder(console).find_all(console.args.allocations)
     codes = [_set(console, one, hold) for one in found]
     console.show_changed(one=len(console.args.allocations) == 1)
     for error in errors:

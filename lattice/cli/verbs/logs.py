@@ -11,7 +11,7 @@ from lattice.cli.find import Finder
 from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
 from lattice.cli.render.allocations import is_final, label, state_line
-from lattice.cli.render.log_lines import End, Printed, Remark, Shown, Weaver
+from lattice.cli.render.log_lines import End, LineAssembler, Printed, Remark, Shown
 from lattice.cli.selection import oldest_end
 from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
@@ -32,7 +32,7 @@ Examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `logs`."""
+    """Adds the flags of `logs`."""
     parser.epilog = _EXAMPLES
     parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the work ends; waits for a pending allocation")
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Stream until the end of the work, or of what is there."""
+    """Streams until the end of the work, or of the stored output."""
     args = console.args
     if args.tail and not args.tail.isdigit():
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
@@ -55,7 +55,7 @@ def run(console: Console) -> int:
             f"-o {args.output} is not for output: lines are printed as they are, or with -o json as one object each", reason="BadInput"
         )
     since = _since(args.since, console.outside.now())
-    one = Finder(console).one(args.allocation)
+    one = Finder(console).find(args.allocation)
     if args.attempt:
         _check_attempt(one, args.attempt)
     elif not _has_started(one):
@@ -68,20 +68,20 @@ def run(console: Console) -> int:
         try:
             one = until(console, one, lambda now: _has_started(now) or is_final(now)) or one
         except KeyboardInterrupt:
-            return _detached(console, one)
+            return _say_detached(console, one)
     work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
     several = one.status.node_count > 1 and not work.spec.on_head_only
     return _stream(console, one, prefix=several and not args.node, since=since)
 
 
 def _earlier(one: Allocation) -> str:
-    """The commands that show what earlier attempts printed; empty without any."""
+    """Returns the commands that show the output of earlier attempts; empty without any."""
     ran = [entry.attempt for entry in one.status.attempts if entry.start_time]
     return ", ".join(f"`lattice logs {label(one)} --attempt {attempt}`" for attempt in ran)
 
 
 def _check_attempt(one: Allocation, wanted: str) -> None:
-    """Refuse an attempt that there was not, with those that there were."""
+    """Refuses an attempt that there was not, and names those that there were."""
     if not (wanted.isascii() and wanted.isdigit() and int(wanted) >= 1):
         raise Rejected(f"--attempt={wanted}: not the number of an attempt", reason="BadInput")
     known = [entry.attempt for entry in one.status.attempts if entry.nodes] + ([one.status.attempt] if _has_started(one) else [])
@@ -111,7 +111,7 @@ def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> i
         since=since,
         attempt=args.attempt,
     )
-    weaver, ended, latest = Weaver(prefix, args.timestamps), False, ""
+    assembler, ended, latest = LineAssembler(prefix, args.timestamps), False, ""
     try:
         for line in stream.lines():
             record = json.loads(line)
@@ -120,46 +120,46 @@ def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> i
                 console.say(line.decode(errors="replace").rstrip("\n"))
                 ended = ended or "end" in record
             else:
-                for shown in weaver.feed(record):
+                for shown in assembler.feed(record):
                     ended = _show(console, shown) or ended
             console.outside.stdout.flush()
     except KeyboardInterrupt:
-        return _detached(console, one)
+        return _say_detached(console, one)
     except ValueError as error:
         raise Retry(f"the gateway sent what is no JSON: {error}", reason="StreamBroken") from error
     except Retry as error:
-        raise _broken(one, latest, error.message) from error
+        raise _broken_stream(one, latest, error.message) from error
     finally:
         stream.close()
-    for shown in weaver.flush():
+    for shown in assembler.flush():
         _show(console, shown)
     if args.follow and not ended:
-        raise _broken(one, latest, "the stream ended before the work did")
+        raise _broken_stream(one, latest, "the stream ended before the work did")
     return exits.DONE
 
 
-def _broken(one: Allocation, latest: str, why: str) -> Retry:
-    """The stream is gone and the work is not: how to go on where it broke."""
+def _broken_stream(one: Allocation, latest: str, why: str) -> Retry:
+    """Returns the error of a stream that ended before the work, with the command that goes on where it broke."""
     since = f" --since={_moment(latest)}" if latest else ""
     return Retry(f"{why}. Hint: the work goes on; go on reading with `lattice logs -f {label(one)}{since}`", reason="StreamBroken")
 
 
 def _moment(time: str) -> str:
-    """The time of a record, whole seconds: what was printed in that second may come twice, and nothing is left out."""
+    """Returns the time of a record in whole seconds: lines of that second may come twice, and nothing is left out."""
     try:
         return format_time(int(float(time)))
     except ValueError:
         return time
 
 
-def _detached(console: Console, one: Allocation) -> int:
+def _say_detached(console: Console, one: Allocation) -> int:
     verb = "lattice logs -f" if console.args.follow else "lattice logs"
     console.note(f"Detached: allocation {label(one)} goes on. Its output: `{verb} {label(one)}`")
     return exits.INTERRUPTED
 
 
 def _show(console: Console, shown: Shown) -> bool:
-    """Print it; whether it is the end."""
+    """Prints one piece; tells whether it is the end."""
     match shown:
         case Printed(text):
             console.raw(text + "\n")  # the work's own bytes, as `cat` of its output would show them

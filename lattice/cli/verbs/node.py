@@ -36,7 +36,7 @@ _VERBS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The verbs of `node` and their flags."""
+    """Adds the actions of `node` and their flags."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in _VERBS.items():
         one = verbs.add_parser(name, help=text, description=f"{name}: {text}")
@@ -55,18 +55,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Say to each node what is wished; confirmed first where that is much."""
+    """Writes a wish into each node's object; asks first where that is much."""
     action = console.args.action
     if action == "add":
         return _add(console)
     nodes = console.cluster.list(NODES, type=Node).items
-    gone = _gone(console, nodes) if action in ("disable", "forget") and console.args.nodes else []
+    gone = _find_gone(console, nodes) if action in ("disable", "forget") and console.args.nodes else []
     chosen = choose([*nodes, *gone], console.args.nodes, console.args.group)
     question = question_of(action, chosen, len(nodes), fenced=getattr(console.args, "fenced", False))
     if question and not console.confirm(question):
         console.note("Nothing was changed")
         return exits.FAILED
-    idle = [] if console.is_document else _unchanged(action, chosen)  # programs read the objects they named
+    idle = [] if console.is_document else _find_unchanged(action, chosen)  # programs read the objects they named
     chosen = [node for node in chosen if node not in idle]
     if idle:
         names, word = fold_nodes([node.metadata.name for node in idle]), {"undrain": "drained", "enable": "disabled"}[action]
@@ -93,7 +93,7 @@ def run(console: Console) -> int:
 
 
 def _add(console: Console) -> int:
-    """Make LatticeNodes by hand, which lets their agents in; one that stands there stays as it is."""
+    """Makes LatticeNodes by hand, which lets their agents in; an existing one stays as it is."""
     names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
     if not names:
         raise Rejected("name the nodes to add, such as nid[001-064]", reason="BadInput")
@@ -121,8 +121,8 @@ def _add(console: Console) -> int:
     return exits.of_several(codes)
 
 
-def _gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
-    """Nodes that have an index and no object: it was deleted, and work may still stand in the ledger under that index."""
+def _find_gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
+    """Returns nodes that have an index and no object: it was deleted, and work may still stand in the ledger under that index."""
     try:
         index = console.cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
     except NotFound:
@@ -132,7 +132,7 @@ def _gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any]:
-    """Write the wish into the node's object, which is made anew where it is gone."""
+    """Writes the wish into the node's object, which is made anew where it is gone."""
     name = node.metadata.name
     if node.metadata.uid:
         return console.cluster.patch(NODES, name, change, type=dict[str, Any])
@@ -142,7 +142,7 @@ def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any
 
 
 def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> list[Node]:
-    """The nodes that are meant; NotFound names every one that does not exist, and nothing is done then."""
+    """Returns the nodes that are meant; NotFound names every one that does not exist, and nothing is done then."""
     if bool(texts) == bool(group):
         raise Rejected("name nodes, or a group with --group: one of the two", reason="BadInput")
     if group:
@@ -160,7 +160,7 @@ def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> li
 
 
 def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool) -> str:
-    """What is asked before much is changed; empty when nothing need be asked."""
+    """Returns the question before much is changed; empty when nothing need be asked."""
     shown = fold_nodes([node.metadata.name for node in chosen])
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     if fenced:
@@ -176,15 +176,15 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
     return ""
 
 
-def _unchanged(action: str, chosen: Sequence[Node]) -> list[Node]:
-    """Nodes that have nothing for this action to take back."""
+def _find_unchanged(action: str, chosen: Sequence[Node]) -> list[Node]:
+    """Returns the nodes that have nothing for this action to take back."""
     if action == "undrain":
         return [node for node in chosen if node.spec.drain is None]
     return [node for node in chosen if node.spec.disable is None] if action == "enable" else []
 
 
 def _change(console: Console, action: str) -> dict[str, Any]:
-    """The same change for each node; empty: its own hardware is accepted."""
+    """Returns the same change for each node; empty: its own hardware is accepted."""
     if action == "accept":
         return {}
     if action == "undrain":
@@ -200,7 +200,7 @@ def _change(console: Console, action: str) -> dict[str, Any]:
 
 
 def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> int:
-    """The scheduler frees the index and deletes the LatticeNode when no holder names it; wait for that, and report."""
+    """Waits until the scheduler has freed the index and deleted the LatticeNode, once no holder names it, and reports."""
     deadline = console.outside.now() + parse_duration(console.args.timeout)
     left = wait_until_gone(names, lambda name: _exists(console, name), console.outside.now, console.outside.sleep, deadline)
     gone = [name for name in names if name not in left]
@@ -217,7 +217,7 @@ def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> i
 def wait_until_gone(
     names: Sequence[str], exists: Callable[[str], bool], now: Callable[[], float], sleep: Callable[[float], None], deadline: float
 ) -> list[str]:
-    """Those of the names that still exist at the deadline."""
+    """Returns those of the names that still exist at the deadline."""
     left = [name for name in names if exists(name)]
     while left and now() < deadline:
         sleep(_PAUSE)

@@ -21,14 +21,14 @@ INTERMIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `nodes`."""
+    """Adds the flags of `nodes`."""
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="names or node sets such as nid[001-064]")
     parser.add_argument("--state", metavar="STATE,…", help=f"in {', '.join(NODE_STATES).lower()}")
     parser.add_argument("--group", metavar="GROUP", help="of this group")
 
 
 def run(console: Console) -> int:
-    """All, some, or everything about one."""
+    """Shows all nodes, some, or everything about one."""
     args = console.args
     names = [name for text in args.nodes for name in expand_nodes(text)]
     listed = console.cluster.list(NODES, type=Node).items if len(names) != 1 else [_one(console, names[0])]
@@ -70,7 +70,7 @@ def _homes(console: Console) -> dict[str, str]:
 
 
 def parse_node_states(text: str | None) -> frozenset[str]:
-    """States of `ready,down` in any case; Rejected names those that there are."""
+    """Reads states such as `ready,down` in any case; Rejected names those that there are."""
     known = {state.lower(): state for state in NODE_STATES}
     wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
     for word in wanted:
@@ -82,7 +82,7 @@ def parse_node_states(text: str | None) -> frozenset[str]:
 def keep(
     nodes: Sequence[Node], names: Sequence[str], states: frozenset[str], group: str, vcluster: str, home: dict[str, str]
 ) -> list[Node]:
-    """Those that are asked for: in the order asked, else by index."""
+    """Keeps the nodes that are asked for: in the order asked, else by index."""
     order = {name: at for at, name in enumerate(names)}
     kept = [
         node

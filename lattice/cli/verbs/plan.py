@@ -40,7 +40,7 @@ _CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `plan`."""
+    """Adds the flags of `plan`."""
     parser.usage = "lattice plan [flags] SCRIPT | FILE.yaml | -f FILE | -- COMMAND [ARGUMENT …]"
     request_arguments(parser)
     parser.epilog = "Nothing is submitted. Exit codes: 0 it starts now, 3 later, 4 never; 1 refused and 2 bad input as for submit."
@@ -48,12 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Plan all of it, in the order given; each as if those before it were submitted too."""
+    """Plans all of it, in the order given; each as if those before it were submitted too."""
     args = console.args
     args.dry_run, args.request_id = "server", ""
     if args.script is not None and args.script.endswith(MANIFESTS) and args.filename is None:
         args.script, args.filename = None, args.script
-    documents = [_admitted(console, document) for document in gather_documents(console)]
+    documents = [_admit(console, document) for document in gather_documents(console)]
     try:
         plan = ask_plan(console, documents, optimal=args.optimal)
     except Retry as error:
@@ -68,8 +68,8 @@ def run(console: Console) -> int:
     return max((_CODES[one.verdict] for one in plan.allocations), default=exits.DONE)
 
 
-def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
-    """The document as the API server would store it: with defaults, or its refusal; stored it is not."""
+def _admit(console: Console, document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document as the API server would store it: with defaults, or its refusal. Nothing is stored."""
     metadata = document["metadata"]
     namespace = metadata["namespace"]
     try:
@@ -82,7 +82,7 @@ def _admitted(console: Console, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> list[str]:
-    """The plan for people; `wide` shows each score by factor."""
+    """Returns the plan for people; `wide` shows each score by factor."""
     lines: list[str] = []
     for one in plan.allocations:
         lines += _one(one, now, width, wide)

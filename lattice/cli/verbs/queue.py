@@ -24,7 +24,7 @@ _WIDTH = 100
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `queue`."""
+    """Adds the flags of `queue`."""
     parser.add_argument("queue", nargs="?", metavar="VCLUSTER", default="", help="only this one; default: all, or --vcluster")
     parser.add_argument("--limit", metavar="N", default="", help="most entries of each vcluster (default: 200)")
     parser.add_argument("--no-timeline", action="store_true", help="no plot of the use of nodes to come")
@@ -32,21 +32,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Show it once, or again and again."""
+    """Shows the queues once, or again and again."""
     limit = console.args.limit
     if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
         raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")
     if console.args.watch:
         return again_and_again(console, lambda: _lines(console))
     if console.format in ("json", "yaml"):
-        console.document(msgspec.to_builtins(_asked(console)))
+        console.document(msgspec.to_builtins(_ask_queues(console)))
     else:
         console.say(*_lines(console))
     return exits.DONE
 
 
 def _lines(console: Console) -> list[str]:
-    found = _asked(console)
+    found = _ask_queues(console)
     if console.format == "name":
         return [one.vcluster for one in found.vclusters]
     width = console.outside.columns
@@ -60,7 +60,7 @@ def _lines(console: Console) -> list[str]:
     )
 
 
-def _asked(console: Console) -> Queues:
+def _ask_queues(console: Console) -> Queues:
     args = console.args
     which = args.queue or args.vcluster or ""
     query = {"namespaces": console.namespace, **({"limit": args.limit} if args.limit else {})}

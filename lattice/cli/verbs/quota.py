@@ -26,7 +26,7 @@ Examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The actions and their flags."""
+    """Adds the actions and their flags."""
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (module, text) in _ACTIONS.items():
@@ -34,6 +34,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Do what the action says."""
+    """Runs the action that is named."""
     code: int = _ACTIONS[console.args.action][0].run(console)
     return code

@@ -18,7 +18,7 @@ _ACTIONS: Final = ("capture", "generate", "suite")
 
 
 def run(console: Console) -> int:
-    """Do the action that the first word names, or replay."""
+    """Runs the action that the first word names, or replays a trace."""
     args = console.args
     path = _path(console)
     words = list(args.words)
@@ -52,7 +52,7 @@ def run(console: Console) -> int:
 
 
 def _path(console: Console) -> str | None:
-    """The file or folder that `-o` names, where it is none of the formats (`./json` is always a path)."""
+    """Returns the file or folder that `-o` names, where it is none of the formats (`./json` is always a path)."""
     given = console.args.output
     if given is None or given in FORMATS:
         return None

@@ -25,7 +25,7 @@ Examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `status`."""
+    """Adds the flags of `status`."""
     parser.epilog = _EXAMPLES
     parser.add_argument(
         "allocations", nargs="*", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME; lists 1,2 and ranges 1-3"
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Show them once, or again and again."""
+    """Shows the allocations once, or again and again."""
     show = _named if console.args.allocations else _listed
     if not console.args.watch:
         return show(console)
@@ -77,6 +77,6 @@ def _listed(console: Console) -> int:
     namespace = "" if args.all_namespaces else console.namespace
     fields = _selector(console)
     console.cluster.ask_list(ALLOCATIONS, namespace, fields=fields)
-    from lattice.cli.verbs.status_view import Wanted, show_list  # loaded while the server works on the answer
+    from lattice.cli.verbs.status_view import StatusQuery, show_list  # loaded while the server works on the answer
 
-    return show_list(console, Wanted(namespace, fields, states, args.vcluster or "", after))
+    return show_list(console, StatusQuery(namespace, fields, states, args.vcluster or "", after))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which allocations: what the server selects by, and the states, vcluster and oldest end that are kept of its answer."""
+class StatusQuery:
+    """Says which allocations: what the server selects by, and the states, vcluster and oldest end that are kept of its answer."""
 
     namespace: str
     fields: str
@@ -34,11 +34,11 @@ class Wanted:
 
 
 def show_named(console: Console) -> int:
-    """Those that the command line names, one in full, several as a table."""
+    """Shows the allocations that the command line names, one in full, several as a table."""
     from lattice.cli.failures import explain  # a list needs neither of the two
     from lattice.cli.find import Finder
 
-    found, errors = Finder(console).many(console.args.allocations)
+    found, errors = Finder(console).find_all(console.args.allocations)
     if console.is_document:
         items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]
         if items:
@@ -53,8 +53,8 @@ def show_named(console: Console) -> int:
     return exits.of_several([exits.of_error(error) for error in errors] + [exits.DONE] * len(found))
 
 
-def show_list(console: Console, wanted: Wanted) -> int:
-    """All that are wanted, as a table or a document; a remark where there is none."""
+def show_list(console: Console, wanted: StatusQuery) -> int:
+    """Shows all that are wanted, as a table or a document; a remark where there is none."""
     args = console.args
     if console.is_document:
         listed = console.cluster.list(ALLOCATIONS, wanted.namespace, type=dict[str, Any], fields=wanted.fields)
@@ -73,8 +73,8 @@ def show_list(console: Console, wanted: Wanted) -> int:
     return exits.DONE
 
 
-def keep(allocations: Sequence[Allocation], wanted: Wanted) -> list[Allocation]:
-    """Those in the wanted states and vcluster that have not ended before that; oldest submission first."""
+def keep(allocations: Sequence[Allocation], wanted: StatusQuery) -> list[Allocation]:
+    """Keeps those in the wanted states and vcluster that have not ended before that; oldest submission first."""
     kept = []
     for one in allocations:
         ended = since(one) if is_final(one) else None
@@ -101,7 +101,7 @@ def _table(console: Console, found: Sequence[Allocation], *, users: bool) -> lis
 
 
 def _say_silence(console: Console, found: Sequence[Allocation]) -> None:
-    """Where something waits, say so if nobody decides about it."""
+    """Warns where something waits and nobody decides about it."""
     if any(phase_of(one) == PENDING for one in found):
         from lattice.cli.leadership import leadership
 

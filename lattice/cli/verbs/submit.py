@@ -34,7 +34,7 @@ _PLAN_SECONDS = 5.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `submit`; options of Slurm's spelling are taken too, and not listed."""
+    """Adds the flags of `submit`; options of Slurm's spelling are taken too, and not listed."""
     parser.usage = "lattice submit [flags] SCRIPT | -f FILE | -- COMMAND [ARGUMENT …]"
     request_arguments(parser)
     parser.add_argument("--request-id", default="", metavar="ID", help="makes repeating it safe: the same id never submits twice")
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Submit, and wait where that is asked."""
+    """Submits, and waits where that is asked."""
     try:
         return _run(console)
     except (Denied, NotFound):
@@ -54,7 +54,7 @@ def run(console: Console) -> int:
 
 
 def _say_whose_tenant(console: Console) -> None:
-    """A script written for another site names an account that is no tenant here: say which line it is."""
+    """Names the line of a script whose account is no tenant here: it was written for another site."""
     place = getattr(console.args, "tenant_from", "")
     if place:
         console.note(f"Note: the tenant comes from {place}; -t TENANT is stronger")
@@ -126,7 +126,7 @@ def _warn_as_planned(console: Console, made: list[dict[str, Any]], warned: list[
 
 
 def _judge_offline(console: Console, document: dict[str, Any]) -> None:
-    """Ask the chain that the webhook asks, with what is known without a cluster."""
+    """Asks the chain that the webhook asks, with the facts that are known without a cluster."""
     from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit
 
     refuse_unknown("the allocation", document)
@@ -150,22 +150,22 @@ def _submit(console: Console, document: dict[str, Any]) -> int:
         console.complain("Interrupted before the answer came: it may or may not have been submitted", f"  Hint: `lattice status {name}`")
         return exits.INTERRUPTED
     try:
-        made = _numbered(console, made)
+        made = _await_number(console, made)
         return _report(console, made)
     except KeyboardInterrupt:
-        console.note(_goes_on(made))
+        console.note(_describe_detachment(made))
         return exits.INTERRUPTED
     except LatticeError:
-        console.note(_goes_on(made))
+        console.note(_describe_detachment(made))
         raise
 
 
-def _goes_on(made: Allocation) -> str:
+def _describe_detachment(made: Allocation) -> str:
     return f"Detached: allocation {label(made)} is submitted and goes on. Follow it with `lattice wait {label(made)}`"
 
 
 def _report(console: Console, made: Allocation) -> int:
-    """Say its number, and wait where that is asked."""
+    """Prints its number, and waits where that is asked."""
     if console.is_document:
         raw = console.cluster.get(ALLOCATIONS, made.metadata.name, made.metadata.namespace, type=dict[str, Any])
         console.objects("Allocation", [raw], one=True)
@@ -188,12 +188,12 @@ def _warn_of_never(console: Console, made: Allocation) -> None:
 
 
 def _names(sentences: Iterable[str], reason: str) -> bool:
-    """Whether one of the sentences names the reason."""
+    """Tells whether one of the sentences names the reason."""
     return any(reason in sentence for sentence in sentences)
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
-    """Create it exactly once: an unknown outcome is looked up, and what stands there is ours only if its hash says so."""
+    """Creates it exactly once: an unknown outcome is looked up, and an existing object is ours only if its hash says so."""
     metadata, lost = document["metadata"], ""
     for _ in range(_REPEATS):
         try:
@@ -204,15 +204,15 @@ def create(console: Console, document: dict[str, Any]) -> Allocation:
             lost = error.message
             console.note("Note: the answer was lost; looking whether it was accepted")
             try:
-                return _ours(console, metadata)
+                return _find_ours(console, metadata)
             except NotFound:
                 continue  # it was not: the same name again is safe
         except AlreadyExists:
-            return _ours(console, metadata)
+            return _find_ours(console, metadata)
     raise UnknownOutcome(f"no answer to {_REPEATS} tries to create {metadata['namespace']}/{metadata['name']}: {lost}")
 
 
-def _ours(console: Console, metadata: dict[str, Any]) -> Allocation:
+def _find_ours(console: Console, metadata: dict[str, Any]) -> Allocation:
     there = console.cluster.get(ALLOCATIONS, metadata["name"], metadata["namespace"], type=Allocation)
     wanted = (metadata.get("annotations") or {}).get(REQUEST_HASH)
     if wanted and there.metadata.annotations.get(REQUEST_HASH) == wanted:
@@ -222,7 +222,7 @@ def _ours(console: Console, metadata: dict[str, Any]) -> Allocation:
     raise AlreadyExists(f"{why}: {metadata['namespace']}/{metadata['name']} is not what is submitted now", reason="NameTaken")
 
 
-def _numbered(console: Console, made: Allocation) -> Allocation:
+def _await_number(console: Console, made: Allocation) -> Allocation:
     if made.status.number is not None:
         return made
     for now in changes(console, made, deadline=console.outside.now() + NUMBER_SECONDS):
@@ -239,9 +239,9 @@ def _say_without_number(console: Console, made: Allocation) -> None:
 
 
 def _wait(console: Console, made: Allocation) -> int:
-    """Show each change of state, which `-q` silences without `--watch`, and why it ended where it has not completed."""
+    """Shows each change of state, which `-q` silences without `--watch`, and why it ended where it has not completed."""
     tells = console.args.watch or not console.args.quiet
-    ended = until_final(console, made, tell=tells)
+    ended = until_final(console, made, notes_changes=tells)
     if ended is None:
         return exits.NOT_YET
     lines = end_lines(ended)

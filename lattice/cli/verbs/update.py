@@ -19,7 +19,7 @@ INTERMIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `update`."""
+    """Adds the flags of `update`."""
     parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
     parser.add_argument("--walltime", "--time", metavar="TIME", help="a longer one needs the right")
     parser.add_argument("--preemption-class", metavar="0-10", help="while it is pending")
@@ -28,9 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Send one patch of what was named."""
+    """Sends one patch of what was named."""
     spec = change_of(console.args)
-    one = Finder(console).one(console.args.allocation)
+    one = Finder(console).find(console.args.allocation)
     if is_final(one) and "lifecycle" in spec:
         raise Rejected(f"allocation {label(one)} is {phase_of(one)}: no walltime and no class counts for it any more", reason="Ended")
     made = console.cluster.patch(ALLOCATIONS, one.metadata.name, {"spec": spec}, one.metadata.namespace, type=dict[str, Any])
@@ -42,7 +42,7 @@ def run(console: Console) -> int:
 
 
 def change_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The part of spec that changes; Rejected when nothing was named."""
+    """Returns the part of spec that changes; Rejected when nothing was named."""
     lifecycle: dict[str, Any] = {}
     tags: dict[str, str | None] = {}
     if args.walltime:

@@ -25,7 +25,7 @@ Examples:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `usage`."""
+    """Adds the flags of `usage`."""
     parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--user", metavar="USER", default="", help="only this user's; me: yours (default without --tenant)")
     parser.add_argument("--project", metavar="PROJECT", default="", help="only this project's")
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Ask the gateway, and show it."""
+    """Asks the gateway for usage, and shows it."""
     args = console.args
     report = ask_records(console, "/v1/usage", UsageReport, everybody=args.all, days=args.days)
     if console.format in ("json", "yaml"):

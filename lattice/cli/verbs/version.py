@@ -18,12 +18,12 @@ INTERMIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `version`."""
+    """Adds the flags of `version`."""
     parser.add_argument("--client", action="store_true", help="only of this program")
 
 
 def run(console: Console) -> int:
-    """Say them; a cluster that cannot be reached is said, and is no failure."""
+    """Prints the versions; a cluster that cannot be reached is named, and is no failure."""
     found = {"client": client_version(), "cluster": "", "kubernetes": ""}
     if not console.args.client:
         try:
@@ -39,7 +39,7 @@ def run(console: Console) -> int:
 
 
 def client_version() -> str:
-    """The version of the installed distribution."""
+    """Returns the version of the installed distribution."""
     try:
         return version("lattice-hpc")
     except PackageNotFoundError:

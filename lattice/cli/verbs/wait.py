@@ -21,18 +21,18 @@ INTERMIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `wait`."""
+    """Adds the flags of `wait`."""
     parser.add_argument("allocations", nargs="+", metavar="ALLOCATION", help="names, numbers, uid prefixes or NAMESPACE/NAME")
     parser.add_argument("--timeout", metavar="TIME", help="give up after this time, with exit code 3")
     parser.add_argument("--for", dest="goal", choices=("finished", "started"), default="finished", help="what to wait for")
 
 
 def run(console: Console) -> int:
-    """One: the work's own code. Several: their common code, else 7."""
+    """Returns the code of the one allocation; of several their common code, else 7."""
     args = console.args
     deadline = console.outside.now() + _seconds(args.timeout) if args.timeout else None
     finder = Finder(console)
-    waited = [finder.one(reference) for reference in args.allocations]
+    waited = [finder.find(reference) for reference in args.allocations]
     codes: list[int] = []
     for at, one in enumerate(waited):
         try:

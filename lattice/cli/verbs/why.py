@@ -47,13 +47,13 @@ _NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `why`."""
+    """Adds the flags of `why`."""
     parser.add_argument("allocation", metavar="ALLOCATION", help="name, number, uid prefix or NAMESPACE/NAME")
 
 
 def run(console: Console) -> int:
-    """Say it once."""
-    one = Finder(console).one(console.args.allocation)
+    """Prints the answer once."""
+    one = Finder(console).find(console.args.allocation)
     answer = explain_allocation(one)
     if not is_final(one):
         answer = _with_scheduler(console, one, answer)
@@ -68,7 +68,7 @@ def run(console: Console) -> int:
 
 
 def explain_allocation(one: Allocation) -> Why:
-    """What the object itself says."""
+    """Returns the answer that the object itself gives."""
     why, phase, going = blocker(one), phase_of(one), leaving(one)
     reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
@@ -92,7 +92,7 @@ def explain_allocation(one: Allocation) -> Why:
 
 
 def _score(shown: Score | None) -> Ranking | None:
-    """The score as the status has it: without weights."""
+    """Returns the score as the status has it: without weights."""
     if shown is None or not shown.total:
         return None
     try:
@@ -102,7 +102,7 @@ def _score(shown: Score | None) -> Ranking | None:
 
 
 def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
-    """The weights of the vcluster beside a score that came from the status; without them where it cannot be read."""
+    """Adds the weights of the vcluster to a score that came from the status; adds none where it cannot be read."""
     score = answer.score
     if score is None or score.weights or not score.terms:
         return answer
@@ -118,7 +118,7 @@ def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
 
 
 def next_step(reason: str, name: str, message: str = "") -> str:
-    """What the person does next, as a command where it is one; waiting helps nothing that asks for more than a limit."""
+    """Says what the person does next, as a command where it is one; waiting helps nothing that asks for more than a limit."""
     if IN_ORDER in message:
         return "wait: the order of submission decides there, and no class or score changes it"
     beyond = BEYOND_LIMIT in message
@@ -129,7 +129,7 @@ def next_step(reason: str, name: str, message: str = "") -> str:
 
 
 def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
-    """What the scheduler adds; where it cannot be asked, since when it is silent, or why it cannot."""
+    """Adds the scheduler's answer; where it cannot be asked, since when it is silent, or why it cannot."""
     lead = leadership(console)
     silence = Silence(message=lead.sentence, silent_since=lead.silent_since or None) if lead.sentence else None
     if answer.phase != PENDING:
@@ -143,11 +143,11 @@ def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
         return msgspec.structs.replace(answer, scheduler=silence or Silence(message=error.message))
     except (LatticeError, msgspec.DecodeError) as error:
         return msgspec.structs.replace(answer, scheduler=silence or Silence(message=f"only the object was asked: {error}"))
-    return _joined(answer, said)
+    return _join(answer, said)
 
 
-def _joined(answer: Why, said: Why) -> Why:
-    """The scheduler's answer, with what only the object says; the fresher reason is the scheduler's."""
+def _join(answer: Why, said: Why) -> Why:
+    """Joins the scheduler's answer with what only the object says; the fresher reason is the scheduler's."""
     same = said.reason == answer.reason
     return msgspec.structs.replace(
         said,
@@ -159,7 +159,7 @@ def _joined(answer: Why, said: Why) -> Why:
 
 
 def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
-    """The answer for people."""
+    """Returns the answer for people."""
     when = f" since {answer.since} ({age(answer.since, now)})" if answer.since else ""
     lines = [f"Allocation {name} ({answer.allocation.namespace}/{answer.allocation.name}) is {answer.phase}{when}"]
     lines.append(f"  {answer.reason}: {answer.message}" if answer.message else f"  {answer.reason}")

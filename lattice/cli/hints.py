@@ -1,4 +1,4 @@
-"""What fingers that know Slurm type: its programs as verbs, its short options; and what is meant by it here."""
+"""Hints for words that Lattice does not know: programs and options of Slurm, verbs of the book, flags spelt nearly right."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ACTIONS: Final = {
 
 
 def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
-    """What an unknown flag is likely to mean for the parser of this name, which knows these flags; empty where nothing is near."""
+    """Returns what an unknown flag is likely to mean for the parser of this name, which knows these flags; empty where nothing is near."""
     if not message.startswith("unrecognized arguments: "):
         return ""
     for flag in _FLAG.findall(message):
@@ -91,13 +91,13 @@ def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
 
 
 def meant_by_action(prog: str, message: str) -> str:
-    """What an action that the verb of this name lacks is called here; empty for others."""
+    """Returns the name here of an action that the verb of this name lacks; empty for others."""
     wrong = _ACTION.search(message)
     return ACTIONS.get(prog, {}).get(wrong[1], "") if wrong is not None else ""
 
 
 def meant_by(verb: str) -> tuple[str, str]:
-    """What a word is that is no verb here, and what does the like; two empty texts where nobody would expect it."""
+    """Returns what a word is that is no verb here, and the verb that does the like; two empty texts where nobody would expect it."""
     if verb in PROGRAMS:
         return f"{verb!r} is a program of Slurm's, not a verb of lattice", PROGRAMS[verb]
     if verb in BOOK:
@@ -106,7 +106,7 @@ def meant_by(verb: str) -> tuple[str, str]:
 
 
 def meant_by_option(message: str) -> str:
-    """What an option of `sbatch` is called here, for the message of a parser that does not know it; empty for others."""
+    """Returns the name here of an option of `sbatch`, for the message of a parser that does not know it; empty for others."""
     from lattice.scripts.options import SLURM_SHORT
 
     wrong = _OUTPUT.search(message)

@@ -15,7 +15,7 @@ import pytest
 
 from lattice.cli.__main__ import parse
 from lattice.cli.failures import explain
-from lattice.cli.habits import BOOK, PROGRAMS, meant_by, meant_by_option
+from lattice.cli.hints import BOOK, PROGRAMS, meant_by, meant_by_option
 from lattice.cli.registry import ALIASES, VERBS, overview, split_verb
 from lattice.errors import Denied, Retry
 from lattice.kube.resources import CONFIGS, TENANTS
