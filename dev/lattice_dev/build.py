@@ -127,35 +127,38 @@ def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Pr
     (building / "bin").mkdir(parents=True)
     go = find_go(progress, environ)
     of = f" of Kubernetes {KUBERNETES}" if module == MODULE else ""
-    progress.note(f"building {', '.join(programs)}{of} once (some minutes on the first time)")
-    for number, program in enumerate(programs, 1):
-        with progress.step(f"building {program} ({number} of {len(programs)})"):
-            _build(go, program, module, building, progress, clock, environ)
+    progress.note("the first build of Kubernetes' programs takes some minutes")
+    with progress.step(f"building {', '.join(programs)}{of}"):
+        _build(go, programs, module, building, progress, clock, environ)
     if target.exists():
         shutil.rmtree(target)
     building.rename(target)
 
 
-def _build(go: str, program: str, module: Path, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+def _build(
+    go: str, programs: Sequence[str], module: Path, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]
+) -> None:
+    """Builds all in one go: a package that several need is compiled once, and they are linked side by side."""
     environment = {**environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
-    log = building / f"{program}.log"
+    log = building / "build.log"
     began = told = clock.monotonic()
     with log.open("wb") as output:
-        command = [go, "build", *FLAGS, "-o", str(building / "bin" / program), f"./{program}"]
+        command = [go, "build", *FLAGS, "-o", f"{building / 'bin'}{os.sep}", *(f"./{program}" for program in programs)]
         child = subprocess.Popen(command, cwd=module, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             while child.poll() is None:
                 clock.sleep(0.2)
                 if clock.monotonic() - told >= 20:
                     told = clock.monotonic()
-                    progress.note(f"still building {program}: {told - began:.0f} s")
+                    ready = sum((building / "bin" / program).exists() for program in programs)
+                    progress.note(f"still building: {ready} of {len(programs)} programs after {told - began:.0f} s")
         finally:
             if child.poll() is None:
                 child.kill()
                 child.wait()
     if child.returncode != 0:
         text = log.read_text(errors="replace")[-4000:]
-        raise errors.Retry(f"go build of {program} ended with {child.returncode}:\n{text}", reason="BuildFailed")
+        raise errors.Retry(f"go build of {', '.join(programs)} ended with {child.returncode}:\n{text}", reason="BuildFailed")
 
 
 def find_go(progress: Progress, environ: Mapping[str, str]) -> str:
