@@ -29,6 +29,8 @@ KINDS: dict[str, type[Kind]] = {
 }
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+PLACE = re.compile(r"`((?:lattice|controllers|agent|webhooks|gateway|dev|tests|crds|charts|proto|examples)/[\w./-]*(?:\.py|/))`")
+NAME_IN = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
 BARE_TEST = re.compile(r"`(test_\w+)`")
 FENCE = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRACES = re.compile(
@@ -141,3 +143,33 @@ def test_nothing_in_the_repository_names_who_wrote_it_or_on_which_machine() -> N
             continue  # a binary file
         found += [f"{name}: {match.group()}" for match in TRACES.finditer(text)]
     assert found == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_every_file_and_folder_that_a_page_names_is_there(page: Path) -> None:
+    """The changes tell of files as they were; every other page of files as they are."""
+    gone = [place for place in PLACE.findall(text_of(page)) if not (ROOT / place).exists()]
+    assert not gone, f"{name_of(page)} names {', '.join(gone)}"
+
+
+def test_the_glossary_names_classes_where_they_are() -> None:
+    text = text_of(ROOT / "docs" / "glossary.md")
+    gone = [
+        f"{name} in {file}"
+        for name, file in NAME_IN.findall(text)
+        if not re.search(rf"^(?:class |(?:async )?def )?{name}\b", text_of(ROOT / file), re.MULTILINE)
+    ]
+    assert not gone, f"the glossary names {', '.join(gone)}"
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| term")]
+    assert [row for row in rows if not PLACE.search(row)] == [], "each term says where it lives"
+
+
+def test_the_way_of_an_allocation_opens_each_room_that_runs_it() -> None:
+    text = text_of(ROOT / "docs" / "explanation" / "architecture.md")
+    steps = [line for line in text.partition("## The way of one allocation")[2].partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    named = [place for step in steps for place in PLACE.findall(step)]
+    rooms = ("lattice/cli", "webhooks/", "lattice/admission", "lattice/kube", "lattice/scheduling", "lattice/ledger", "lattice/quota",
+             "controllers/lattice_controllers/scheduler", "agent/lattice_agent/node", "agent/lattice_agent/lifecycle",
+             "agent/lattice_agent/standalone", "agent/lattice_agent/reporter", "controllers/lattice_controllers/operator",
+             "lattice/accounting", "lattice/lifecycle", "gateway/")  # fmt: skip
+    assert [room for room in rooms if not any(place.startswith(room) for place in named)] == []
