@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from lattice.admission.allocations import judge_placement
 from lattice.admission.facts import Facts, QuotaFacts, Requester
@@ -13,6 +13,7 @@ from lattice.admission.submission import cached_submission
 from lattice.admission.tenants import homes
 from lattice.daemon.logs import event
 from lattice.errors import Rejected
+from lattice.kube.lasting import LastKnown
 from lattice.quota.layout import Layout
 from lattice.scheduling.conversion.candidates import walltime_of
 from lattice.scheduling.state.backlog import Backlog, Place, Scope, scopes_of, sentence
@@ -38,12 +39,20 @@ class _Judged(NamedTuple):
     verdict: tuple[str, str] | None
 
 
+class TreeLayout(Protocol):
+    """Knows the quota trees that are declared."""
+
+    @property
+    def layout(self) -> Layout:
+        """The trees as they are declared now."""
+        ...
+
+
 class Admission:
-    """The limits of now, for work that waits; `again` hears of those whose answer may have changed."""
+    """Judges pending work by the limits in force."""
 
     def __init__(
-        self, *, tenants: Mapping[str, Tenant], vclusters: Mapping[str, VCluster], config: Callable[[], Config | None],
-        layout: Callable[[], Layout], again: Callable[[Iterable[str]], None],
+        self, *, tenants: Mapping[str, Tenant], vclusters: Mapping[str, VCluster], config: LastKnown[Config], quotas: TreeLayout,
     ) -> None:  # fmt: skip
         self.backlog = Backlog(self._limit)
         self.judgements = 0
@@ -51,21 +60,20 @@ class Admission:
         self._tenants = tenants
         self._vclusters = vclusters
         self._config = config
-        self._layout = layout
-        self._again = again
+        self._trees = quotas
         self._judged: dict[str, _Judged] = {}
         self._quotas = Layout(), QuotaFacts()
 
-    def enter(self, allocation: Allocation) -> None:
-        """It waits for nodes."""
+    def enter(self, allocation: Allocation) -> Iterable[str]:
+        """Counts an allocation that waits for nodes; returns the uids of those whose answer may have changed."""
         spec, meta = allocation.spec, allocation.metadata
         scopes = scopes_of(spec.tenant, spec.user, spec.vcluster)
-        self._again(self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes))
+        return self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes)
 
-    def leave(self, uid: str) -> None:
-        """It waits no more."""
+    def leave(self, uid: str) -> Iterable[str]:
+        """Counts an allocation no more; returns the uids of those whose answer may have changed."""
         self._judged.pop(uid, None)
-        self._again(self.backlog.leave(uid))
+        return self.backlog.leave(uid)
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
         """A reason and a sentence that keep it from nodes; None where it may start."""
@@ -95,7 +103,7 @@ class Admission:
 
     def _verdict(self, allocation: Allocation) -> tuple[str, str] | None:
         spec, meta = allocation.spec, allocation.metadata
-        tenant, vcluster, layout = self._tenants.get(spec.tenant), self._vclusters.get(spec.vcluster), self._layout()
+        tenant, vcluster, layout = self._tenants.get(spec.tenant), self._vclusters.get(spec.vcluster), self._trees.layout
         terms = tenant.spec if tenant is not None else None, vcluster.spec if vcluster is not None else None, layout
         known = self._judged.get(meta.uid)
         if known is not None and known.generation == meta.generation and known.layout is layout and known[1:3] == terms[:2]:
@@ -121,7 +129,7 @@ class Admission:
         return next((name for name, tenant in self._tenants.items() if namespace in homes(tenant)), None)
 
     def _quota_facts(self) -> QuotaFacts:
-        layout = self._layout()
+        layout = self._trees.layout
         if self._quotas[0] is not layout:
             self._quotas = layout, QuotaFacts(groups=layout.groups, bindings=layout.bindings)
         return self._quotas[1]
@@ -134,7 +142,7 @@ class Admission:
                 return None
             limits = vcluster.spec.limits
             return limits.max_pending_per_user if scope.user else limits.max_pending_per_tenant if scope.tenant else limits.max_pending
-        tenant, config = self._tenants.get(scope.tenant), self._config()
+        tenant, config = self._tenants.get(scope.tenant), self._config.object
         options = config.spec.submission if config is not None else _DEFAULTS
         if tenant is None:
             return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 from lattice.errors import Stale
 from lattice.ledger.proposals import Accepted, Numbers
+from lattice.views.allocation import Allocation
+from lattice_controllers.scheduler.committer import LedgerAccess
 
 BLOCK = 1000
 
@@ -15,10 +15,10 @@ BLOCK = 1000
 class AllocationNumbers:
     """Gives numbers below what the ledger has reserved; a crash wastes the rest of a block, never gives one twice."""
 
-    def __init__(self, first: int, propose: Callable[[Numbers], Any]) -> None:
+    def __init__(self, first: int, ledger: LedgerAccess) -> None:
         self._next = first
         self._limit = first
-        self._propose = propose
+        self._ledger = ledger
         self._given: dict[str, int] = {}
         self._refill = asyncio.Lock()
 
@@ -30,7 +30,7 @@ class AllocationNumbers:
             if self._limit - self._next > BLOCK // 2:
                 return
             wanted = max(self._limit, self._next) + BLOCK
-            if not isinstance(await self._propose(Numbers(wanted)), Accepted):
+            if not isinstance(await self._ledger.propose(Numbers(wanted)), Accepted):
                 raise Stale("no numbers could be reserved in the ledger", reason="Deposed")
             self._limit = wanted
 
@@ -41,6 +41,10 @@ class AllocationNumbers:
             number = self._given[uid] = self._next
             self._next += 1
         return number
+
+    def number_of(self, allocation: Allocation) -> int:
+        """Returns the number that an allocation has or gets."""
+        return allocation.status.number or self.assign(allocation.metadata.uid)
 
     def release(self, uid: str) -> None:
         """The allocation is gone, or carries its number."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from lattice.accounting.records import Records
+from lattice.accounting.settlement import is_settled
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger import projection
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import Proposal, Refused, Verdict
+from lattice.ledger.proposals import Refused, Verdict
 from lattice.ledger.starting import START_SECONDS
 from lattice.ledger.steps import (
     FINALIZER,
@@ -37,19 +40,20 @@ from lattice.ledger.steps import (
     fenced_wait,
     next_step,
 )
-from lattice.ledger.stored import Stored
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.scoring import shown
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
+from lattice_controllers.scheduler.allocation_cache import AllocationCache
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.expectations import Expectations
-from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
-from lattice_controllers.scheduler.write_budget import WriteBudget
+from lattice_controllers.scheduler.pending_work import PendingWork
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +65,12 @@ WORKERS, LATE_WORKERS = 48, 4
 class Judging(Protocol):
     """What knows the limits of now."""
 
-    def enter(self, allocation: Allocation) -> None:
-        """It waits for nodes."""
+    def enter(self, allocation: Allocation) -> Iterable[str]:
+        """Counts an allocation that waits for nodes; returns the uids of those whose answer may have changed."""
         ...
 
-    def leave(self, uid: str) -> None:
-        """It waits no more."""
+    def leave(self, uid: str) -> Iterable[str]:
+        """Counts an allocation no more; returns the uids of those whose answer may have changed."""
         ...
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
@@ -78,45 +82,62 @@ class Judging(Protocol):
         ...
 
 
+class QuotaPlaces(Protocol):
+    """Knows where work stands in the quota trees."""
+
+    def leaf(self, allocation: Allocation) -> str:
+        """Returns the leaf of an allocation; empty where no group is declared."""
+        ...
+
+    def within(self, leaf: str) -> int | None:
+        """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
+        ...
+
+
+class Doubts(Protocol):
+    """Knows what may have run unseen before etcd was restored."""
+
+    def held(self, allocation: Allocation) -> str:
+        """Returns why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
+        ...
+
+
 class Allocations:
     """The reconciler of allocations, by uid."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics, *,
-        propose: Callable[[Proposal], Any], numbers: AllocationNumbers, vcluster: Callable[[str], VCluster | None],
-        config: Callable[[], Config | None], stopped: Callable[[], bool], settled: Callable[[Allocation], bool] = lambda _allocation: True,
-        place: Callable[[Allocation], tuple[str, int | None]] = lambda _allocation: ("", None), admission: Judging | None = None,
-        held: Callable[[Allocation], str] = lambda _allocation: "",
+        self, cluster: Cluster, clock: Clock, scene: Scene, metrics: SchedulerMetrics, *, cache: AllocationCache, pending: PendingWork,
+        ledger: LedgerAccess, nodes: Nodes, numbers: AllocationNumbers, vclusters: Mapping[str, VCluster], config: LastKnown[Config],
+        records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts,
     ) -> None:  # fmt: skip
-        self.objects: dict[str, Allocation] = {}
-        self.loop: Loop | None = None
+        self.objects: Mapping[str, Allocation] = cache.objects
         self.synced = False
         self._ending: dict[str, tuple[int, float]] = {}
         """By uid: the attempt whose row is releasing, and since when (monotonic)."""
         self._cluster = cluster
         self._clock = clock
-        self._stored = stored
+        self._scene = scene
+        self._cache = cache
+        self._pending = pending
+        self._ledger = ledger
+        self._stored = ledger.stored
         self._nodes = nodes
         self._metrics = metrics
-        self._propose = propose
         self._numbers = numbers
-        self._vcluster = vcluster
+        self._vclusters = vclusters
         self._config = config
-        self._stopped = stopped
-        self._settled = settled
-        self._place = place
+        self._records = records
+        self._quotas = quotas
         self._admission = admission
-        self._held = held
+        self._doubts = doubts
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
-        self.budget = WriteBudget(clock)
-        """Of the writes that only inform; the loop's reworded reasons are paid from it, too."""
-        self.expectations = Expectations(clock, allocation=self.get, tell=lambda uid: self.queue.add(uid, late=True), budget=self.budget)
+        self.expectations = Expectations(clock, self.objects, self.queue, pending.budget)
         """Expected starts; whoever forecasts gives them to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """The informer saw a change."""
         if change.new is not None:
-            self._keep(change.new)
+            self._cache.keep(change.new)
             if change.old is not None and change.old.metadata.uid != change.new.metadata.uid:
                 self._lost(change.old.metadata.uid)
             self.queue.add(change.new.metadata.uid)
@@ -124,54 +145,42 @@ class Allocations:
             self._lost(change.old.metadata.uid)
 
     def _lost(self, uid: str) -> None:
-        self.objects.pop(uid, None)
+        self._cache.remove(uid)
         self._numbers.release(uid)
         self._waits_no_more(uid)
-        if self.loop is not None:
-            self.loop.clear_placed(uid)
+        self._pending.clear_placed(uid)
         self.queue.add(uid)
 
     def _waits_no_more(self, uid: str) -> None:
-        if self._admission is not None:
-            self._admission.leave(uid)
-
-    def _keep(self, allocation: Allocation) -> None:
-        known = self.objects.get(allocation.metadata.uid)
-        if known is None or int(allocation.metadata.resource_version) >= int(known.metadata.resource_version):
-            self.objects[allocation.metadata.uid] = allocation
-
-    def get(self, uid: str) -> Allocation | None:
-        """The newest version that this process knows of."""
-        return self.objects.get(uid)
+        self.touch(self._admission.leave(uid))
 
     def touch(self, uids: Iterable[str]) -> None:
         """Have them looked at."""
         for uid in uids:
             self.queue.add(uid)
 
+    def requeue_pending(self) -> None:
+        """Has all that waits looked at again."""
+        self.touch(list(self._pending.candidates))
+
+    def renew_candidates(self) -> None:
+        """Gives the next cycle all that waits as its objects, limits and quota trees are now."""
+        for uid in list(self._pending.candidates):
+            allocation = self.objects.get(uid)
+            if allocation is not None:
+                self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
+
     def all_rows(self) -> None:
         """Have every holder looked at, once the consistent list has come."""
         self.synced = True
         self.touch({row.uid for row in self._stored.rows.values()})
 
-    def number(self, uid: str) -> int:
-        """The number it has or gets; 0 for an object that is gone."""
-        allocation = self.objects.get(uid)
-        if allocation is None:
-            return 0
-        return allocation.status.number or self._numbers.assign(uid)
-
-    def shown_number(self, uid: str) -> int | None:
-        """The number that its status shows; None where it shows none yet. May be asked from any thread."""
-        allocation = self.objects.get(uid)
-        return (allocation.status.number or None) if allocation is not None else None
-
     async def reconcile(self, uid: str) -> float | None:
         """Carry out steps until there is none left to do now."""
-        if not self.synced or self._stopped():
+        if not self.synced or self._ledger.paused:
             return None  # looked at again once synced, or recovered
         for _ in range(STEPS_AT_ONCE):
-            if self.loop is not None and uid in self.loop.claiming:
+            if uid in self._pending.claiming:
                 return None  # nothing is decided of it until the ledger has answered; then it is looked at again
             step = next_step(self._facts(uid))
             again = await self._act(uid, step)
@@ -183,7 +192,7 @@ class Allocations:
         rows = tuple(self._stored.rows_of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
-        settled = allocation is None or not allocation.metadata.deletion_timestamp or self._settled(allocation)
+        settled = allocation is None or not allocation.metadata.deletion_timestamp or is_settled(allocation, self._records)
         ending = self._ending_seconds(uid, rows)
         admitted = self._renewed(allocation, rows)
         return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted)
@@ -191,7 +200,7 @@ class Allocations:
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
         """The walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""
         held = next((row for row in rows if row.held), None)
-        if self._admission is None or allocation is None or held is None or held.generation >= allocation.metadata.generation:
+        if allocation is None or held is None or held.generation >= allocation.metadata.generation:
             return None
         return self._admission.renewed(allocation, held.walltime)
 
@@ -207,7 +216,7 @@ class Allocations:
         return self._clock.monotonic() - since
 
     def _start_timeout(self) -> float:
-        config = self._config()
+        config = self._config.object
         with suppress(Rejected):  # the operator refuses such options: the default stays
             return parse_duration(config.spec.work.start_timeout) if config is not None else START_SECONDS
         return START_SECONDS
@@ -216,11 +225,10 @@ class Allocations:
         allocation = self.objects.get(uid)
         if not isinstance(step, Queue):
             self._waits_no_more(uid)
-            if self.loop is not None:
-                self.loop.withdraw(uid)
+            self._pending.withdraw(uid)
         match step:
             case Propose(proposal):
-                verdict: Verdict = await self._propose(proposal)
+                verdict: Verdict = await self._ledger.propose(proposal)
                 if isinstance(verdict, Refused):
                     event(log, "The ledger refused", allocation=uid, reason=verdict.reason, message=verdict.message)
                     return REFUSED_SECONDS
@@ -245,8 +253,7 @@ class Allocations:
                 gpus, stamp = self._nodes.gpus(row.nodes), await self._stamp(uid)
                 patch = projection.placed(allocation, row, self._nodes.names, hollow=hollow, score=score, gpus=gpus, **stamp)
                 again = await self._write(allocation, patch, "placed")
-                if self.loop is not None:
-                    self.loop.clear_placed(uid)
+                self._pending.clear_placed(uid)
                 return again
             case ShowEnding():
                 patch = projection.ending(allocation, step, seq=self._stored.head.seq, now=self._clock.now())
@@ -265,7 +272,9 @@ class Allocations:
 
     async def _stamp(self, uid: str) -> dict[str, Any]:
         await self._numbers.ensure_reserved()
-        return {"number": self.number(uid), "seq": self._stored.head.seq, "now": self._clock.now()}
+        allocation = self.objects.get(uid)
+        number = self._numbers.number_of(allocation) if allocation is not None else 0
+        return {"number": number, "seq": self._stored.head.seq, "now": self._clock.now()}
 
     async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
         meta = allocation.metadata
@@ -274,25 +283,22 @@ class Allocations:
             written = await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource=subresource, type=Allocation)
         except NotFound:
             return None  # the informer tells
-        self._keep(written)
+        self._cache.keep(written)
         return _ON
 
     async def _wait(self, allocation: Allocation) -> float | None:
         """It waits for nodes: tell the loop, and show the reason that the last cycle found."""
         uid = allocation.metadata.uid
-        if self.loop is None:
-            return None
-        if self._admission is not None:
-            self._admission.enter(allocation)
-        self.loop.enqueue(self.candidate(allocation))
-        waiting = self.loop.shown(uid)
+        self.touch(self._admission.enter(allocation))
+        self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
+        waiting = self._pending.shown(uid)
         if waiting is None:
             return None
         expected, alone = self.expectations.status_patch(uid), self.expectations.due(uid)
-        reserved = self.loop.scene.reserved_since(allocation.spec.vcluster, uid)
+        reserved = self._scene.reserved_since(allocation.spec.vcluster, uid)
         parts = {"score": self._score(uid), "expected": expected, "alone": alone, "reserved": reserved, **await self._stamp(uid)}
         patch = projection.pending(allocation, waiting.reason, waiting.message, **parts)
-        if patch is not None and uid in self.loop.candidates:
+        if patch is not None and uid in self._pending.candidates:
             await self._write(allocation, patch, "pending" if "conditions" in patch["status"] else "expected")
             self.expectations.wrote(uid)
         deadline = allocation.spec.lifecycle.deadline
@@ -300,12 +306,12 @@ class Allocations:
 
     def _score(self, uid: str) -> dict[str, Any] | None:
         """Its score as `status.score` has it."""
-        score = self.loop.scores.get(uid) if self.loop is not None else None
+        score = self._pending.scores.get(uid)
         return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
         """The allocation as the cycle reads it."""
-        vcluster = self._vcluster(allocation.spec.vcluster)
+        vcluster = self._vclusters.get(allocation.spec.vcluster)
         rows = tuple(self._stored.rows_of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None
         if fenced_wait(allocation, rows):
@@ -313,11 +319,12 @@ class Allocations:
                 "RetryBackOff",
                 f"waits for proof that attempt {rows[0].attempt} has ended on node indices {format_ranges(rows[0].nodes)}",
             )
-        elif self._admission is not None:
+        else:
             blocked = self._admission.blocked(allocation)
-        if doubtful := self._held(allocation):
+        if doubtful := self._doubts.held(allocation):
             blocked = ("RecoveryUncertain", doubtful)
-        quota, within = self._place(allocation)
+        quota = self._quotas.leaf(allocation)
+        within = self._quotas.within(quota)
         return candidate_of(
             allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked,
             quota=quota, within=within,
@@ -332,7 +339,7 @@ class Allocations:
             failed += 1
         if not failed or allocation.status.attempts[-1].end_time is None:
             return 0.0
-        config = self._config()
+        config = self._config.object
         first = parse_duration(config.spec.scheduling.retry_back_off) if config else 10.0
         return parse_time(allocation.status.attempts[-1].end_time) + min(300.0, first * 2.0 ** min(failed - 1, 16))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from lattice.accounting.answers import Unsettled
 from lattice.accounting.charges import Charge
 from lattice.accounting.records import Records
 from lattice.accounting.tally import Recount, Tally
 from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
+from lattice.kube.lasting import LastKnown
 from lattice.ledger.format import Key, Row
-from lattice.ledger.stored import Stored
 from lattice.scheduling.conversion.candidates import holder_of
 from lattice.scheduling.conversion.policies import energy_price, policy_of, seconds, terms_of
 from lattice.scheduling.priority.scoring import Scoring
@@ -22,7 +23,10 @@ from lattice.scheduling.state.exhaustion import exhausted
 from lattice.scheduling.state.scene import PowerBudget, Scene
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
+from lattice_controllers.scheduler.allocations import Allocations
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.quotas import Quotas
 from lattice_controllers.scheduler.reservations import Reservations
 
 BUDGET_SECONDS = 1.0
@@ -30,26 +34,26 @@ BUDGET_SECONDS = 1.0
 
 
 class CacheUpdater:
-    """The one that changes the scene, except for what a cycle claims in it; `woken` hears that a cycle may find more now."""
+    """The one that changes the scene, except for what a cycle claims in it; sets `cycle_due` when a cycle may find more."""
 
     def __init__(
-        self, scene: Scene, clock: Clock, stored: Stored, nodes: Nodes, reservations: Reservations, *,
-        allocations: Mapping[str, Allocation], vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
-        config: Callable[[], Config | None], woken: Callable[[], None], records: Records, scoring: Scoring,
-        leaf: Callable[[Allocation], str] = lambda _allocation: "",
+        self, scene: Scene, clock: Clock, cycle_due: asyncio.Event, *, ledger: LedgerAccess, nodes: Nodes, reservations: Reservations,
+        quotas: Quotas, allocations: Allocations, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
+        config: LastKnown[Config], records: Records, scoring: Scoring,
     ) -> None:  # fmt: skip
         self.scene = scene
         self.scoring = scoring
         self._clock = clock
-        self._stored = stored
+        self._stored = ledger.stored
         self._nodes = nodes
         self._reservations = reservations
-        self._allocations = allocations
+        self._quotas = quotas
+        self._reconciler = allocations
+        self._allocations = allocations.objects
         self._vclusters = vclusters
         self._tenants = tenants
         self._config = config
-        self._woken = woken
-        self._leaf = leaf
+        self._cycle_due = cycle_due
         self._half_life = HALF_LIFE
         self._since: dict[Key, float] = {}
         self._releasing: dict[Key, float] = {}
@@ -61,7 +65,7 @@ class CacheUpdater:
         """Other hours are to be kept than those that are, or records went away."""
         self._budgets_at = self._budgets_until = float("-inf")
         self._holders_changed = True
-        scene.accounts = stored.accounts
+        scene.accounts = ledger.stored.accounts
 
     # -- what others tell ---------------------------------------------------------------------------
 
@@ -87,6 +91,10 @@ class CacheUpdater:
         for row in list(self._stored.rows_of(uid)):
             self._put(row)
 
+    def claim_confirmed(self, uid: str) -> None:
+        """Brings the holders of an allocation up to date: the ledger holds what a cycle claimed."""
+        self.refresh_holders(uid)
+
     def on_allocation(self, change: Change[Allocation]) -> None:
         """An allocation changed: its end may be known better, and it may have used more."""
         one = change.new or change.old
@@ -103,7 +111,7 @@ class CacheUpdater:
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
         self._budgets_until = float("-inf")
-        self._woken()
+        self._cycle_due.set()
 
     def usage_recorded(self, rows: Iterable[Charge]) -> None:
         """Records have grown by these rows, or lost some."""
@@ -113,7 +121,7 @@ class CacheUpdater:
 
     def policies_changed(self) -> None:
         """VClusters or the configuration changed: in force from the next cycle on."""
-        config = self._config()
+        config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         self.scene.policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
         self.scene.scorings = dict.fromkeys(self.scene.policies, self.scoring)
@@ -122,12 +130,12 @@ class CacheUpdater:
         self.scoring.reference_wait = seconds(options.reference_wait, 3600.0)
         if self._half_life_now() != self._half_life:
             self._recount.set()
-        self._woken()
+        self._cycle_due.set()
 
     # -- before a cycle -----------------------------------------------------------------------------
 
     def refresh_for_cycle(self, now: float) -> float | None:
-        """Bring up to date what time alone changes; when it does so next, in seconds since the epoch."""
+        """Brings up to date what time alone changes, and the quota trees; returns when time changes them next, seconds since the epoch."""
         windows = self._reservations.windows(now)
         if windows != self.scene.windows:
             self.scene.set_windows(windows)
@@ -135,11 +143,24 @@ class CacheUpdater:
             spent = self.scene.exhausted = exhausted(self.scoring.shares.meter, now)
             ends = (one.until for one in spent.values() if one.until is not None)
             self._budgets_at, self._budgets_until = now, min((now + BUDGET_SECONDS, *ends))
-        self.scoring.energy_price = energy_price(self._config(), now)
+        self.scoring.energy_price = energy_price(self._config.object, now)
         if self._holders_changed:
             self._holders_changed = False
             self.scoring.running(list(self.scene.holders.values()), self.scene.machine)
-        return self._reservations.wake(now)
+        trees = self._quotas.refresh_for_cycle(now)
+        if trees.rebound:
+            self._leaves_changed()
+        return min((wake for wake in (self._reservations.wake(now), trees.due) if wake is not None), default=None)
+
+    # -- questions ----------------------------------------------------------------------------------
+
+    def bursts(self, tenant: str) -> bool:
+        """Returns whether a tenant uses more than its share now."""
+        return self.scoring.shares.burst(tenant, self._clock.now()) > 0
+
+    def unsettled(self) -> Unsettled:
+        """Returns what is charged that no usage record holds."""
+        return Unsettled(self._records.version, list(self.tally.unsettled()))
 
     # -- holders ------------------------------------------------------------------------------------
 
@@ -156,17 +177,18 @@ class CacheUpdater:
         self.scene.put_holder(holder if key == holder.uid else replace(holder, uid=key))
         self._holders_changed = True
 
-    def leaves_changed(self) -> None:
-        """Work may belong to other groups of the quota tree now."""
+    def _leaves_changed(self) -> None:
+        """Work may belong to other groups of the quota tree now, or to other nodes."""
         for row in self._stored.rows.values():
             holder = self.scene.holders.get(holder_key(row))
             if holder is not None and holder.quota != self._quota(row):
                 self._put(row)
+        self._reconciler.renew_candidates()
 
     def _quota(self, row: Row) -> str:
         """The leaf of a row; an object that is gone leaves it where it was."""
         allocation, known = self._allocations.get(row.uid), self.scene.holders.get(holder_key(row))
-        return self._leaf(allocation) if allocation is not None else known.quota if known is not None else ""
+        return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
     def _drop(self, row: Row, *, ended: bool) -> None:
         self.scene.drop_holder(holder_key(row))
@@ -187,7 +209,7 @@ class CacheUpdater:
             await self._recount.wait()
             await self.recount()
             self._budgets_until = float("-inf")
-            self._woken()
+            self._cycle_due.set()
 
     async def recount(self) -> None:
         """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
@@ -208,7 +230,7 @@ class CacheUpdater:
         self.tally.tell_open()
 
     def _half_life_now(self) -> float:
-        config = self._config()
+        config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         return seconds(options.fair_share_half_life, HALF_LIFE)
 

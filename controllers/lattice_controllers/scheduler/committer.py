@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -43,6 +43,32 @@ class Deposed(Stale):
     """Another leader has taken the ledger: stop at once."""
 
 
+class LedgerAccess(Protocol):
+    """The ledger as those see it who read its last commit and propose changes; `Committer` is the one in the running scheduler."""
+
+    @property
+    def stored(self) -> Stored:
+        """The last commit that stands."""
+        ...
+
+    @property
+    def paused(self) -> str:
+        """Why nothing may be written while the ledger waits for its recovery; empty: it may."""
+        ...
+
+    def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
+        """Queues a proposal; the future gives its verdict once the commit stands (or does not)."""
+        ...
+
+
+class CommitObserver(Protocol):
+    """Hears of commits."""
+
+    def rows_changed(self, changes: Changes) -> None:
+        """Hears of the rows, before and after, of a commit that stands."""
+        ...
+
+
 @dataclass
 class _Entry:
     proposal: Proposal
@@ -51,7 +77,7 @@ class _Entry:
 
 
 class Committer:
-    """Owner of the book while this process leads; `on_change` hears of the rows of every commit that stands.
+    """Owner of the book while this process leads; its `observers` hear of the rows of every commit that stands.
 
     `book` runs ahead by the commit that is under way: decide from it, but project from `stored`.
     """
@@ -66,7 +92,6 @@ class Committer:
         identity: str,
         new_id: Callable[[], str],
         metrics: SchedulerMetrics,
-        on_change: Callable[[Changes], None],
     ) -> None:
         self.book = book
         self.stored = Stored(book)
@@ -76,7 +101,7 @@ class Committer:
         self._identity = identity
         self._new_id = new_id
         self._metrics = metrics
-        self._on_change = on_change
+        self.observers: list[CommitObserver] = []
         self._first: list[_Entry] = []
         """What is committed before everything that waits, and apart from it."""
         self._waiting: list[_Entry] = []
@@ -180,7 +205,8 @@ class Committer:
             _answer(entry, verdict)
         self._metrics.rows.set(len(self.book.rows))
         if changes:
-            self._on_change(changes)
+            for observer in self.observers:
+                observer.rows_changed(changes)
 
     async def _store(self, undo: Undo) -> None:
         """PUT until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""

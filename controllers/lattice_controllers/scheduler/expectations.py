@@ -5,7 +5,7 @@ The forecast comes every few seconds for all pending work; a write for each woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from lattice.daemon.clock import Clock
 from lattice.ledger.projection import expectation, moved
 from lattice.scheduling.queries.situation import Expected
 from lattice.views.allocation import Allocation
+from lattice_controllers.scheduler.pending_work import ReconcileQueue
 from lattice_controllers.scheduler.write_budget import WriteBudget
 
 AGAIN_SECONDS: Final = 30.0
@@ -20,22 +21,21 @@ AGAIN_SECONDS: Final = 30.0
 
 
 class Expectations:
-    """The last forecast, and when each allocation was last written because of it; `tell` hears of those that are due."""
+    """The last forecast, and when each allocation was last written because of it; what is due is added to `queue`."""
 
     def __init__(
         self,
         clock: Clock,
-        *,
-        allocation: Callable[[str], Allocation | None],
-        tell: Callable[[str], None],
-        budget: WriteBudget | None = None,
+        allocations: Mapping[str, Allocation],
+        queue: ReconcileQueue,
+        budget: WriteBudget,
     ) -> None:
         self.found: Mapping[str, Expected] = {}
         """By uid."""
         self._clock = clock
-        self._allocation = allocation
-        self._tell = tell
-        self._budget = budget or WriteBudget(clock)
+        self._allocations = allocations
+        self._queue = queue
+        self._budget = budget
         self._written: dict[str, float] = {}
 
     def accept_forecast(self, found: Mapping[str, Expected]) -> int:
@@ -50,7 +50,7 @@ class Expectations:
         for uid in sorted((uid for uid in found if self.due(uid)), key=self._urgency):
             if not self._budget.try_spend():
                 break
-            self._tell(uid)
+            self._queue.add(uid, late=True)
             told += 1
         return told
 
@@ -66,7 +66,7 @@ class Expectations:
 
     def due(self, uid: str) -> bool:
         """Whether it moved so much since the status shows it, and so long ago, that it is written alone."""
-        found, allocation = self.found.get(uid), self._allocation(uid)
+        found, allocation = self.found.get(uid), self._allocations.get(uid)
         if found is None or allocation is None:
             return False
         if self._clock.monotonic() - self._written.get(uid, -AGAIN_SECONDS) < AGAIN_SECONDS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
@@ -13,11 +14,14 @@ from lattice.scheduling.forecast.forecaster import Expected, Forecaster, foresee
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.queries import situation
 from lattice.scheduling.queries.situation import planned
+from lattice.scheduling.state.scene import Scene
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
-from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.pending_work import CandidateSource, PendingWork
 
 FORECAST_SECONDS = 2.0
 """Between two forecasts, where a cycle ran in between."""
@@ -25,20 +29,34 @@ RAN = frozenset({"Completed", "TaskFailed", "WalltimeExceeded"})
 """Ends that tell how long such work runs."""
 
 
+class ForecastReceiver(Protocol):
+    """Shows forecasts to people."""
+
+    @property
+    def found(self) -> Mapping[str, situation.Expected]:
+        """The last forecast, by uid."""
+        ...
+
+    def accept_forecast(self, found: Mapping[str, Expected]) -> int:
+        """Takes a new forecast by uid; returns how many allocations are written because of it."""
+        ...
+
+
 class Forecasts:
-    """The forecaster of one term; `took` hears of each new forecast, by uid."""
+    """The forecaster of one term; gives each new forecast to `expectations`."""
 
     def __init__(
-        self, clock: Clock, loop: Loop, metrics: SchedulerMetrics, *, candidate: Callable[[Allocation], Candidate],
-        took: Callable[[Mapping[str, Expected]], object], stopped: Callable[[], bool],
+        self, clock: Clock, scene: Scene, pending: PendingWork, metrics: SchedulerMetrics, *, ledger: LedgerAccess,
+        candidates: CandidateSource, expectations: ForecastReceiver,
     ) -> None:  # fmt: skip
         self.forecaster = Forecaster()
         self._clock = clock
-        self._loop = loop
+        self._scene = scene
+        self._pending = pending
         self._metrics = metrics
-        self._candidate = candidate
-        self._took = took
-        self._stopped = stopped
+        self._ledger = ledger
+        self._candidates = candidates
+        self._expectations = expectations
         self._learnt: set[str] = set()
         self._turn = asyncio.Lock()
         self._guard = Guard(clock, "forecast")
@@ -48,34 +66,40 @@ class Forecasts:
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
-            if self._loop.cycles != seen and self._loop.candidates and not self._loop.awaiting_nodes and not self._stopped():
-                seen = self._loop.cycles
+            pending = self._pending
+            if pending.cycles != seen and pending.candidates and not pending.awaiting_nodes and not self._ledger.paused:
+                seen = pending.cycles
                 if self._guard.waits("") is None:
                     async with self._turn:
                         await self._guard.attempt_async("", self._foresee)
 
+    @property
+    def found(self) -> Mapping[str, situation.Expected]:
+        """Expected starts of all pending work, by uid."""
+        return self._expectations.found
+
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
         """When work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""
         async with self._turn:
-            loop, now = self._loop, self._clock.now()
-            names = {*loop.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
-            queues = {name: in_line(loop, name, outcomes) for name in names}
-            view = self.forecaster.look(loop.scene, queues, now, [*loop.reasons.values(), *outcomes])
+            pending, now = self._pending, self._clock.now()
+            names = {*pending.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
+            queues = {name: in_line(self._scene, pending, name, outcomes) for name in names}
+            view = self.forecaster.look(self._scene, queues, now, [*pending.reasons.values(), *outcomes])
             foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
             return self.forecaster.suppose(view, foreseen, [outcome.candidate.uid for outcome in outcomes])
 
     async def _foresee(self) -> None:
-        began, loop = self._clock.monotonic(), self._loop
-        queues = {name: in_line(loop, name) for name in loop.vclusters()}
-        view = self.forecaster.look(loop.scene, queues, self._clock.now(), list(loop.reasons.values()))
+        began, pending = self._clock.monotonic(), self._pending
+        queues = {name: in_line(self._scene, pending, name) for name in pending.vclusters()}
+        view = self.forecaster.look(self._scene, queues, self._clock.now(), list(pending.reasons.values()))
         foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
         found = self.forecaster.conclude(view, foreseen)
-        self._took({uid: expected for uid, expected in found.items() if uid in loop.candidates})
+        self._expectations.accept_forecast({uid: expected for uid, expected in found.items() if uid in pending.candidates})
         self._metrics.forecast_seconds.observe(self._clock.monotonic() - began)
 
     # -- what came true -----------------------------------------------------------------------------
 
-    def started(self, uid: str) -> None:
+    def claim_confirmed(self, uid: str) -> None:
         """The ledger gave it nodes: its predictions are scored."""
         kept = self.forecaster.started(uid, self._clock.now())
         if kept is None:
@@ -92,7 +116,7 @@ class Forecasts:
         finished = condition(status.conditions, FINISHED)
         if finished is None or finished.reason not in RAN or not status.start_time or not status.end_time or uid in self._learnt:
             return
-        candidate = self._candidate(allocation)
+        candidate = self._candidates.candidate(allocation)
         if candidate.walltime is not None:
             self._learnt.add(uid)
             ran = max(0.0, parse_time(status.end_time) - parse_time(status.start_time))
@@ -109,12 +133,12 @@ class Forecasts:
             self.learn(allocation)
 
 
-def in_line(loop: Loop, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
+def in_line(scene: Scene, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
     """The queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
-    scores = {**loop.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
-    queue = [*loop.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
-    if strategy_of(loop.scene.policy(vcluster)).first_come:
+    scores = {**pending.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
+    queue = [*pending.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
+    if strategy_of(scene.policy(vcluster)).first_come:
         queue.sort(key=lambda one: (one.submitted, one.key))
     else:
         queue.sort(key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))
-    return planned(loop.scene, vcluster, queue)
+    return planned(scene, vcluster, queue)

@@ -38,7 +38,7 @@ class IndexSync:
             self._dirty.clear()
             self._committer.book.write_format(self._nodes.lowest_format())
             try:
-                await self._nodes.settle_indices(self._committer.propose)
+                await self._nodes.settle_indices(self._committer)
             except Deposed:
                 raise
             except LatticeError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from lattice.daemon.logs import event
+from lattice.kube.lasting import LastKnown
 from lattice.ledger.proposals import Forget, Limits, Proposal, Refused, SensitivePool
 from lattice.views import Config, Tenant
 from lattice_controllers.scheduler.committer import Committer
@@ -15,15 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class LimitSync:
-    """Keeps the limits in the ledger equal to the declared ones; `woken` hears that a cycle may find more."""
+    """Keeps the limits in the ledger equal to the declared ones; sets `cycle_due` after each change."""
 
-    def __init__(
-        self, committer: Committer, *, tenants: Mapping[str, Tenant], config: Callable[[], Config | None], woken: Callable[[], None]
-    ) -> None:
+    def __init__(self, committer: Committer, *, tenants: Mapping[str, Tenant], config: LastKnown[Config], cycle_due: asyncio.Event) -> None:
         self._committer = committer
         self._tenants = tenants
         self._config = config
-        self._woken = woken
+        self._cycle_due = cycle_due
         self._dirty = asyncio.Event()
 
     def limits_changed(self) -> None:
@@ -35,13 +34,13 @@ class LimitSync:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            config = self._config()
+            config = self._config.object
             pool = SensitivePool(config.spec.scheduling.sensitive_pool_size if config is not None else 0)
             wanted = [limits_of(tenant) for tenant in self._tenants.values()]
             gone = [Forget(name) for name in self._committer.book.accounts if name not in self._tenants]
             await self._propose_all(gone)
             await self._propose_all([pool, *wanted])
-            self._woken()
+            self._cycle_due.set()
 
     async def _propose_all(self, proposals: Sequence[Proposal]) -> None:
         for answer in [self._committer.propose(proposal) for proposal in proposals]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -19,9 +19,10 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES, PLANS
 from lattice.ledger import plans
+from lattice.ledger.commit import Book
 from lattice.ledger.format import Key, Row
 from lattice.ledger.plans import NODES_PER_PLAN, plan_name
-from lattice.ledger.proposals import Accepted, Pool, Proposal, Verdict
+from lattice.ledger.proposals import Accepted, Pool, Verdict
 from lattice.ledger.reports import ANNOTATION, NO_PROCESS_LEFT, PREPARING, READY, UNNAMED, UNSERVED, NodeReport, parse_report
 from lattice.ledger.restoration import orders_of, rebuilt_index
 from lattice.ledger.starting import AttemptNodeState
@@ -33,6 +34,7 @@ from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
 from lattice.views.cluster import Lease, Node, VCluster
 from lattice.views.ledger import NodeIndex, Plan
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.silence import Silence
 
 log = logging.getLogger(__name__)
@@ -50,13 +52,30 @@ TOLD_AT_ONCE = 32
 """Nodes that are told their index at a time."""
 
 
-class Nodes:
-    """Indices, standings and the machine; `touched` hears of allocations (uids) whose nodes changed, `woken` of free nodes."""
+class NodeObserver(Protocol):
+    """Hears of what changes on nodes."""
 
-    def __init__(
-        self, cluster: Cluster, clock: Clock, *, touched: Callable[[Iterable[str]], None], woken: Callable[[], None],
-        replan: Callable[[Iterable[str]], None], heard: Callable[[str, NodeReport], None],
-    ) -> None:  # fmt: skip
+    def holders_touched(self, uids: Iterable[str]) -> None:
+        """Hears of the allocations, by uid, under which a node has changed."""
+        ...
+
+    def plans_touched(self, groups: Iterable[str]) -> None:
+        """Hears of the plans, by name, that may have to say something else now."""
+        ...
+
+    def report_heard(self, node: str, report: NodeReport) -> None:
+        """Hears of a node's newest report."""
+        ...
+
+
+class Nodes:
+    """Indices, node states and the node cache; its `observers` hear of changes, `cycle_due` is set when nodes may be free.
+
+    `book` says which allocation holds a node.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, book: Book, cycle_due: asyncio.Event) -> None:
+        self.observers: list[NodeObserver] = []
         self.machine = Machine()
         self.names: dict[int, str] = {}
         self.indices: dict[str, int] = {}
@@ -65,17 +84,14 @@ class Nodes:
         self.seen: set[str] = set()
         self.trusted = False
         """Whether Ready means alive: the operator lives, and has heard every node that it calls so (`trust`)."""
-        self.holders: Callable[[int], Iterable[Key]] = lambda _index: ()
         self.unanswered: frozenset[str] = frozenset()
         """Nodes that were away in a recovery and have not told yet what they know: nothing new is placed there, nothing is ended."""
         self.silence = Silence()
         """Who is silent among the nodes that the operator does not judge."""
         self._cluster = cluster
         self._clock = clock
-        self._touched = touched
-        self._woken = woken
-        self._replan = replan
-        self._heard = heard
+        self._book = book
+        self._cycle_due = cycle_due
         self._vouched: dict[str, dict[Key, float]] = {}
         self._prepared: dict[str, dict[Key, float]] = {}
         self._unserved: dict[str, dict[Key, float]] = {}
@@ -126,7 +142,8 @@ class Nodes:
         before = self.reports.get(name)
         self.reports[name] = report
         self._heard_at[name] = self._clock.monotonic()
-        self._heard(name, report)
+        for observer in self.observers:
+            observer.report_heard(name, report)
         self._note_since(name, self._vouched, {(row.uid, row.attempt) for row in report.rows if row.state in NO_PROCESS_LEFT})
         ready = {(row.uid, row.attempt) for row in report.rows if (row.state, row.detail) == (PREPARING, READY)}
         self._note_since(name, self._prepared, ready)
@@ -134,14 +151,14 @@ class Nodes:
         self._note_since(name, self._unserved, unserved, self._clock.now())
         self._refresh(name)
         if before is None or (before.rows, before.away, before.boot) != (report.rows, report.away, report.boot):
-            self._touched([row.uid for row in report.rows])
+            self._holders_touched([row.uid for row in report.rows])
             self._touch(name)
             if name in self.indices and _unnamed(before) != _unnamed(report):
                 self._replan([plan_name(self.indices[name])])
 
     def sweep(self, since: float, timing: Timing) -> None:
         """Judge the silence of nodes that hold work and that the operator does not judge; it counts from `since` at the earliest."""
-        known = [name for index, name in self.names.items() if self._unjudged(name) and any(self.holders(index))]
+        known = [name for index, name in self.names.items() if self._unjudged(name) and index in self._book.holders]
         for name in self.silence.sweep(known, self._clock.monotonic(), since, timing, len(self.indices)):
             event(log, "A node without an object is silent", node=name, down=name in self.silence.lost)
             self._touch(name)
@@ -159,9 +176,17 @@ class Nodes:
 
     def _touch(self, name: str) -> None:
         index = self.indices.get(name)
-        if index is not None:
-            keys = list(self.holders(index))
-            self._touched([uid for uid, _ in keys])
+        if index is not None and index in self._book.holders:
+            uid, _ = self._book.holders[index]
+            self._holders_touched([uid])
+
+    def _holders_touched(self, uids: Sequence[str]) -> None:
+        for observer in self.observers:
+            observer.holders_touched(uids)
+
+    def _replan(self, groups: Collection[str]) -> None:
+        for observer in self.observers:
+            observer.plans_touched(groups)
 
     def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
         """VClusters changed: nodes may be at home elsewhere now."""
@@ -274,11 +299,11 @@ class Nodes:
         self.indices = {name: index for index, name in self.names.items()}
         self._known = {int(index) for index in found.spec.names}
 
-    async def settle_indices(self, propose: Callable[[Proposal], Any]) -> None:
+    async def settle_indices(self, ledger: LedgerAccess) -> None:
         """Give an index to every node without one, all in one write; then tell the ledger and the nodes."""
-        await self._forget_leaving(propose)
+        await self._forget_leaving(ledger)
         await self.give_indices()
-        verdict: Verdict = await propose(Pool(len(self.names)))
+        verdict: Verdict = await ledger.propose(Pool(len(self.names)))
         if not isinstance(verdict, Accepted):
             event(log, "The ledger does not take the number of nodes", verdict=repr(verdict))
         untold = [name for name, node in self.nodes.items() if name in self.indices and node.status.index != self.indices[name]]
@@ -286,7 +311,7 @@ class Nodes:
             await asyncio.gather(*(self._tell_index(name) for name in untold[begin : begin + TOLD_AT_ONCE]))
         for name in list(self.nodes):
             self._refresh(name)
-        self._woken()
+        self._cycle_due.set()
 
     def leave_alone(self, names: frozenset[str]) -> None:
         """These nodes owe an answer to a recovery: until it comes nothing is placed there, and nothing is ended as unnamed."""
@@ -299,7 +324,7 @@ class Nodes:
         """Give an index to every node without one, all in one write."""
         missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
         if missing:
-            free = (index for index in range(16384) if index not in self.names and not any(True for _ in self.holders(index)))
+            free = (index for index in range(16384) if index not in self.names and index not in self._book.holders)
             given = {str(index): name for index, name in zip(free, missing, strict=False)}
             await self._write_index(given)
 
@@ -315,9 +340,9 @@ class Nodes:
             self._adopt_index(await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex))
             raise
 
-    async def _forget_leaving(self, propose: Callable[[Proposal], Any]) -> None:
+    async def _forget_leaving(self, ledger: LedgerAccess) -> None:
         asked = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
-        leaving = [name for name in asked if await self._released(name, propose)]
+        leaving = [name for name in asked if await self._released(name, ledger)]
         if not leaving:
             return
         await self._remember(leaving)
@@ -331,13 +356,13 @@ class Nodes:
             self.silence.unfollow(name)
             event(log, "Forgot a node", node=name)
 
-    async def _released(self, name: str, propose: Callable[[Proposal], Any]) -> bool:
+    async def _released(self, name: str, ledger: LedgerAccess) -> bool:
         """Free the index of a node that is to be forgotten; False while the ledger names the node."""
         index = self.indices.get(name)
         if index is None:
             return True
         self.machine.drop(index)
-        verdict = await propose(Pool(len(self.names) - 1, (index,)))
+        verdict = await ledger.propose(Pool(len(self.names) - 1, (index,)))
         if not isinstance(verdict, Accepted):
             event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
             return False
@@ -366,7 +391,7 @@ class Nodes:
         facts = self._facts(name, index, node)
         if self.machine.nodes.get(index) != facts:
             self.machine.put(facts)
-            self._woken()
+            self._cycle_due.set()
 
     def _facts(self, name: str, index: int, node: Node) -> NodeFacts:
         spec, status = node.spec, node.status

@@ -6,12 +6,12 @@ then. Beyond the budget Events are dropped and counted: they are for people who 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
 from lattice.kube.informer import Change
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ALLOCATIONS
 from lattice.lifecycle.occurrences import Occurrence, occurrence
 from lattice.models.conditions import COMPLETED
@@ -28,7 +28,7 @@ MOST_WAITING: Final = 500
 class Occurrences:
     """Notes what deserves an Event and writes it a second later."""
 
-    def __init__(self, clock: Clock, announcer: Announcer, metrics: SchedulerMetrics, *, config: Callable[[], Config | None]) -> None:
+    def __init__(self, clock: Clock, announcer: Announcer, metrics: SchedulerMetrics, *, config: LastKnown[Config]) -> None:
         self._clock = clock
         self._announcer = announcer
         self._metrics = metrics
@@ -70,5 +70,5 @@ class Occurrences:
                 )
 
     def _events(self) -> str:
-        config = self._config()
+        config = self._config.object
         return config.spec.scheduling.events if config is not None else "All"

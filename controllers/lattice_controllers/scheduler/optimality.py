@@ -7,13 +7,16 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Retry
+from lattice.scheduling.cycle.ranges import RANGES
 from lattice.scheduling.model.outcomes import Outcome, Placed
+from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.optimum.formulation import Formulation, formulate, lenders_to, value_of
 from lattice.scheduling.optimum.solver import installed
 from lattice.scheduling.queries.situation import ABOUT_NODES
@@ -57,6 +60,11 @@ class OptimalityMonitor:
         self._next = 0.0
         self._samples: asyncio.Queue[Sample] = asyncio.Queue()
 
+    def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Callable[[Sequence[Outcome]], None]:
+        """Returns a function that judges what this cycle of a vcluster decided."""
+        del candidates, now, cycle
+        return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
+
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
         """A cycle has decided, and its places are claimed in the scene."""
         if not self._measures or len(outcomes) > MOST_JOBS or len(self._scene.machine.buckets) > MOST_BUCKETS:
@@ -97,6 +105,11 @@ class OptimalityMonitor:
             lenders=lenders_to(scene.policies, vcluster),
             given=[node for one in meant if isinstance(one, Placed) for node in one.nodes],
         )
+
+
+def _ignore(outcomes: Sequence[Outcome]) -> None:
+    """Nodes that ranges were given beyond their least are no cycle of a vcluster."""
+    del outcomes
 
 
 async def in_a_process(question: Formulation) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.queue import KeyedQueue
@@ -13,9 +13,10 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
 from lattice.ledger.format import UNNAMED, Key, Row
 from lattice.ledger.plans import RUN, STOP, PlanRow, format_plan, plan_name
-from lattice.ledger.stored import Stored
 from lattice.views.allocation import Allocation
 from lattice.views.ledger import Plan
+from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 
@@ -26,21 +27,22 @@ class Plans:
     """Writer of every NodeGroupPlan; `plans` are those last seen or written, `since` is the seq with which this term took the ledger."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, stored: Stored, nodes: Nodes, metrics: SchedulerMetrics,
-        *, since: int, allocation: Callable[[str], Allocation | None], number: Callable[[str], int], stopped: Callable[[], bool],
+        self, cluster: Cluster, clock: Clock, ledger: LedgerAccess, nodes: Nodes, metrics: SchedulerMetrics, *,
+        since: int, allocations: Mapping[str, Allocation], numbers: AllocationNumbers,
     ) -> None:  # fmt: skip
         self.plans: dict[str, Plan] = {}
-        self._stopped = stopped
+        stored = ledger.stored
         self._epoch, self._term, self._since = stored.head.epoch, stored.head.term, since
         self._called: set[str] = set()
         self.sent: dict[str, int] = {}
         """Highest seq that this term has put, or tried to put, into each plan."""
         self._cluster = cluster
+        self._ledger = ledger
         self._stored = stored
         self._nodes = nodes
         self._metrics = metrics
-        self._allocation = allocation
-        self._number = number
+        self._allocations = allocations
+        self._numbers = numbers
         self._keys: dict[str, set[Key]] = {}
         for row in stored.rows.values():
             self._file(row)
@@ -100,7 +102,7 @@ class Plans:
         return format_plan(rows, self._nodes.plan_format(group))
 
     def _row(self, row: Row) -> PlanRow:
-        allocation = self._allocation(row.uid)
+        allocation = self._allocations.get(row.uid)
         names = tuple(self._nodes.names.get(node, f"index-{node}") for node in row.nodes)
         reporter = self._nodes.names.get(row.reporter, "")
         return PlanRow(
@@ -109,7 +111,7 @@ class Plans:
             uid=row.uid,
             attempt=row.attempt,
             generation=row.generation,
-            number=self._number(row.uid),
+            number=self._numbers.number_of(allocation) if allocation is not None else 0,
             reporter=reporter,
             address=self._nodes.address(reporter),
             namespace=allocation.metadata.namespace if allocation else "",
@@ -120,7 +122,7 @@ class Plans:
         )
 
     async def _reconcile(self, group: str) -> float | None:
-        if self._stopped():
+        if self._ledger.paused:
             return None
         text, standing = self.text(group), self.plans.get(group)
         if group not in self._called and standing is None and not self._keys.get(group) and "\n" not in text:

@@ -7,21 +7,22 @@ at which they were asked; a large quota tree is looked at in slices.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import Clock
 from lattice.errors import Denied, NotFound, Rejected
-from lattice.quota.declared import Bindings, bindings_of
+from lattice.kube.lasting import LastKnown
+from lattice.quota.declared import Bindings
 from lattice.quota.forest import Forest
+from lattice.scheduling.conversion.policies import preemption_limits
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.optimum.formulation import formulate, lenders_to, unknown_rules, value_of
 from lattice.scheduling.optimum.solver import Effort, best_plan, upper_bound
-from lattice.scheduling.preemption.victims import PreemptionLimits
 from lattice.scheduling.queries import explanation
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
 from lattice.scheduling.queries.gate_rows import explain_gates
@@ -32,51 +33,99 @@ from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, s
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.recording.record import glance
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
-from lattice.views.cluster import Tenant, VCluster
-from lattice_controllers.scheduler.loop import Loop
+from lattice.views.cluster import Config, Tenant, VCluster
+from lattice_controllers.scheduler.pending_work import CandidateSource, PendingWork
 
 T = TypeVar("T")
-NO_BINDINGS: Final = bindings_of(())
 MOST_EXACT: Final = 100
 EXACT_SECONDS: Final = 3.0
 """So many jobs are solved exactly, in at most so many deterministic seconds of the solver; more are only bounded."""
 
 
+class NumberSource(Protocol):
+    """Knows the numbers that people see."""
+
+    def shown_number(self, uid: str) -> int | None:
+        """Returns the number that an allocation's status shows; None where it shows none yet. Asked from any thread."""
+        ...
+
+
+class StartForecasts(Protocol):
+    """Knows the last forecast, and makes one for work that is not submitted."""
+
+    @property
+    def found(self) -> Mapping[str, Expected]:
+        """Expected starts of all pending work by uid."""
+        ...
+
+    async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
+        """Returns when work that is not submitted would start, by uid."""
+        ...
+
+
+class UsageView(Protocol):
+    """Knows what tenants use."""
+
+    def bursts(self, tenant: str) -> bool:
+        """Returns whether a tenant uses more than its share now."""
+        ...
+
+    def unsettled(self) -> Unsettled:
+        """Returns what is charged that no usage record holds."""
+        ...
+
+
+class QuotaView(Protocol):
+    """Knows the quota trees as their objects declare them."""
+
+    @property
+    def bindings(self) -> Bindings:
+        """Whose work belongs to which leaf."""
+        ...
+
+    def remarks(self) -> Remarks:
+        """Returns what is wrong with the objects that declare groups."""
+        ...
+
+
+class OveruseView(Protocol):
+    """Knows which groups use more than they may."""
+
+    def over_since(self) -> Mapping[str, str]:
+        """Returns since when, RFC 3339 by name."""
+        ...
+
+
 class QueryService:
-    """The query service of a leader: reads the loop, its scene, and the caches beside it; `number` may be asked from any thread."""
+    """The query service of a leader: reads the pending work, the scene, and the caches beside them."""
 
     def __init__(
-        self, clock: Clock, loop: Loop, *, candidate: Callable[[Allocation], Candidate],
-        expected: Callable[[], Mapping[str, Expected]], suppose: Callable[[Sequence[Waiting]], Awaitable[Mapping[str, Expected]]],
-        number: Callable[[str], int | None], vclusters: Callable[[], Mapping[str, VCluster]], tenants: Callable[[], Mapping[str, Tenant]],
-        bursts: Callable[[str], bool], limits: Callable[[], PreemptionLimits],
-        bindings: Callable[[], Bindings] = lambda: NO_BINDINGS, over_since: Callable[[], Mapping[str, str]] = dict,
-        remarks: Callable[[], Remarks] = Remarks,
-        unsettled: Callable[[], Unsettled] = lambda: Unsettled("0", []),
+        self, clock: Clock, scene: Scene, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
+        starts: StartForecasts, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant], config: LastKnown[Config],
+        usage: UsageView, quotas: QuotaView, overuse: OveruseView,
     ) -> None:  # fmt: skip
         self._clock = clock
-        self._loop = loop
-        self._candidate = candidate
-        self._expected = expected
-        self._suppose = suppose
-        self._number = number
+        self._scene = scene
+        self._pending = pending
+        self._candidates = candidates
+        self._numbers = numbers
+        self._starts = starts
         self._vclusters = vclusters
         self._tenants = tenants
-        self._bursts = bursts
-        self._limits = limits
-        self._bindings = bindings
-        self._over_since = over_since
-        self._remarks = remarks
-        self._unsettled = unsettled
+        self._config = config
+        self._usage = usage
+        self._quotas = quotas
+        self._overuse = overuse
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
         """One question to the planner, and one to a queue, at a time: every thread more takes its part of the loop's time."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Why it waits; NotFound when it is not pending."""
         async with self._turn:
-            if uid not in self._loop.candidates:
+            if uid not in self._pending.candidates:
                 raise explanation.not_pending()
             glimpse = self._glimpse()
             return await _aside(lambda: Inquiry(glimpse, reader).why(uid))
@@ -91,7 +140,7 @@ class QueryService:
         bound = await _aside(lambda: _bound(inquiry.situation, outcomes)) if optimal else None
         mine = {candidate.uid for candidate in asked}
         waiting = [one for one in outcomes if one.candidate.uid in mine and isinstance(one, Waiting) and may_ever(one)]
-        supposed = await self._suppose(waiting) if waiting else {}
+        supposed = await self._starts.suppose(waiting) if waiting else {}
         async with self._turn:
             plans = await _aside(lambda: inquiry.prospects(asked, outcomes, supposed))
         return Plan(schema=PLAN_SCHEMA, at=format_time(glimpse.moment.now), allocations=plans, optimal=bound)
@@ -99,7 +148,7 @@ class QueryService:
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """The queue of a vcluster; empty: of all."""
         async with self._reading:
-            glimpse, known = self._glimpse(), list(self._vclusters())
+            glimpse, known = self._glimpse(), list(self._vclusters)
             return await _aside(lambda: queues(glimpse, known, reader, limit, vcluster))
 
     async def quota(self, reader: Reader) -> Quotas:
@@ -107,9 +156,9 @@ class QueryService:
         situation = self._situation()
         elastic = situation.scene.elastic
         if elastic is None:
-            return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._remarks())
+            return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._quotas.remarks())
         mine = own_leaves(situation, reader) | self._leaves_for(reader)
-        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._over_since(), self._remarks()):
+        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._overuse.over_since(), self._quotas.remarks()):
             if answer is not None:
                 return answer
             await asyncio.sleep(0)
@@ -121,49 +170,49 @@ class QueryService:
 
     def _leaves_for(self, reader: Reader) -> frozenset[str]:
         """The groups of what the reader could submit in the namespaces that he looks at."""
-        bindings, found = self._bindings(), set[str]()
-        for name, tenant in self._tenants().items():
+        bindings, found = self._quotas.bindings, set[str]()
+        for name, tenant in self._tenants.items():
             for namespace in reader.namespaces.intersection(tenant.spec.namespaces or (name,)):
                 found.update(bindings.leaf("", "", name, vcluster, namespace) for vcluster in self._open_to(name))
         return frozenset(found)
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
         """What these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
-        found = self._unsettled()
+        found = self._usage.unsettled()
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
     def _glimpse(self, asked: Sequence[Candidate] = ()) -> Glimpse:
-        """What the loop is at this moment; `asked` is asked about beside what waits."""
-        loop, pending = self._loop, list(self._loop.candidates.values())
-        moment = glance(loop.scene, pending, self._clock.now(), asked)
+        """What the scheduler knows at this moment; `asked` is asked about beside what waits."""
+        waiting = list(self._pending.candidates.values())
+        moment = glance(self._scene, waiting, self._clock.now(), asked)
         return Glimpse(
             moment=moment,
-            waiting=dict(loop.reasons),
-            expected=self._expected(),
-            open_to={tenant: self._open_to(tenant) for tenant in {one.tenant for one in (*pending, *asked)}},
-            bursting=frozenset(filter(self._bursts, {holder.tenant for holder in moment.holders.values()})),
-            limits=self._limits(),
-            moves=dict(loop.moves),
-            number=self._number,
+            waiting=dict(self._pending.reasons),
+            expected=self._starts.found,
+            open_to={tenant: self._open_to(tenant) for tenant in {one.tenant for one in (*waiting, *asked)}},
+            bursting=frozenset(filter(self._usage.bursts, {holder.tenant for holder in moment.holders.values()})),
+            limits=preemption_limits(self._config.object),
+            moves=dict(self._pending.moves),
+            number=self._numbers.shown_number,
         )
 
     def _situation(self) -> Situation:
         return Situation(
             now=self._clock.now(),
-            scene=self._loop.scene,
-            candidates=self._loop.candidates,
-            waiting=self._loop.reasons,
-            holders=self._loop.scene.holders,
-            expected=self._expected(),
-            number=self._number,
+            scene=self._scene,
+            candidates=self._pending.candidates,
+            waiting=self._pending.reasons,
+            holders=self._scene.holders,
+            expected=self._starts.found,
+            number=self._numbers.shown_number,
         )
 
     def _open_to(self, tenant: str) -> set[str]:
         """The vclusters that start work of a tenant."""
         return {
             name
-            for name, vcluster in self._vclusters().items()
+            for name, vcluster in self._vclusters.items()
             if vcluster.spec.state == "Open" and not {"*", tenant}.isdisjoint(vcluster.spec.tenants)
         }
 
@@ -174,13 +223,13 @@ class QueryService:
         except msgspec.ValidationError as error:
             raise Rejected(f"allocation {number} of the plan cannot be read: {error}", reason="PlanInvalid") from error
         spec, meta = given.spec, given.metadata
-        tenant = self._tenants().get(spec.tenant)
+        tenant = self._tenants.get(spec.tenant)
         if tenant is None or meta.namespace not in (tenant.spec.namespaces or (spec.tenant,)):
             sentence = f'namespace "{meta.namespace}" is not one of the tenant that allocation {number} of the plan names'
             raise Denied(sentence, reason="TenantMismatch")
         meta = msgspec.structs.replace(meta, uid=f"plan-{number}", creation_timestamp=format_time(self._clock.now(), micro=True))
         allocation = msgspec.structs.replace(given, metadata=meta, status=AllocationStatus())
-        return self._candidate(allocation)
+        return self._candidates.candidate(allocation)
 
 
 async def _aside(ask: Callable[[], T]) -> T:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -21,6 +21,7 @@ from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views import ElasticQuota, KoordinatorQuota
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.quotas import Quotas
 
@@ -37,21 +38,33 @@ MANAGER: Final = "lattice-scheduler"
 _SOUND: Final = ("", "")
 
 
+class OveruseView(Protocol):
+    """Knows which groups use more than they may."""
+
+    @property
+    def over(self) -> Mapping[str, Overuse]:
+        """Overuse by name of the group, as of the last sample."""
+        ...
+
+    def over_since(self) -> Mapping[str, str]:
+        """Returns since when groups use more than they may: RFC 3339 by name."""
+        ...
+
+
 class QuotaStatus:
-    """The one writer of the status of groups; `over` is who uses more than he may."""
+    """The one writer of the status of groups."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, scene: Scene, quotas: Quotas, metrics: SchedulerMetrics, *,
-        over: Callable[[], Mapping[str, Overuse]], over_since: Callable[[], Mapping[str, str]], stopped: Callable[[], bool],
+        self, cluster: Cluster, clock: Clock, scene: Scene, quotas: Quotas, overuse: OveruseView, ledger: LedgerAccess,
+        metrics: SchedulerMetrics,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._clock = clock
         self._scene = scene
         self._quotas = quotas
         self._metrics = metrics
-        self._over = over
-        self._over_since = over_since
-        self._stopped = stopped
+        self._overuse = overuse
+        self._ledger = ledger
         self._written: dict[Origin, Patch] = {}
         """What Koordinator's objects were made to say: where they have no place for a part of it, it is not written again."""
         self._measured: set[tuple[str, str, str]] = set()
@@ -61,7 +74,7 @@ class QuotaStatus:
         took = 0.0
         while True:
             await self._clock.sleep(max(PUBLISH_SECONDS, took * LOOKING))
-            if self._stopped():
+            if self._ledger.paused:
                 continue
             began = self._clock.monotonic()
             await self.publish()
@@ -89,14 +102,14 @@ class QuotaStatus:
 
     def _news(self, elastic: Elastic, declared: Declared, fault: tuple[str, str] | None, scarce: Mapping[str, frozenset[str]]) -> News:
         name, forest = declared.name, elastic.forest
-        standing, over = forest.standing(name), self._over().get(name)
+        standing, over = forest.standing(name), self._overuse.over.get(name)
         self._measure(declared, standing.tree, {"request": standing.request, "used": standing.used, "runtime": standing.runtime})
         return News(
             standing=standing,
             fault=fault,
             total=forest.total(standing.tree) if not standing.parent else None,
             over={} if over is None else {key: (over.used.get(key, 0), allowed) for key, allowed in over.allowed.items()},
-            over_since=self._over_since().get(name),
+            over_since=self._overuse.over_since().get(name),
             scarce=self._scarce(forest, name, scarce.get(standing.tree, frozenset())),
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lattice.daemon.clock import Clock
@@ -12,6 +13,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS, Resource
 from lattice.quota.declared import NAME_LABEL, Bindings
 from lattice.quota.forest import DEFAULT_TREE, Forest
@@ -34,12 +36,22 @@ FOREIGN: Final[tuple[tuple[Resource, Any], ...]] = ((KOORDINATOR_QUOTAS, Koordin
 _ALL_DEFAULT: Final = Shares({}, {}, ())
 
 
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """Outcome of bringing the quota trees up to date."""
+
+    due: float | None
+    """When time alone changes the trees next, seconds since the epoch; None: never."""
+    rebound: bool
+    """Whether work may belong to other groups now, or to other nodes."""
+
+
 class Quotas:
-    """The quota trees; `rebound` hears that work may belong to other groups now, `woken` that a cycle may find more."""
+    """The quota trees; sets `cycle_due` when a cycle may find more."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, scene: Scene, *, nodes: Mapping[str, Node], config: Callable[[], Config | None],
-        rebound: Callable[[], None], woken: Callable[[], None],
+        self, cluster: Cluster, clock: Clock, scene: Scene, *, nodes: Mapping[str, Node], config: LastKnown[Config],
+        cycle_due: asyncio.Event,
     ) -> None:  # fmt: skip
         self.layout = Layout()
         self.shares = _ALL_DEFAULT
@@ -53,8 +65,7 @@ class Quotas:
         self._scene = scene
         self._nodes = nodes
         self._config = config
-        self._rebound = rebound
-        self._woken = woken
+        self._cycle_due = cycle_due
         self._counted = CountedNodes(scene.machine)
         self._dirty = True
         self._masks: dict[str, int] = {}
@@ -102,14 +113,14 @@ class Quotas:
         """A group or a profile changed: in force from the next cycle on."""
         self._dirty = True
         if self.working:
-            self._woken()
+            self._cycle_due.set()
 
     def node_changed(self, change: Change[Node]) -> None:
         """A node changed: trees may select it now, or no longer."""
         if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
             self._traits_news = -1
             if self.working:
-                self._woken()
+                self._cycle_due.set()
 
     def started(self) -> None:
         """Everything has been read once."""
@@ -118,15 +129,15 @@ class Quotas:
 
     # -- before a cycle -----------------------------------------------------------------------------
 
-    def ready(self, now: float) -> float | None:
-        """Bring trees and capacity up to date; when time alone changes them next, in seconds since the epoch."""
-        options = self._config_options()
+    def refresh_for_cycle(self, now: float) -> Refreshed:
+        """Brings trees and capacity up to date."""
+        options, declared = self._config_options(), False
         if self._dirty or options != self._options:
             self._dirty, self._options = False, options
-            self._declare(options)
+            declared = self._declare(options)
         elastic = self._scene.elastic
         if elastic is None:
-            return None
+            return Refreshed(None, declared)
         moved = self._share_nodes()
         news = self._counted.look(self.shares.tree_of, now)
         if news.hardware:
@@ -134,11 +145,10 @@ class Quotas:
         if news.capacity or moved:
             self._give_capacity(elastic.forest)
             elastic.capacity_changed()
-        if moved:
-            self._rebound()
-        return news.due
+        return Refreshed(news.due, declared or moved)
 
-    def _declare(self, options: QuotaTreeOptions) -> None:
+    def _declare(self, options: QuotaTreeOptions) -> bool:
+        """Plants what the objects declare; returns whether there is, or was, any group."""
         before, scene = self.layout, self._scene
         self.layout = self._laid_out(options)
         if not self.layout.groups:
@@ -158,7 +168,7 @@ class Quotas:
             scene.elastic.changed()
         if before.groups or self.layout.groups:
             event(log, "Quota trees", groups=len(self.layout.groups), trees=len(self.layout.trees), left_out=len(self.layout.faults))
-            self._rebound()
+        return bool(before.groups or self.layout.groups)
 
     def _laid_out(self, options: QuotaTreeOptions) -> Layout:
         """What the objects declare; by the last good options where these do not read (the webhook was away)."""
@@ -199,7 +209,7 @@ class Quotas:
                 forest.capacity(tree, amounts)
 
     def _config_options(self) -> QuotaTreeOptions:
-        config = self._config()
+        config = self._config.object
         return config.spec.quota_tree if config is not None else _DEFAULTS
 
     # -- what others ask ----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected
+from lattice.kube.lasting import LastKnown
 from lattice.scheduling.conversion.policies import seconds
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.work import Candidate
@@ -60,19 +61,18 @@ class Allowed:
 
 
 class Recorder:
-    """The recorder of one term; `options` are those of the LatticeConfig, `cycle` counts the cycles of this term."""
+    """The recorder of one term; the options are those of the LatticeConfig."""
 
     def __init__(
         self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, folder: Path, *,
-        options: Callable[[], RecordingOptions], cycle: Callable[[], int],
+        config: LastKnown[Config],
     ) -> None:  # fmt: skip
         self._clock = clock
         self._scene = scene
         self._looker = Looker(scene)
         self._metrics = metrics
         self._folder = folder
-        self._options = options
-        self._cycle = cycle
+        self._config = config
         self._guard = Guard(clock, "recording of cycles")
         self._given: RecordingOptions | None = None
         self._allowed = Allowed(enabled=False, size=DEFAULT_SIZE, age=DEFAULT_AGE)
@@ -84,11 +84,11 @@ class Recorder:
         self._some = asyncio.Event()
         self._writing = _Writing(folder)
 
-    def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float) -> Remember:
+    def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
         """What this cycle of a vcluster is about to read; the answer takes what it decided."""
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget
-        number = self._before + self._cycle()
+        number = self._before + cycle
         if number == self._skipped or (len(self._waiting) >= MOST_WAITING and self._waiting[-1][0].cycle != number):
             if number != self._skipped:
                 self._metrics.recorded.labels("left_out").inc()
@@ -144,7 +144,7 @@ class Recorder:
 
     def _follow(self) -> Allowed:
         """The options as they are now."""
-        options = self._options()
+        options = options_of(self._config.object)
         if options is not self._given:
             self._given = options
             try:

@@ -18,8 +18,8 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,8 +27,9 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.cluster import Cluster
+from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES, PLANS
-from lattice.ledger.plans import PlanRow
+from lattice.ledger.plans import PlanRow, plan_name
 from lattice.ledger.proposals import Pool, Proposal, Recover, Refused
 from lattice.ledger.reports import NodeReport
 from lattice.ledger.restoration import Answers, Present, Restored, orders_of, restore, restored_at, seen_elsewhere, uncertain
@@ -36,7 +37,7 @@ from lattice.ledger.steps import DOWN
 from lattice.models.conditions import LEDGER_ACCEPT, LEDGER_CONDITION, LEDGER_GONE, LEDGER_RECOVER, LEDGER_RECOVERY, LEDGER_UNCERTAIN
 from lattice.units import fold_nodes, format_time, parse_duration
 from lattice.views.allocation import Allocation
-from lattice.views.cluster import Node, NodeOptions
+from lattice.views.cluster import Config, Node, NodeOptions
 from lattice.views.ledger import Ledger, Plan
 from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
 from lattice_controllers.scheduler.histories import Answer, Histories
@@ -93,6 +94,24 @@ class Doubt(msgspec.Struct, frozen=True):
         return "; ".join([*reasons, *([self.forgotten] if self.forgotten else [])])
 
 
+class HeldWork(Protocol):
+    """The allocations of which a recovery holds some back."""
+
+    @property
+    def objects(self) -> Mapping[str, Allocation]:
+        """Every allocation by uid."""
+        ...
+
+    def requeue_pending(self) -> None:
+        """Has all that waits looked at again: what was held may go on."""
+        ...
+
+
+def node_options(config: LastKnown[Config]) -> NodeOptions:
+    """Returns what the LatticeConfig says of nodes; the defaults where it has never been seen."""
+    return config.object.spec.nodes if config.object is not None else NodeOptions()
+
+
 def _fenced(node: Node) -> bool:
     return node.spec.disable is not None and node.spec.disable.fenced
 
@@ -100,12 +119,12 @@ def _fenced(node: Node) -> bool:
 class Recovery:
     """Watches for reports from another ledger, stops the committer, and recovers when told to.
 
-    `sent` is the highest seq that this term has put into the plan of a node; `lifted` hears that held work may go on.
+    `sent` is the highest seq that this term has put into each plan, by name.
     """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, nodes: Nodes, committer: Committer, metrics: SchedulerMetrics, *,
-        sent: Callable[[str], int], options: Callable[[], NodeOptions] = NodeOptions, lifted: Callable[[], None] = lambda: None,
+        sent: Mapping[str, int], config: LastKnown[Config],
     ) -> None:  # fmt: skip
         self.committer = committer
         self.highest = 0
@@ -115,8 +134,7 @@ class Recovery:
         self._terms = committer.book.terms
         self._reports: dict[str, NodeReport] = {}
         self._sent = sent
-        self._options = options
-        self._lifted = lifted
+        self._config = config
         self._cluster = cluster
         self._clock = clock
         self._nodes = nodes
@@ -164,7 +182,7 @@ class Recovery:
             self._reports.pop(node, None)
             return
         self.highest, self.epoch = max(self.highest, report.seq), max(self.epoch, report.epoch)
-        if not seen_elsewhere(report, self._terms, self._sent(node)):
+        if not seen_elsewhere(report, self._terms, self._sent_to(node)):
             self._reports.pop(node, None)
             return
         self._reports[node] = report
@@ -175,6 +193,11 @@ class Recovery:
                 node=node, seen=report.seq, seen_epoch=report.epoch or None,
                 ledger=committer.book.head.seq, epoch=committer.book.head.epoch,
             )  # fmt: skip
+
+    def _sent_to(self, node: str) -> int:
+        """Returns the highest seq that this term has put into the plan of a node."""
+        index = self._nodes.indices.get(node)
+        return self._sent.get(plan_name(index), 0) if index is not None else 0
 
     def _is_fenced(self, name: str) -> bool:
         node = self._nodes.nodes.get(name)
@@ -187,7 +210,7 @@ class Recovery:
             return ""
         return f"etcd was restored, and it may have run unseen: {doubt.sentence}; operators: `lattice admin ledger recover --accept`"
 
-    async def run(self, allocations: Callable[[], Iterable[Allocation]]) -> None:
+    async def run(self, work: HeldWork) -> None:
         """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
 
         Raises Deposed when the later ledger is another scheduler's.
@@ -197,15 +220,24 @@ class Recovery:
             await self._clock.sleep(POLL_SECONDS if self.committer.paused or self.doubt is None else UNCERTAIN_SECONDS)
             try:
                 if self.committer.paused:
-                    await self._paused({allocation.metadata.uid: allocation for allocation in allocations()})
+                    await self._paused(dict(work.objects))
                 elif self.doubt is not None:
-                    await self._doubtful({allocation.metadata.uid: allocation for allocation in allocations()})
+                    await self._resolve_doubt(work)
             except Stale as error:
                 if isinstance(error, Deposed) or error.reason == "Recovered":
                     raise
                 event(log, "Recovery has to wait", reason=error.reason, message=error.message)
             except LatticeError as error:
                 event(log, "Recovery has to wait", reason=error.reason, message=error.message)
+
+    async def _resolve_doubt(self, work: HeldWork) -> None:
+        """Looks whether what is doubtful can be told now; what was held is looked at again when the doubt has changed."""
+        before = self.doubt
+        try:
+            await self._doubtful(dict(work.objects))
+        finally:
+            if self.doubt is not before:
+                work.requeue_pending()
 
     # -- a ledger that went back --------------------------------------------------------------------
 
@@ -289,7 +321,7 @@ class Recovery:
         return {*self._nodes.nodes, *self._nodes.indices}
 
     def _down_seconds(self) -> float:
-        options = self._options()
+        options = node_options(self._config)
         return parse_duration(options.heartbeat_timeout) + parse_duration(options.grace_period)
 
     async def _recover(
@@ -421,7 +453,6 @@ class Recovery:
         kept = msgspec.json.encode(doubt).decode() if doubt is not None else None
         await self._annotate({LEDGER_UNCERTAIN: kept, LEDGER_CONDITION: said, LEDGER_RECOVER: None})
         self._doubt(doubt)
-        self._lifted()
 
     def _doubt(self, doubt: Doubt | None) -> None:
         self.doubt = doubt

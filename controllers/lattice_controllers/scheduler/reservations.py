@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from lattice.daemon.clock import Clock
@@ -25,6 +26,7 @@ from lattice.scheduling.state.scene import Window
 from lattice.units import expand_nodes, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.reservation import Reservation
+from lattice_controllers.scheduler.committer import LedgerAccess
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +35,20 @@ COUNT_SECONDS = 1.0
 
 
 class Reservations:
-    """Keeps every reservation's booking; `woken` hears that windows have changed.
+    """Keeps every reservation's booking; sets `cycle_due` when windows have changed.
 
     Told by the scheduler: `on_reservation` and `on_allocation` by informers, `node_changed` once the machine shows the
     change, `started` when everything has been read.
     """
 
-    def __init__(
-        self, cluster: Cluster, clock: Clock, machine: Machine, *, woken: Callable[[], None], stopped: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    def __init__(self, cluster: Cluster, clock: Clock, machine: Machine, ledger: LedgerAccess, cycle_due: asyncio.Event) -> None:
         self.objects: dict[str, Reservation] = {}
         self.synced = False
         self._cluster = cluster
         self._clock = clock
         self._machine = machine
-        self._woken = woken
-        self._stopped = stopped
+        self._ledger = ledger
+        self._cycle_due = cycle_due
         self._chosen: dict[str, frozenset[str]] = {}
         self._asking: dict[str, str] = {}
         self._uses: Counter[str] = Counter()
@@ -110,7 +110,7 @@ class Reservations:
         for name in self.objects:
             self.queue.add(name)
         if self.synced:
-            self._woken()
+            self._cycle_due.set()
 
     # -- what the cycle asks ------------------------------------------------------------------------
 
@@ -152,12 +152,12 @@ class Reservations:
     async def reconcile(self, name: str) -> float | None:
         """Write the status if it says something else than the booking; seconds until it changes by itself."""
         one = self.objects.get(name)
-        if one is None or not self.synced or self._stopped():
+        if one is None or not self.synced or self._ledger.paused:
             return None
         now, due = self._clock.now(), self._valid_until
         booking = self.bookings(now).get(name)
         if now >= due:
-            self._woken()  # a window has begun or ended: work may start, or must not
+            self._cycle_due.set()  # a window has begun or ended: work may start, or must not
         if booking is None:
             return None
         changed = status_changes(one, booking, node_set(booking.nodes, self._machine), self._uses[name], now)

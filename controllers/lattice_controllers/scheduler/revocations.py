@@ -7,9 +7,8 @@ goes on from `status.overSince` after a change of leaders, as long as the delay 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from lattice.daemon.announcements import Announcer
@@ -17,8 +16,7 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.format import RECLAIMED, Row
-from lattice.ledger.proposals import Accepted, Proposal, Stop, Verdict
-from lattice.ledger.stored import Stored
+from lattice.ledger.proposals import Accepted, Stop
 from lattice.quota.amounts import quantity
 from lattice.quota.forest import Overuse
 from lattice.quota.gates import WAITING
@@ -28,10 +26,12 @@ from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.cycle.withheld import withheld
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.scene import Scene
 from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
-from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.pending_work import PendingWork
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,16 @@ PENDING, RECLAIM = "QuotaReclaimPending", "QuotaReclaimed"
 """Reasons of Events: it will be stopped if nothing changes; it is stopped."""
 
 
-class Declared(Protocol):
-    """What declares the trees."""
+class QuotaDeclarations(Protocol):
+    """Knows the quota trees that are declared, and what was published of their groups."""
 
     @property
     def layout(self) -> Layout:
-        """As they are now."""
+        """The trees as they are declared now."""
+        ...
+
+    def over_since(self) -> Mapping[str, str]:
+        """Returns since when groups use more than they may, as it was published last: RFC 3339 by name."""
         ...
 
 
@@ -55,21 +59,18 @@ class Revocations:
     """The one that takes back; `over` is who uses more than he may, as of the last sample."""
 
     def __init__(
-        self, clock: Clock, loop: Loop, declared: Declared, stored: Stored, metrics: SchedulerMetrics, *,
-        propose: Callable[[Proposal], asyncio.Future[Verdict]], allocation: Callable[[str], Allocation | None],
-        announcer: Announcer, stopped: Callable[[], bool], published: Callable[[], Mapping[str, str]] = dict,
+        self, clock: Clock, scene: Scene, pending: PendingWork, quotas: QuotaDeclarations, ledger: LedgerAccess, metrics: SchedulerMetrics,
+        *, allocations: Mapping[str, Allocation], announcer: Announcer,
     ) -> None:  # fmt: skip
         self.over: dict[str, Overuse] = {}
         self._clock = clock
-        self._loop = loop
-        self._declared = declared
-        self._stored = stored
+        self._scene = scene
+        self._pending = pending
+        self._quotas = quotas
+        self._ledger = ledger
         self._metrics = metrics
-        self._propose = propose
-        self._allocation = allocation
+        self._allocations = allocations
         self._announcer = announcer
-        self._stopped = stopped
-        self._published = published
         self._earlier: dict[str, str] = {}
         """Since when groups were over for the scheduler before this one: RFC 3339 by name."""
         self._overuse = OveruseClock()
@@ -92,19 +93,19 @@ class Revocations:
 
     def resume(self) -> None:
         """Go on with the clocks of the scheduler before this one, as it published them last."""
-        self._earlier, self._resume_until = dict(self._published()), self._clock.monotonic() + RESUME_SECONDS
+        self._earlier, self._resume_until = dict(self._quotas.over_since()), self._clock.monotonic() + RESUME_SECONDS
 
     async def run(self) -> None:
         """Sample until cancelled."""
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
-            elastic = self._loop.scene.elastic
+            elastic = self._scene.elastic
             if elastic is None:
                 self.over, self._overuse = {}, OveruseClock()
                 for kept in (self._since, self._due, self._told, self._blocked):
                     kept.clear()
-            elif not self._stopped():
+            elif not self._ledger.paused:
                 await self.sample(elastic)
 
     async def sample(self, elastic: Elastic) -> None:
@@ -119,7 +120,7 @@ class Revocations:
 
     async def _judge(self, elastic: Elastic, now: float) -> None:
         """Sample the clocks, and act on what changed."""
-        forest, rules = elastic.forest, self._declared.layout.rules
+        forest, rules = elastic.forest, self._quotas.layout.rules
         forest.settled()
         found = self._found(elastic, rules)
         self.over = {over.name: over for over in found}
@@ -148,7 +149,7 @@ class Revocations:
 
     def _found(self, elastic: Elastic, rules: Mapping[str, TreeRules]) -> list[Overuse]:
         """Who uses more than he may because work that could start wants it back."""
-        scene = self._loop.scene
+        scene = self._scene
         leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in scene.holders.items() if holder.releasing]
 
         def look() -> list[Overuse]:
@@ -165,7 +166,7 @@ class Revocations:
 
     def _choice(self, elastic: Elastic, over: Sequence[Overuse], most: int) -> Round:
         """What would be stopped for these groups."""
-        with elastic.without(withheld(self._loop.scene)):
+        with elastic.without(withheld(self._scene)):
             return choose(elastic.forest, over, self._holdings(elastic), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
@@ -197,8 +198,8 @@ class Revocations:
 
     async def _make_room(self, elastic: Elastic, now: float) -> None:
         """Work of a higher class that has waited for its share for the delay takes that of lower classes of its own leaf."""
-        rules, forest = self._declared.layout.rules, elastic.forest
-        waiting = [one.candidate for one in self._loop.reasons.values() if one.reason == WAITING]
+        rules, forest = self._quotas.layout.rules, elastic.forest
+        waiting = [one.candidate for one in self._pending.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
         served: set[str] = set()
         for candidate in sorted(waiting, key=lambda one: (-one.preemption_class, one.submitted, one.key)):
@@ -218,7 +219,7 @@ class Revocations:
         """Whether a candidate could use the nodes of a holding, or these end already."""
         if holding.leaving:
             return True
-        holder, known = self._loop.scene.holders[holding.key], self._loop.scene.machine.nodes
+        holder, known = self._scene.holders[holding.key], self._scene.machine.nodes
         facts = [known[node] for node in holder.nodes if node in known]
         return holder.vcluster == candidate.vcluster and all(candidate.need.admits_node(each) for each in facts)
 
@@ -226,7 +227,7 @@ class Revocations:
 
     def _holdings(self, elastic: Elastic) -> Iterator[Holding]:
         """All work on nodes as the choice reads it."""
-        scene, now = self._loop.scene, self._clock.now()
+        scene, now = self._scene, self._clock.now()
         claims = scene.claims()
         for uid, holder in scene.holders.items():
             yield Holding(
@@ -243,7 +244,7 @@ class Revocations:
     async def _stop(self, what: str, chosen: Iterable[tuple[Holding, str, str]]) -> None:
         """Have held rows released, all in one commit, so that their nodes end them by TERM and grace; then tell the owners."""
         asked = [
-            (row, tree, why, self._propose(Stop(row.key, RECLAIMED)))
+            (row, tree, why, self._ledger.propose(Stop(row.key, RECLAIMED)))
             for holding, tree, why in chosen
             if (row := self._row(holding.key)) is not None  # else it ended meanwhile
         ]
@@ -255,11 +256,11 @@ class Revocations:
                 await self._tell(row.uid, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
 
     def _row(self, uid: str) -> Row | None:
-        rows: Iterable[Row] = self._stored.rows_of(uid)
+        rows: Iterable[Row] = self._ledger.stored.rows_of(uid)
         return next((row for row in rows if row.held), None)
 
     async def _tell(self, uid: str, reason: str, note: str, action: str) -> None:
-        allocation = self._allocation(uid)
+        allocation = self._allocations.get(uid)
         if allocation is not None:
             await self._announcer.announce(ALLOCATIONS, allocation.metadata, reason, note, action=action, warning=True)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 from lattice.daemon.clock import Clock
 from lattice.errors import Rejected
 from lattice.kube.informer import Informer
+from lattice.kube.lasting import LastKnown
 from lattice.lifecycle.node import Timing, timing_of
 from lattice.views import Config, Lease
 from lattice_controllers.scheduler.nodes import Nodes
@@ -17,11 +17,11 @@ STALL_SECONDS = 5.0
 """A sweep that comes so late means that this process itself stood still: silence starts from zero."""
 
 
-async def sweep_silence(clock: Clock, nodes: Nodes, leases: Informer[Lease], config: Callable[[], Config | None]) -> None:
+async def sweep_silence(clock: Clock, nodes: Nodes, leases: Informer[Lease], config: LastKnown[Config]) -> None:
     """Judges silent nodes until cancelled; silence does not count while the watch of heartbeats is lost."""
     timing, swept, resumed = Timing(), clock.monotonic(), float("-inf")
     while True:
-        options, now = config(), clock.monotonic()
+        options, now = config.object, clock.monotonic()
         if options is not None:
             with contextlib.suppress(Rejected):  # the operator refuses such options: the last good ones stay
                 timing = timing_of(options.spec.nodes)

@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lattice.accounting.answers import Unsettled
 from lattice.accounting.records import NOTHING_NEW, Records
-from lattice.accounting.settlement import is_settled
 from lattice.daemon import process
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
@@ -35,17 +33,16 @@ from lattice.kube.resources import (
     VCLUSTERS,
 )
 from lattice.ledger.commit import Book
-from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
-from lattice.scheduling.conversion.policies import preemption_limits
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.state.scene import Scene
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
-from lattice.views.cluster import ExternalBudget, NodeOptions, TenantSpec
+from lattice.views.cluster import ExternalBudget, TenantSpec
 from lattice.views.reservation import Reservation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.admission import Admission
+from lattice_controllers.scheduler.allocation_cache import AllocationCache
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.answers import Queries
@@ -61,12 +58,13 @@ from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, await_live_
 from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
 from lattice_controllers.scheduler.occurrences import Occurrences
 from lattice_controllers.scheduler.optimality import OptimalityMonitor
+from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.plans import Plans
 from lattice_controllers.scheduler.query_service import QueryService
 from lattice_controllers.scheduler.quota_status import QuotaStatus
 from lattice_controllers.scheduler.quotas import Quotas
-from lattice_controllers.scheduler.recorder import Recorder, options_of
-from lattice_controllers.scheduler.recovery import Recovery
+from lattice_controllers.scheduler.recorder import Recorder
+from lattice_controllers.scheduler.recovery import Recovery, node_options
 from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
 from lattice_controllers.scheduler.silence_sweep import sweep_silence
@@ -77,8 +75,6 @@ CONTROLLER = "lattice.dev/scheduler"
 CONFIG = "lattice"
 RECORDS = Path("/var/lib/lattice/scheduler/cycles")
 SURE_SECONDS = 0.1
-EXPLAIN_SECONDS = 0.2
-"""How long a reason must stand before it is shown."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,6 @@ class Term:
         self._measured = measured
         self._identity = identity
         self.working = False
-        self._unsure = True
         self.queries: Queries | None = None
         """Answers questions, while this term works."""
 
@@ -138,15 +133,15 @@ class Term:
                 await self.updater.recount()
                 self._synced()
                 for later in (
-                    self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self.loop.run, self.forecasts.run,
+                    self.plans.queue.run, self.allocations.queue.run, self.reservations.queue.run, self._cycle, self.forecasts.run,
                     self.optimality.run, self.index_sync.run, self.limit_sync.run, self.audit.watch_ledger, self.audit.verify,
                     self.quota_status.run, self.revocations.run, self.occurrences.run, self.updater.run,
-                    lambda: sweep_silence(self._outside.clock, self.nodes, self.leases, self._config),
+                    lambda: sweep_silence(self._outside.clock, self.nodes, self.leases, self._memory.options),
                 ):  # fmt: skip
                     group.create_task(process.endless(later()))
-                for ending in (self._hear, self._be_sure, self.recorder.run, self.quotas.run):
+                for ending in (self._hear, self.recorder.run, self.quotas.run):
                     group.create_task(ending())
-                group.create_task(self.recovery.run(self.allocations.objects.values))
+                group.create_task(self.recovery.run(self.allocations))
         except* LatticeError as ended:
             raise process.first_cause(ended) from None
         finally:
@@ -154,105 +149,81 @@ class Term:
             self._memory.written = NodeReport(0, head.seq, "", "", epoch=head.epoch, term=head.term)
 
     def _build(self, version: str, book: Book) -> None:
-        """Wire the parts; each owns its state, and they speak through the callables given here."""
+        """Wires the parts, each after those whose state it reads; every part owns its own state."""
+        self.cycle_due = asyncio.Event()
+        """Set whenever a cycle may find more than the last one."""
         self._build_state(version, book)
-        self._build_decisions(book)
-        self._build_tellers(book)
+        self._build_decisions()
+        self._build_outputs()
+        self.committer.observers.append(self)
+        self.nodes.observers.append(self)
 
     def _build_state(self, version: str, book: Book) -> None:
-        """What is true: the ledger, nodes, and the kinds that people declare."""
-        cluster, clock, measured = self._outside.cluster, self._outside.clock, self._measured
-        self.committer = Committer(
-            cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured, on_change=self._changed
-        )
-        self.nodes = Nodes(
-            cluster, clock, touched=self._touched, woken=self._wake, replan=lambda groups: self.plans.enqueue(groups),
-            heard=lambda node, report: self.recovery.heard(node, report),
-        )  # fmt: skip
-        self.nodes.holders = lambda index: [book.holders[index]] if index in book.holders else []
-        self.recovery = Recovery(
-            cluster, clock, self.nodes, self.committer, measured, sent=self._sent, options=self._node_options, lifted=self._lifted
-        )
+        """Builds what is true: the ledger, nodes, allocations, and the kinds that people declare."""
+        cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
+        self.committer = Committer(cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured)
+        self.nodes = Nodes(cluster, clock, book, self.cycle_due)
+        self.scene = Scene(self.nodes.machine)
+        self.cache = AllocationCache()
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_config)
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
-        self.limit_sync = LimitSync(self.committer, tenants=self.tenants.objects, config=self._config, woken=self._wake)
+        self.quotas = Quotas(cluster, clock, self.scene, nodes=self.nodes.nodes, config=config, cycle_due=self.cycle_due)
+        self.reservations = Reservations(cluster, clock, self.nodes.machine, self.committer, self.cycle_due)
+        self.numbers = AllocationNumbers(book.head.next_number, self.committer)
+        self.plans = Plans(
+            cluster, clock, self.committer, self.nodes, measured, since=book.head.seq, allocations=self.cache.objects,
+            numbers=self.numbers,
+        )  # fmt: skip
+        self.recovery = Recovery(cluster, clock, self.nodes, self.committer, measured, sent=self.plans.sent, config=config)
+        self.limit_sync = LimitSync(self.committer, tenants=self.tenants.objects, config=config, cycle_due=self.cycle_due)
         self.index_sync = IndexSync(clock, self.committer, self.nodes)
         self.audit = LedgerAudit(cluster, clock, self.committer, measured)
 
-    def _build_decisions(self, book: Book) -> None:
-        """What turns that into decisions: the scene, what is gathered into it, and the loop that decides."""
-        cluster, clock, measured, propose = self._outside.cluster, self._outside.clock, self._measured, self.committer.propose
-        admission = Admission(
-            tenants=self.tenants.objects, vclusters=self.vclusters.objects, config=self._config, layout=lambda: self.quotas.layout,
-            again=lambda uids: self.allocations.touch(uids),
-        )  # fmt: skip
+    def _build_decisions(self) -> None:
+        """Builds what turns that into decisions: the pending work, what keeps the scene current, and the loop that decides."""
+        cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
+        self.pending = PendingWork(clock, self.scene, measured, self.cycle_due)
+        admission = Admission(tenants=self.tenants.objects, vclusters=self.vclusters.objects, config=config, quotas=self.quotas)
         self.allocations = Allocations(
-            cluster, clock, self.committer.stored, self.nodes, measured,
-            propose=propose, numbers=AllocationNumbers(book.head.next_number, propose), stopped=self._stopped,
-            vcluster=self.vclusters.objects.get, config=self._config,
-            settled=lambda allocation: is_settled(allocation, self.records), place=self._place, admission=admission,
-            held=self.recovery.held,
+            cluster, clock, self.scene, measured, cache=self.cache, pending=self.pending, ledger=self.committer, nodes=self.nodes,
+            numbers=self.numbers, vclusters=self.vclusters.objects, config=config, records=self.records, quotas=self.quotas,
+            admission=admission, doubts=self.recovery,
         )  # fmt: skip
-        self.scene = Scene(self.nodes.machine)
-        self.quotas = Quotas(
-            cluster, clock, self.scene, nodes=self.nodes.nodes, config=self._config, rebound=self._rebound, woken=self._wake
-        )
-        self.reservations = Reservations(cluster, clock, self.nodes.machine, woken=self._wake, stopped=self._stopped)
         scoring = Scoring(policies=self.scene.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
         self.updater = CacheUpdater(
-            self.scene, clock, self.committer.stored, self.nodes, self.reservations, allocations=self.allocations.objects,
-            vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=self._config, woken=self._wake,
-            records=self.records, leaf=self.quotas.leaf, scoring=scoring,
-        )  # fmt: skip
-        self.optimality = OptimalityMonitor(clock, self.scene, measured)
-        self.recorder = Recorder(
-            clock, self.scene, measured, self._outside.records, options=lambda: options_of(self._config()), cycle=lambda: self.loop.cycles
-        )
-        self.loop = Loop(
-            clock, self.scene, measured, ready=self._ready, propose=propose, allocation=self.allocations.get,
-            explained=self._explain, placed=self.allocations.queue.add, confirmed=self._confirmed,
-            stopped=lambda: self._unsure or self._stopped(),
-            judged=self.optimality.judged, look=self.recorder.begin_turn, budget=self.allocations.budget,
-        )  # fmt: skip
-        self.allocations.loop = self.loop
-
-    def _build_tellers(self, book: Book) -> None:
-        """What carries decisions to nodes and people: revocations, plans, status, forecasts, answers."""
-        cluster, clock, measured, stopped = self._outside.cluster, self._outside.clock, self._measured, self._stopped
-        self.revocations = Revocations(
-            clock, self.loop, self.quotas, self.committer.stored, measured, propose=self.committer.propose, stopped=stopped,
-            allocation=self.allocations.get, announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
-            published=self.quotas.over_since,
-        )  # fmt: skip
-        announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
-        self.occurrences = Occurrences(clock, announcer, measured, config=self._config)
-        self.quota_status = QuotaStatus(
-            cluster, clock, self.scene, self.quotas, measured, over=lambda: self.revocations.over,
-            over_since=self.revocations.over_since, stopped=stopped,
+            self.scene, clock, self.cycle_due, ledger=self.committer, nodes=self.nodes, reservations=self.reservations,
+            quotas=self.quotas, allocations=self.allocations, vclusters=self.vclusters.objects, tenants=self.tenants.objects,
+            config=config, records=self.records, scoring=scoring,
         )  # fmt: skip
         self.forecasts = Forecasts(
-            clock,
-            self.loop,
-            measured,
-            candidate=self.allocations.candidate,
-            took=self.allocations.expectations.accept_forecast,
-            stopped=stopped,
-        )
-        self.queries = QueryService(
-            clock, self.loop, candidate=self.allocations.candidate,
-            expected=lambda: self.allocations.expectations.found, number=self.allocations.shown_number,
-            vclusters=lambda: self.vclusters.objects, tenants=lambda: self.tenants.objects, suppose=self.forecasts.suppose,
-            bursts=lambda tenant: self.updater.scoring.shares.burst(tenant, clock.now()) > 0,
-            limits=lambda: preemption_limits(self._config()),
-            bindings=lambda: self.quotas.bindings, over_since=self.revocations.over_since, remarks=self.quotas.remarks,
-            unsettled=lambda: Unsettled(self.records.version, list(self.updater.tally.unsettled())),
+            clock, self.scene, self.pending, measured, ledger=self.committer, candidates=self.allocations,
+            expectations=self.allocations.expectations,
         )  # fmt: skip
-        self.plans = Plans(
-            cluster, clock, self.committer.stored, self.nodes, measured, since=book.head.seq,
-            allocation=self.allocations.get, number=self.allocations.number, stopped=stopped,
+        self.optimality = OptimalityMonitor(clock, self.scene, measured)
+        self.recorder = Recorder(clock, self.scene, measured, self._outside.records, config=config)
+        self.loop = Loop(
+            clock, self.scene, self.pending, measured, self.cycle_due, refresher=self.updater, ledger=self.committer,
+            allocations=self.cache.objects, queue=self.allocations.queue, claim_observers=(self.updater, self.forecasts),
+            cycle_observers=(self.recorder, self.optimality),
+        )  # fmt: skip
+
+    def _build_outputs(self) -> None:
+        """Builds what carries decisions to nodes and people: revocations, events, status, answers; and the informers of all."""
+        cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
+        self.revocations = Revocations(
+            clock, self.scene, self.pending, self.quotas, self.committer, measured, allocations=self.cache.objects,
+            announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
+        )  # fmt: skip
+        announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
+        self.occurrences = Occurrences(clock, announcer, measured, config=config)
+        self.quota_status = QuotaStatus(cluster, clock, self.scene, self.quotas, self.revocations, self.committer, measured)
+        self.queries = QueryService(
+            clock, self.scene, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
+            vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=config, usage=self.updater, quotas=self.quotas,
+            overuse=self.revocations,
         )  # fmt: skip
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
@@ -265,34 +236,16 @@ class Term:
             Informer(cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True),
         ]  # fmt: skip
 
-    def _config(self) -> Config | None:
-        return self._memory.options.object
-
-    def _stopped(self) -> bool:
-        """Whether nothing may be written: the ledger waits for its recovery."""
-        return bool(self.committer.paused)
-
     def _silent(self) -> bool:
         """Whether nodes may have seen another ledger than this one, and have not been heard."""
-        interval = parse_duration(self._node_options().heartbeat_interval)
+        interval = parse_duration(node_options(self._memory.options).heartbeat_interval)
         return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
-    def _node_options(self) -> NodeOptions:
-        config = self._config()
-        return config.spec.nodes if config is not None else NodeOptions()
-
-    def _lifted(self) -> None:
-        """What was held after a recovery is looked at again."""
-        self.allocations.touch(list(self.loop.candidates))
-
-    def _wake(self) -> None:
-        self.loop.wake()
-
     def _synced(self) -> None:
-        self.loop.awaiting_nodes = True
+        self.pending.awaiting_nodes = True
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.quotas.started()
-        self.quotas.ready(self._outside.clock.now())
+        self.quotas.refresh_for_cycle(self._outside.clock.now())
         self.updater.load()
         self.reservations.started()
         self.forecasts.load(self.allocations.objects.values())
@@ -305,50 +258,33 @@ class Term:
         self.limit_sync.limits_changed()
         self.working = True
 
-    def _ready(self, now: float) -> float | None:
-        """Bring the scene up to date; when time alone changes it next, in seconds since the epoch."""
-        wakes = self.updater.refresh_for_cycle(now), self.quotas.ready(now)
-        return min((wake for wake in wakes if wake is not None), default=None)
+    # -- what the committer and nodes tell -----------------------------------------------------------
 
-    def _place(self, allocation: Allocation) -> tuple[str, int | None]:
-        """The leaf of an allocation in the quota tree, and the nodes that its tree divides (None: any)."""
-        leaf = self.quotas.leaf(allocation)
-        return leaf, self.quotas.within(leaf)
-
-    def _rebound(self) -> None:
-        """Work may belong to other groups of the quota tree, or to other nodes."""
-        if not self.working:
-            return  # it is looked at once everything is read
-        self.updater.leaves_changed()
-        for uid in list(self.loop.candidates):
-            allocation = self.allocations.get(uid)
-            if allocation is not None:
-                self.loop.enqueue(self.allocations.candidate(allocation))
-
-    def _changed(self, changes: Changes) -> None:
-        """Rows of a commit that stands: free and taken nodes, plans, allocations."""
+    def rows_changed(self, changes: Changes) -> None:
+        """Brings the scene up to date with a commit, and has plans and allocations of its rows looked at."""
         self.updater.rows_changed(changes)
         for old, new in changes:
             self.plans.row_changed(old, new)
             row = new or old
             if row is not None:
                 self.allocations.queue.add(row.uid)
-        self.loop.wake()
+        self.cycle_due.set()
 
-    def _explain(self, uid: str) -> None:
-        """Why it waits is shown a moment later, after all that cannot wait: what starts at once is written once."""
-        self.allocations.queue.add(uid, EXPLAIN_SECONDS, late=True)
-
-    def _confirmed(self, uid: str) -> None:
-        """The ledger holds what a cycle claimed."""
-        self.updater.refresh_holders(uid)
-        self.forecasts.started(uid)
-
-    def _touched(self, uids: Iterable[str]) -> None:
-        """Nodes of these changed."""
+    def holders_touched(self, uids: Iterable[str]) -> None:
+        """Brings the holders of these allocations, whose nodes changed, up to date, and has the allocations looked at."""
         for uid in uids:
             self.updater.refresh_holders(uid)
             self.allocations.queue.add(uid)
+
+    def plans_touched(self, groups: Iterable[str]) -> None:
+        """Has the plans of these groups written if they differ."""
+        self.plans.enqueue(groups)
+
+    def report_heard(self, node: str, report: NodeReport) -> None:
+        """Shows a report to the recovery, which finds out whether it is of another ledger."""
+        self.recovery.heard(node, report)
+
+    # -- what informers tell ------------------------------------------------------------------------
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
         self.allocations.on_allocation(change)
@@ -380,12 +316,7 @@ class Term:
         self.limit_sync.limits_changed()
         if self.working:
             self.updater.contracts_changed()
-            self.allocations.touch([one.uid for one in self.loop.candidates.values() if one.tenant == change.key])
-
-    def _sent(self, node: str) -> int:
-        """The highest seq that this term has put into the plan of a node."""
-        index = self.nodes.indices.get(node)
-        return self.plans.sent.get(plan_name(index), 0) if index is not None else 0
+            self.allocations.touch([one.uid for one in self.pending.candidates.values() if one.tenant == change.key])
 
     def _on_node(self, change: Change[Node]) -> None:
         self.nodes.on_node(change)
@@ -405,25 +336,33 @@ class Term:
             return
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.updater.policies_changed()
-        self.allocations.touch(list(self.loop.candidates))
+        self.allocations.requeue_pending()
+
+    async def _cycle(self) -> None:
+        """Runs cycles, once it is sure that this is the ledger which nodes have seen."""
+        await self._be_sure()
+        await self.loop.run()
 
     async def _be_sure(self) -> None:
         """Nothing is placed before nodes of each plan could say that the ledger went back, or have been silent for long."""
         clock = self._outside.clock
-        until = clock.monotonic() + HEARD_AFTER * parse_duration(self._node_options().heartbeat_interval)
+        until = clock.monotonic() + HEARD_AFTER * parse_duration(node_options(self._memory.options).heartbeat_interval)
         while self._silent() and clock.monotonic() < until:
             await clock.sleep(SURE_SECONDS)
-        self._unsure = False
-        self.loop.wake()
 
     async def _hear(self) -> None:
         """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
         outside = self._outside
         await await_live_nodes(
-            outside.cluster, outside.clock, self.nodes, call=self.plans.call_roll, options=self._node_options(), namespace=outside.namespace
+            outside.cluster,
+            outside.clock,
+            self.nodes,
+            call=self.plans.call_roll,
+            options=node_options(self._memory.options),
+            namespace=outside.namespace,
         )
-        self.loop.awaiting_nodes = False
-        self.loop.wake()
+        self.pending.awaiting_nodes = False
+        self.cycle_due.set()
 
 
 def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:

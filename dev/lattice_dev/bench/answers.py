@@ -14,21 +14,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import ManualClock
+from lattice.kube.lasting import LastKnown
+from lattice.quota.declared import bindings_of
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.queries import situation
+from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
 from lattice.views.allocation import Allocation
-from lattice.views.cluster import Tenant, VCluster
+from lattice.views.cluster import Config, Tenant, VCluster
 from lattice.views.ledger import TenantAccount
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.query_service import QueryService
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import NOW, crowd
@@ -115,31 +119,49 @@ def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
     scene.accounts = {"physics": TenantAccount()}
     scene.policies = {"hpc": Policy("hpc")}
 
-    def nothing(*_: object) -> Any:
-        return None
-
-    loop = Loop(
-        clock, scene, SchedulerMetrics(), ready=nothing, propose=nothing, allocation=nothing, explained=nothing, placed=nothing,
-        confirmed=nothing, stopped=lambda: False,
-    )  # fmt: skip
+    waiting = PendingWork(clock, scene, SchedulerMetrics(), asyncio.Event())
     for outcome in decide(scene, "hpc", crowded, NOW):
         match outcome:
             case Placed():
                 scene.put_holder(scene.holders[outcome.candidate.uid])
             case Waiting():
-                loop.enqueue(outcome.candidate)
-                loop.reasons[outcome.candidate.uid] = outcome
+                waiting.enqueue(outcome.candidate)
+                waiting.reasons[outcome.candidate.uid] = outcome
+    sources, hpc = _Sources(), VCluster(metadata=Metadata(name="hpc"))
+    queries = QueryService(
+        clock, scene, waiting, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": hpc},
+        tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=LastKnown[Config]("lattice"), usage=sources,
+        quotas=sources, overuse=sources,
+    )  # fmt: skip
+    return queries, list(waiting.reasons)
 
-    async def suppose(outcomes: Sequence[Waiting]) -> dict[str, Expected]:
+
+class _Sources:
+    """What a query service reads beside the pending work: nothing is numbered, charged or over, and all starts are an hour away."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, situation.Expected] = {}
+        self.bindings = bindings_of(())
+
+    def candidate(self, allocation: Allocation) -> Candidate:
+        return candidate_of(allocation, VCluster(metadata=Metadata(name="hpc")), {})
+
+    def shown_number(self, uid: str) -> int | None:
+        del uid
+        return None
+
+    async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, situation.Expected]:
         return {outcome.candidate.uid: Expected(NOW + 3600.0, NOW + 7200.0) for outcome in outcomes}
 
-    hpc = VCluster(metadata=Metadata(name="hpc"))
+    def bursts(self, tenant: str) -> bool:
+        del tenant
+        return False
 
-    def candidate(allocation: Allocation) -> Candidate:
-        return candidate_of(allocation, hpc, {})
+    def unsettled(self) -> Unsettled:
+        return Unsettled("0", [])
 
-    queries = QueryService(
-        clock, loop, candidate=candidate, expected=dict, suppose=suppose, number=nothing, vclusters=lambda: {"hpc": hpc},
-        tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))}, bursts=lambda _tenant: False, limits=PreemptionLimits,
-    )  # fmt: skip
-    return queries, list(loop.reasons)
+    def remarks(self) -> Remarks:
+        return Remarks()
+
+    def over_since(self) -> dict[str, str]:
+        return {}

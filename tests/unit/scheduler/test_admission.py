@@ -11,6 +11,7 @@ from lattice.quota.layout import Layout, layout
 from lattice.views import Allocation, ElasticQuota, Tenant, VCluster
 from lattice.views.cluster import Config, QuotaTreeOptions
 from lattice_controllers.scheduler.admission import Admission
+from tests.unit.scheduler.doubles import known
 
 
 def allocation(number: int = 1, generation: int = 1, **spec: Any) -> Allocation:
@@ -32,10 +33,16 @@ class Site:
         self.set_vcluster(limits=limits)
         self.layout = Layout()
         self.told: list[str] = []
-        self.config: Config | None = None
-        self.admission = Admission(
-            tenants=self.tenants, vclusters=self.vclusters, config=lambda: self.config, layout=lambda: self.layout, again=self.told.extend
-        )
+        self.config = known(None)
+        self.admission = Admission(tenants=self.tenants, vclusters=self.vclusters, config=self.config, quotas=self)
+
+    def enter(self, subject: Allocation) -> None:
+        """It waits."""
+        self.told.extend(self.admission.enter(subject))
+
+    def leave(self, uid: str) -> None:
+        """It waits no more."""
+        self.told.extend(self.admission.leave(uid))
 
     def set_tenant(self, **quota: Any) -> None:
         """Another contract."""
@@ -47,7 +54,7 @@ class Site:
 
     def blocked(self, **spec: Any) -> tuple[str, str] | None:
         """The answer for an allocation with this spec."""
-        self.admission.leave("u1")
+        self.leave("u1")
         return self.admission.blocked(allocation(**spec))
 
 
@@ -156,24 +163,24 @@ def test_it_is_judged_once_for_each_generation_and_each_change_of_limits() -> No
 def test_beyond_what_may_wait_only_the_oldest_may_start() -> None:
     site = Site(tenant={"perUser": {"maxPending": 2}})
     for number in (3, 1, 2):
-        site.admission.enter(allocation(number))
+        site.enter(allocation(number))
     assert site.told == ["u3"]  # the two that are older came later
     assert [site.admission.blocked(allocation(number)) is None for number in (1, 2, 3)] == [True, True, False]
     found = site.admission.blocked(allocation(3))
     assert found is not None
     assert (found[0], "quota.perUser.maxPending allows (limit: 2)" in found[1]) == ("WaitingForQuotaHeadroom", True)
-    site.admission.leave("u1")
+    site.leave("u1")
     assert (site.told[-1], site.admission.blocked(allocation(3))) == ("u3", None)
 
 
 def test_without_a_quota_the_options_limit_what_waits() -> None:
     site = Site()
-    site.config = msgspec.convert(
+    site.config.object = msgspec.convert(
         {"metadata": {"name": "lattice"}, "spec": {"submission": {"maxPendingPerUser": 1, "maxPendingPerTenant": 2}}}, Config
     )
     for number in (1, 2):
-        site.admission.enter(allocation(number))
-    site.admission.enter(allocation(3, user="bob"))
+        site.enter(allocation(number))
+    site.enter(allocation(3, user="bob"))
     found = [site.admission.blocked(allocation(number)) for number in (1, 2)]
     assert (found[0], "submission" in str(found[1]) or "perUser.maxPending" in str(found[1])) == (None, True)
     other = site.admission.blocked(allocation(3, user="bob"))

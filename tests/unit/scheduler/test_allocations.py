@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from lattice.accounting.records import Records
 from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.commit import Book
-from lattice.ledger.proposals import Accepted, Proposal, Verdict
 from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.state.scene import Scene
 from lattice.views import Allocation
+from lattice_controllers.scheduler.admission import Admission
+from lattice_controllers.scheduler.allocation_cache import AllocationCache
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.allocations import Allocations
 from lattice_controllers.scheduler.committer import Committer
-from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.pending_work import PendingWork
+from lattice_controllers.scheduler.quotas import Quotas
+from lattice_controllers.scheduler.recovery import Recovery
+from tests.unit.scheduler.doubles import FakeLedger, known
 
 BODY: dict[str, Any] = {
     "apiVersion": "lattice.dev/v1alpha1",
@@ -33,41 +39,32 @@ BODY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def nothing(*_: Any) -> Any:
-    return None
-
-
-async def accepted(_: Proposal) -> Verdict:
-    return Accepted()
-
-
-async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocations, Loop]:
-    """A reconciler that knows of one cancelled allocation and of an empty ledger, and its loop."""
-    metrics, book = SchedulerMetrics(), Book.empty("term", "commit")
-    committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics, on_change=nothing)
-    nodes = Nodes(cluster, clock, touched=nothing, woken=nothing, replan=nothing, heard=nothing)
-    numbers = AllocationNumbers(1, accepted)
+async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocations, PendingWork]:
+    """A reconciler that knows of one cancelled allocation and of an empty ledger, and what waits."""
+    metrics, book, due, config, scene = SchedulerMetrics(), Book.empty("term", "commit"), asyncio.Event(), known(None), Scene(Machine())
+    committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics)
+    nodes = Nodes(cluster, clock, book, due)
+    quotas = Quotas(cluster, clock, scene, nodes={}, config=config, cycle_due=due)
+    waiting = PendingWork(clock, scene, metrics, due)
     found = Allocations(
-        cluster, clock, committer.stored, nodes, metrics, propose=nothing, numbers=numbers, vcluster=nothing, config=nothing,
-        stopped=lambda: False,
-    )  # fmt: skip
-    loop = found.loop = Loop(
-        clock, Scene(Machine()), metrics, ready=nothing, propose=nothing, allocation=found.get, explained=nothing,
-        placed=found.queue.add, confirmed=nothing, stopped=lambda: False,
+        cluster, clock, scene, metrics, cache=AllocationCache(), pending=waiting, ledger=committer, nodes=nodes,
+        numbers=AllocationNumbers(1, FakeLedger()), vclusters={}, config=config, records=Records(), quotas=quotas,
+        admission=Admission(tenants={}, vclusters={}, config=config, quotas=quotas),
+        doubts=Recovery(cluster, clock, nodes, committer, metrics, sent={}, config=config),
     )  # fmt: skip
     made = await cluster.create(ALLOCATIONS, BODY, "physics", type=Allocation)
     found.on_allocation(Change("physics/job", None, made))
     found.all_rows()
-    return found, loop
+    return found, waiting
 
 
 @pytest.mark.parametrize("claiming", [True, False])
 async def test_what_is_cancelled_while_its_claim_is_under_way_ends_only_once_the_ledger_has_answered(claiming: bool) -> None:
     cluster, clock = FakeCluster(ManualClock()), ManualClock()
-    found, loop = await reconciler(cluster, clock)
+    found, waiting = await reconciler(cluster, clock)
     (uid,) = found.objects
     if claiming:
-        loop.claiming.add(uid)
+        waiting.claiming.add(uid)
     await found.reconcile(uid)
     stands = await cluster.get(ALLOCATIONS, "job", "physics", type=Allocation)
     assert (stands.status.phase == "Cancelled") is not claiming

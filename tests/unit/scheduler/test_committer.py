@@ -56,6 +56,16 @@ async def a_plan() -> str:
     return "the plan group-0000 names 3 attempts"
 
 
+@dataclass
+class Heard:
+    """All rows that commits have changed."""
+
+    changes: Changes
+
+    def rows_changed(self, changes: Changes) -> None:
+        self.changes.extend(changes)
+
+
 async def lead(cluster: FakeCluster) -> Leader:
     while True:
         try:
@@ -72,8 +82,8 @@ async def lead(cluster: FakeCluster) -> Leader:
         identity="me",
         new_id=lambda: f"id-{next(_ids)}",
         metrics=SchedulerMetrics(),
-        on_change=changes.extend,
     )
+    committer.observers.append(Heard(changes))
     return Leader(committer, asyncio.ensure_future(committer.run()), changes)
 
 

@@ -14,6 +14,7 @@ from lattice.scheduling.forecast.forecaster import Expected
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, ExpectedStart
 from lattice_controllers.scheduler.expectations import AGAIN_SECONDS, Expectations
+from lattice_controllers.scheduler.write_budget import WriteBudget
 from tests.build import allocation, row, uid
 
 START = 1_700_000_000.0
@@ -26,7 +27,12 @@ class Shown:
         self.clock = ManualClock(START)
         self.objects: dict[str, Allocation] = {uid(1): allocation(1, status_number=1, status_observed_generation=1)}
         self.writes = 0
-        self.expectations = Expectations(self.clock, allocation=self.objects.get, tell=self.write)
+        self.expectations = Expectations(self.clock, self.objects, self, WriteBudget(self.clock))
+
+    def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
+        """What is added is written at once."""
+        assert (after, late) == (0.0, True)
+        self.write(key)
 
     def write(self, told: str) -> None:
         expected, alone = self.expectations.status_patch(told), self.expectations.due(told)

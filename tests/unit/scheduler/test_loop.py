@@ -5,44 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt
-from lattice.ledger.proposals import Accepted, Claim, Proposal, Refused, Verdict
+from lattice.ledger.proposals import Accepted, Claim, Refused
 from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
-from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus
+from lattice.views.allocation import Allocation, AllocationSpec
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.loop import Loop, Remember
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.write_budget import WriteBudget
+from tests.unit.scheduler.doubles import FakeLedger
 from tests.unit.scheduling.moments import NOW, holding, moment, node, pending
 
 
 async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
-    clock, heard = ManualClock(), list[float]()
-
-    def nothing(*_: Any) -> Any:
-        return None
-
-    loop = Loop(
-        clock, Scene(Machine()), SchedulerMetrics(), ready=heard.append, propose=nothing, allocation=nothing, explained=nothing,
-        placed=nothing, confirmed=nothing, stopped=lambda: False,
-    )  # fmt: skip
+    made = living([])
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(loop.run())
-        await clock.run_for(0.01)
-        loop.wake()
-        await clock.run_for(0.1)
+        running = group.create_task(made.loop.run())
+        await made.clock.run_for(0.01)
+        made.due.set()
+        await made.clock.run_for(0.1)
         running.cancel()
-    assert len(heard) == 1
-    assert loop.cycles == 0
+    assert made.refreshed == 1
+    assert made.waiting.cycles == 0
 
 
 @dataclass
@@ -64,12 +57,42 @@ class Living:
 
     clock: ManualClock
     scene: Scene
-    loop: Loop
+    waiting: PendingWork
     metrics: SchedulerMetrics
-    claimed: list[Claim] = field(default_factory=list)
-    answers: list[asyncio.Future[Verdict]] = field(default_factory=list)
+    due: asyncio.Event
+    ledger: FakeLedger
+    allocations: dict[str, Allocation]
     explained: list[str] = field(default_factory=list)
     judged: list[tuple[str, Sequence[Outcome]]] = field(default_factory=list)
+    refreshed: int = 0
+
+    def __post_init__(self) -> None:
+        self.loop = Loop(
+            self.clock, self.scene, self.waiting, self.metrics, self.due, refresher=self, ledger=self.ledger,
+            allocations=self.allocations, queue=self, cycle_observers=(self,),
+        )  # fmt: skip
+
+    @property
+    def claimed(self) -> list[Claim]:
+        """What was claimed."""
+        return [one for one in self.ledger.proposed if isinstance(one, Claim)]
+
+    def refresh_for_cycle(self, now: float) -> float | None:
+        """Nothing has changed beside the loop."""
+        del now
+        self.refreshed += 1
+        return None
+
+    def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
+        """What is added late is explained; else it was placed."""
+        del after
+        if late:
+            self.explained.append(key)
+
+    def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
+        """Keeps what is decided."""
+        del candidates, now, cycle
+        return lambda outcomes: self.judged.append((vcluster, outcomes))
 
     def failures(self, vcluster: str) -> float:
         """What the metric says."""
@@ -78,31 +101,15 @@ class Living:
 
 def living(queue: Sequence[Candidate], *, held: int = 0, budget: WriteBudget | None = None, reserved: Mapping[str, float] = {}) -> Living:
     situation = moment(8, (holding(900, tuple(range(held))),) if held else (), tuple(queue))
-    clock, metrics = ManualClock(NOW), SchedulerMetrics()
-    by_uid = {one.uid: one for one in queue}
-
-    def propose(proposal: Proposal) -> asyncio.Future[Verdict]:
-        assert isinstance(proposal, Claim)
-        made.claimed.append(proposal)
-        made.answers.append(asyncio.get_running_loop().create_future())
-        return made.answers[-1]
-
-    def allocation(uid: str) -> Allocation | None:
-        if uid not in by_uid:
-            return None
-        status = AllocationStatus(reserved_at=format_time(reserved[uid]) if uid in reserved else None)
-        meta = Metadata(name=by_uid[uid].name, uid=uid, creation_timestamp=format_time(NOW))
-        return Allocation(metadata=meta, spec=AllocationSpec(), status=status)
-
-    loop = Loop(
-        clock, situation.scene, metrics, ready=lambda _now: None, propose=propose, allocation=allocation,
-        explained=lambda uid: made.explained.append(uid), placed=lambda _uid: None, confirmed=lambda _uid: None, stopped=lambda: False,
-        judged=lambda vcluster, outcomes: made.judged.append((vcluster, outcomes)), budget=budget,
-    )  # fmt: skip
-    made = Living(clock, situation.scene, loop, metrics)
+    clock, metrics, due = ManualClock(NOW), SchedulerMetrics(), asyncio.Event()
+    allocations = {
+        one.uid: Allocation(metadata=Metadata(name=one.name, uid=one.uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
+        for one in queue
+    }
+    waiting = PendingWork(clock, situation.scene, metrics, due, budget=budget)
     for candidate in queue:
-        loop.enqueue(candidate)
-    return made
+        waiting.enqueue(candidate, format_time(reserved[candidate.uid]) if candidate.uid in reserved else None)
+    return Living(clock, situation.scene, waiting, metrics, due, FakeLedger(by_hand=True), allocations)
 
 
 async def run(made: Living, seconds: float) -> None:
@@ -110,7 +117,7 @@ async def run(made: Living, seconds: float) -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(made.loop.run())
         for _ in range(max(1, round(seconds * 10))):
-            made.loop.wake()
+            made.due.set()
             await made.clock.run_for(0.1)
         running.cancel()
     made.scene.validate()
@@ -123,7 +130,7 @@ async def test_a_cycle_that_raises_leaves_the_other_vclusters_at_work_and_says_s
     await run(made, 0.05)
     assert [claim.uid for claim in made.claimed] == [sound.uid]
     assert [vcluster for vcluster, _ in made.judged] == ["ml"]
-    told = made.loop.reasons[broken.uid]
+    told = made.waiting.reasons[broken.uid]
     assert told.reason == "NotYetEvaluated"
     assert 'the scheduling cycle of vCluster "hpc" has failed once (ZeroDivisionError) and is tried again' in told.message
     assert made.explained == [broken.uid]
@@ -141,7 +148,7 @@ async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_
     assert made.scene.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
     made.scene.machine.put(node(7, usable=False, state="Drained"))
     await run(made, 0.05)
-    assert {move.cause for move in made.loop.moves.values()} == {"NodesLost"}
+    assert {move.cause for move in made.waiting.moves.values()} == {"NodesLost"}
     moved = made.metrics.registry.get_sample_value("lattice_scheduling_reservation_moves_total", {"vcluster": "hpc", "cause": "NodesLost"})
     assert moved == 3
     assert made.scene.reserved_since("hpc", third.uid) == NOW - 200, "their places are kept for when the node is back"
@@ -156,7 +163,7 @@ async def test_a_failing_cycle_is_tried_again_later_and_later_and_counts_once_it
     scoring.error = None
     await run(made, 60.0)
     assert [claim.uid for claim in made.claimed] == [broken.uid]
-    assert broken.uid not in made.loop.reasons
+    assert broken.uid not in made.waiting.reasons
 
 
 async def test_work_that_arrives_while_its_vcluster_backs_off_is_told_at_once() -> None:
@@ -164,10 +171,10 @@ async def test_work_that_arrives_while_its_vcluster_backs_off_is_told_at_once() 
     made.scene.scorings["hpc"] = Breaking(KeyError("x"))
     await run(made, 5.0)
     late, failures = pending(3), made.failures("hpc")
-    made.loop.enqueue(late)
+    made.waiting.enqueue(late)
     await run(made, 0.05)
     assert made.failures("hpc") == failures
-    assert made.loop.reasons[late.uid].reason == "NotYetEvaluated"
+    assert made.waiting.reasons[late.uid].reason == "NotYetEvaluated"
 
 
 async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_stand() -> None:
@@ -178,7 +185,7 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     assert set(promised) == {wide.uid}
     small, unreadable = pending(2, walltime=60.0, preemption_class=8), pending(3, walltime="an hour", preemption_class=1)
     for candidate in (small, unreadable):
-        made.loop.enqueue(candidate)
+        made.waiting.enqueue(candidate)
     await run(made, 0.05)
     assert made.failures("hpc") == 1
     assert made.claimed == []
@@ -197,10 +204,10 @@ async def test_what_is_corrupt_stops_the_loop() -> None:
 async def test_that_work_waits_for_nodes_is_no_news_before_it_is_known_which_are_alive() -> None:
     crowded, held = pending(1, nodes=4), pending(2, held=True)
     made = living([crowded, held], held=8)
-    made.loop.awaiting_nodes = True
+    made.waiting.awaiting_nodes = True
     await run(made, 0.2)
     assert made.explained == [held.uid], "what waits by its own wish is told at once"
-    made.loop.awaiting_nodes = False
+    made.waiting.awaiting_nodes = False
     await run(made, 0.2)
     assert made.explained == [held.uid, crowded.uid]
 
@@ -217,7 +224,7 @@ async def test_the_queue_depth_is_what_waits_also_after_the_last_one_was_cancell
     await run(made, 0.1)
     assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 2
     for one in queue:
-        made.loop.clear_placed(one.uid)
+        made.waiting.clear_placed(one.uid)
     assert measured(made, "lattice_scheduling_queue_depth", "hpc") == 0
 
 
@@ -227,7 +234,7 @@ async def test_a_claim_that_the_ledger_accepts_counts_as_a_placement_and_one_tha
     async with asyncio.TaskGroup() as group:
         running = group.create_task(made.loop.run())
         await made.clock.run_for(0.1)
-        first, second = made.answers
+        first, second = made.ledger.answers
         first.set_result(Accepted())
         second.set_result(Refused("QuotaExceeded", "no room"))
         await made.clock.run_for(0.1)
@@ -243,7 +250,7 @@ async def test_a_reason_in_other_words_is_shown_again_only_where_the_write_budge
         made = living([broken], budget=budget)
         made.scene.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
         await run(made, 60)
-        newest, told = made.loop.reasons[broken.uid], made.loop.shown(broken.uid)
+        newest, told = made.waiting.reasons[broken.uid], made.waiting.shown(broken.uid)
         assert told is not None
         assert (len(made.explained), told.reason) == (shown, newest.reason)
         assert told.message != newest.message, "it has failed again since it was shown last"

@@ -11,6 +11,7 @@ from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import LEASES
+from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_report
 from lattice.units import format_time
@@ -30,10 +31,7 @@ class Site:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
         self.called: list[str] = []
-        self.nodes = Nodes(
-            self.cluster, self.clock, touched=lambda _uids: None, woken=lambda: None, replan=lambda _groups: None,
-            heard=lambda _node, _seq: None,
-        )  # fmt: skip
+        self.nodes = Nodes(self.cluster, self.clock, Book.empty("term", "commit"), asyncio.Event())
         for index in range(count):
             name = f"n{index:03d}"
             self.nodes.indices[name], self.nodes.names[index] = index, name

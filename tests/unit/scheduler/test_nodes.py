@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lattice.errors import Retry
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES
-from lattice.ledger.proposals import Accepted
+from lattice.ledger.commit import Book
 from lattice.ledger.reports import ANNOTATION, RUNNING, NodeReport, ReportRow, format_report
 from lattice.ledger.starting import AttemptNodeState
 from lattice.lifecycle.node import Timing
@@ -21,6 +22,7 @@ from lattice.views.cluster import Disable, NodeSpec, NodeStatus
 from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.nodes import FORGET, FORGOTTEN, SYSTEM_NAMESPACE, Nodes
 from tests.build import row, uid
+from tests.unit.scheduler.doubles import FakeLedger
 
 TIMING = Timing(timeout=30, grace=60, mass_silence_delay=600)
 ROW = row(1, (0,))
@@ -34,16 +36,24 @@ class Watched:
     def __init__(self, count: int = 1) -> None:
         self.clock, self.touched, self.beats = ManualClock(), list[str](), 0
         self.cluster = FakeCluster(self.clock)
-        self.nodes = Nodes(
-            self.cluster, self.clock, touched=self.touched.extend, woken=lambda: None, replan=lambda _groups: None,
-            heard=lambda _node, _seq: None,
-        )  # fmt: skip
+        book = Book.empty("term", "commit")
+        book.holders = dict.fromkeys(range(count), (uid(1), 1))
+        self.nodes = Nodes(self.cluster, self.clock, book, asyncio.Event())
+        self.nodes.observers.append(self)
         self.nodes.names = {index: f"n{index}" for index in range(count)}
         self.nodes.indices = {name: index for index, name in self.nodes.names.items()}
-        self.nodes.holders = lambda index: [(uid(1), 1)]
         for index in range(count):
             self.put(index, "Ready")
             self.beat(index)
+
+    def holders_touched(self, uids: Iterable[str]) -> None:
+        self.touched.extend(uids)
+
+    def plans_touched(self, groups: Iterable[str]) -> None:
+        """No test asks for the plans."""
+
+    def report_heard(self, node: str, report: NodeReport) -> None:
+        """No test asks for what a recovery hears."""
 
     def put(self, index: int, state: str, spec: NodeSpec = NO_WISH) -> None:
         """The node's object, in this state."""
@@ -164,15 +174,12 @@ async def test_a_forgotten_name_is_remembered_two_seconds_before_its_object_is_d
     await cluster.create(NODES, {"metadata": {"name": "n0", "annotations": {FORGET: "true"}}})
     watched.nodes.nodes["n0"] = await cluster.get(NODES, "n0", type=Node)
 
-    async def accept(_proposal: object) -> Accepted:
-        return Accepted()
-
     with pytest.raises(Retry, match="lattice-forgotten-nodes is gone"):
-        await watched.nodes.settle_indices(accept)
+        await watched.nodes.settle_indices(FakeLedger())
     assert "n0" in cluster.snapshot(NODES)
     await cluster.create(CONFIG_MAPS, {"metadata": {"name": FORGOTTEN}}, SYSTEM_NAMESPACE)
     await cluster.create(LEASES, {"metadata": {"name": "n0"}}, "lattice-node-lease")
-    settling = asyncio.ensure_future(watched.nodes.settle_indices(accept))
+    settling = asyncio.ensure_future(watched.nodes.settle_indices(FakeLedger()))
     await clock.run_for(1.9)
     assert list(cluster.snapshot(CONFIG_MAPS)[f"{SYSTEM_NAMESPACE}/{FORGOTTEN}"]["data"]) == ["n0"]
     assert "n0" in cluster.snapshot(NODES)

@@ -17,6 +17,7 @@ from lattice.views import Config
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.occurrences import MOST_WAITING, Occurrences
 from tests.build import allocation, condition
+from tests.unit.scheduler.doubles import known
 
 NEVER = condition("Scheduled", "False", "NeverFits", message="no node has 2 GPUs")
 
@@ -29,7 +30,7 @@ class World:
         self.cluster = FakeCluster(self.clock)
         self.measured = SchedulerMetrics()
         config = msgspec.convert({"metadata": {"name": "lattice"}, "spec": {"scheduling": {"events": events}}}, Config)
-        self.noted = Occurrences(self.clock, Announcer(self.cluster, self.clock, "s-1"), self.measured, config=lambda: config)
+        self.noted = Occurrences(self.clock, Announcer(self.cluster, self.clock, "s-1"), self.measured, config=known(config))
 
     def change(self, number: int, *conditions: Any, **fields: Any) -> None:
         self.noted.on_allocation(Change(str(number), allocation(number), allocation(number, *conditions, **fields)))

@@ -13,11 +13,12 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
 from lattice.ledger.commit import Book
-from lattice.ledger.stored import Stored
 from lattice.views import Node, Plan
+from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.plans import Plans
+from tests.unit.scheduler.doubles import FakeLedger
 
 EPOCH = 7
 
@@ -27,12 +28,12 @@ async def writing() -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
     """A writer of plans for an empty ledger, at work."""
     clock = ManualClock()
     cluster = FakeCluster(clock)
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
     book = Book.empty("t", "c")
+    nodes = Nodes(cluster, clock, book, asyncio.Event())
     book.head.epoch = EPOCH
+    ledger = FakeLedger(book)
     plans = Plans(
-        cluster, clock, Stored(book), nodes, SchedulerMetrics(), since=1,
-        allocation=lambda _: None, number=lambda _: 0, stopped=lambda: False,
+        cluster, clock, ledger, nodes, SchedulerMetrics(), since=1, allocations={}, numbers=AllocationNumbers(1, ledger),
     )  # fmt: skip
     task = asyncio.ensure_future(plans.queue.run())
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from lattice.accounting.answers import Unsettled
 from lattice.cli.verbs.plan import sentences
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Denied, NotFound, Rejected
@@ -17,66 +19,96 @@ from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.cycle.cycle import decide
-from lattice.scheduling.forecast.forecaster import Expected, Forecaster
+from lattice.scheduling.forecast.forecaster import Forecaster
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.work import Holder
-from lattice.scheduling.preemption.victims import PreemptionLimits
+from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan
+from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.situation import Expected
 from lattice.scheduling.recording.record import look
-from lattice.scheduling.state.scene import Window, mask_of
+from lattice.scheduling.state.scene import Scene, Window, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
-from lattice.views.cluster import Tenant, VCluster
+from lattice.views.cluster import Config, ConfigSpec, SchedulingOptions, Tenant, VCluster
 from lattice.views.meta import Metadata
-from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
-from lattice_controllers.scheduler.query_service import NO_BINDINGS, QueryService
+from lattice_controllers.scheduler.pending_work import PendingWork
+from lattice_controllers.scheduler.query_service import QueryService
 from tests.build import uid
+from tests.unit.scheduler.doubles import known
 from tests.unit.scheduling.moments import ALICE, NOW, holding, moment, pending
 
+NO_BINDINGS = bindings_of(())
 HPC = VCluster(metadata=Metadata(name="hpc"))
+
+
+@dataclass
+class Sources:
+    """What a query service reads beside the pending work."""
+
+    scene: Scene
+    queue: Sequence[Candidate]
+    number: Callable[[str], int | None]
+    bursting: Collection[str]
+    bindings: Bindings
+    found: Mapping[str, Expected] = field(default_factory=dict)
+    forecaster: Forecaster = field(default_factory=Forecaster)
+
+    def candidate(self, allocation: Allocation) -> Candidate:
+        return candidate_of(allocation, HPC, {})
+
+    def shown_number(self, uid: str) -> int | None:
+        return self.number(uid)
+
+    async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
+        found = self.forecaster.forecast(self.scene, {"hpc": [*self.queue, *(one.candidate for one in outcomes)]}, NOW)
+        return {one.candidate.uid: found[one.candidate.uid] for one in outcomes}
+
+    def bursts(self, tenant: str) -> bool:
+        return tenant in self.bursting
+
+    def unsettled(self) -> Unsettled:
+        return Unsettled("0", [])
+
+    def remarks(self) -> Remarks:
+        return Remarks()
+
+    def over_since(self) -> Mapping[str, str]:
+        return {}
+
+
+@dataclass
+class State:
+    """What the service reads, to be looked at and changed by tests."""
+
+    scene: Scene
+    pending: PendingWork
 
 
 def service(
     nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
-    bursting: Collection[str] = (), limits: PreemptionLimits | None = None, bindings: Bindings = NO_BINDINGS,
+    bursting: Collection[str] = (), limits: SchedulingOptions | None = None, bindings: Bindings = NO_BINDINGS,
     number: Callable[[str], int | None] = lambda _uid: 7,
-) -> tuple[QueryService, Loop]:  # fmt: skip
-    """A loop with work on some nodes, and one that waits for more than are free."""
+) -> tuple[QueryService, State]:  # fmt: skip
+    """A query service beside work on some nodes, and one that waits for more than are free."""
     queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
     held = holders or ((holding(1, tuple(range(running)), 1),) if running else ())
-    situation = moment(nodes, tuple(held), queue)
-    clock = ManualClock(NOW)
-
-    def nothing(*_: Any) -> Any:
-        return None
-
-    loop = Loop(
-        clock, situation.scene, SchedulerMetrics(), ready=nothing, propose=nothing, allocation=nothing, explained=nothing, placed=nothing,
-        confirmed=nothing, stopped=lambda: False,
-    )  # fmt: skip
+    scene, clock = moment(nodes, tuple(held), queue).scene, ManualClock(NOW)
+    work = PendingWork(clock, scene, SchedulerMetrics(), asyncio.Event())
     for candidate in queue:
-        loop.enqueue(candidate)
-    for outcome in decide(situation.scene, "hpc", queue, NOW):
+        work.enqueue(candidate)
+    for outcome in decide(scene, "hpc", queue, NOW):
         assert isinstance(outcome, Waiting)
-        loop.reasons[outcome.candidate.uid] = outcome
-    forecaster = Forecaster()
-
-    async def suppose(outcomes: Sequence[Waiting]) -> dict[str, Expected]:
-        found = forecaster.forecast(situation.scene, {"hpc": [*queue, *(one.candidate for one in outcomes)]}, NOW)
-        return {one.candidate.uid: found[one.candidate.uid] for one in outcomes}
-
-    def candidate_from(allocation: Allocation) -> Any:
-        return candidate_of(allocation, HPC, {})
-
+        work.reasons[outcome.candidate.uid] = outcome
+    sources = Sources(scene, queue, number, bursting, bindings)
+    config = Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(scheduling=limits or SchedulingOptions()))
     made = QueryService(
-        clock, loop, candidate=candidate_from, expected=dict, suppose=suppose,
-        number=number, vclusters=lambda: {"hpc": HPC}, tenants=lambda: {"physics": Tenant(metadata=Metadata(name="physics"))},
-        bursts=lambda tenant: tenant in bursting, limits=lambda: limits or PreemptionLimits(),
-        bindings=lambda: bindings,
+        clock, scene, work, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": HPC},
+        tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=known(config), usage=sources, quotas=sources,
+        overuse=sources,
     )  # fmt: skip
-    return made, loop
+    return made, State(scene, work)
 
 
 def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
@@ -85,11 +117,11 @@ def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
 
 
 async def test_why_names_only_changes_that_the_planner_found_true() -> None:
-    made, loop = service()
+    made, state = service()
     answer = await made.why(uid(2), ALICE)
     assert answer.reason == "WaitingForNodes"
     assert [(change.kind, change.value) for change in answer.changes] == [("Nodes", "1")]
-    loop.scene.validate()
+    state.scene.validate()
 
 
 async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
@@ -107,37 +139,37 @@ def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> H
 async def test_work_of_a_tenant_above_its_share_goes_first() -> None:
     holders = [low(3, (0,)), low(4, (1,), 2)]
     for bursting, whose in (((), "your tenant"), (("FOREIGN-lab",), "other tenants"), (("physics", "FOREIGN-lab"), "your tenant")):
-        made, loop = service(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
+        made, state = service(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
         found = (await made.why(uid(2), ALICE)).preemption
         assert found is not None
         assert [victim.whose for victim in found.victims] == [whose]
-        loop.scene.validate()
+        state.scene.validate()
 
 
 async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_its_end() -> None:
     holders = [low(3, (0,)), low(4, (1,))]
 
-    async def reason(limits: PreemptionLimits) -> str:
+    async def reason(limits: SchedulingOptions) -> str:
         made, _ = service(4, waiting=4, holders=holders, preemption_class=8, limits=limits)
         found = (await made.why(uid(2), ALICE)).preemption
         return "" if found is None else found.reason
 
-    assert await reason(PreemptionLimits()) == ""
-    assert await reason(PreemptionLimits(most_victims=1)) == "TooFewFreed"
-    assert await reason(PreemptionLimits(near_completion=7200.0)) == "NoneToPreempt"
+    assert await reason(SchedulingOptions()) == ""
+    assert await reason(SchedulingOptions(victims=1)) == "TooFewFreed"
+    assert await reason(SchedulingOptions(near_completion="2h")) == "NoneToPreempt"
 
 
 async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> None:
-    made, loop = service(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
-    loop.scene.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
+    made, state = service(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
+    state.scene.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
     assert (found.victims, found.reason) == ([], "TooFewNodes")
 
 
 async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
-    made, loop = service()
-    before = dict(loop.candidates)
+    made, state = service()
+    before = dict(state.pending.candidates)
     plan = await made.plan([document(4), document(1), document(40)], ALICE, optimal=False)
     later, now, never = plan.allocations
     assert (later.verdict, now.verdict, never.verdict) == ("Later", "Now", "Never")
@@ -145,8 +177,8 @@ async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
     assert later.expected_start.p50 is not None
     assert format_time(NOW) < later.expected_start.p50 <= (later.expected_start.p90 or "")
     assert (later.allocation.uid, later.allocation.number) == ("", None)
-    assert loop.candidates == before
-    loop.scene.validate()
+    assert state.pending.candidates == before
+    state.scene.validate()
 
 
 async def test_the_loop_goes_on_while_changes_are_sought() -> None:
@@ -176,8 +208,8 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
         threads.add(threading.get_ident())
         return 7
 
-    made, loop = service(number=number)
-    scene = loop.scene
+    made, state = service(number=number)
+    scene = state.scene
     before, settled = look(scene, "hpc", (), NOW, 0), dict(scene.settled)
     roster = scene.roster("hpc").candidates
     await made.why(uid(2), ALICE)
@@ -225,7 +257,7 @@ async def test_optimal_proves_a_bound_that_the_plan_does_not_exceed() -> None:
 
 
 async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() -> None:
-    made, loop = service(8, running=3, waiting=7)
+    made, state = service(8, running=3, waiting=7)
     promised = "nodes that are promised to work that waits"
     ranged = {**document(2), "spec": {**document(2)["spec"], "resources": {"nodes": "1-4"}}}
 
@@ -239,7 +271,7 @@ async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() 
     of_range = await asked(ranged)
     assert of_range.optimal is None, "no plan is called better that the rule of ranges forbids"
     assert [rule.split()[:3] for rule in of_range.unknown] == [promised.split()[:3], ["that", "a", "range"]]
-    loop.scene.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
+    state.scene.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
     kept = await asked(document(2))
     assert kept.unknown == ["nodes that reservations and maintenance keep", promised]
     shown = sentences(Plan(schema=PLAN_SCHEMA, at=format_time(NOW), allocations=[], optimal=kept), NOW)
@@ -269,20 +301,20 @@ async def test_what_is_not_pending_and_unknown_vclusters_are_not_found() -> None
     assert [queue.pending for queue in (await made.queue("", ALICE, 10)).vclusters] == [1]
 
 
-def planted(loop: Loop) -> None:
+def planted(state: State) -> None:
     """A tree of two groups over the nodes; the work that waits belongs to neither."""
     groups = (Group("theory", min={"nodes": 1}, max={"nodes": 3}), Group("lab", min={"nodes": 1}, max={"nodes": 3}))
-    loop.scene.plant(Forest([TreeSpec(groups=groups)]))
-    elastic = loop.scene.elastic
+    state.scene.plant(Forest([TreeSpec(groups=groups)]))
+    elastic = state.scene.elastic
     assert elastic is not None
     elastic.forest.capacity("", {"nodes": 4})
-    elastic.ask(loop.candidates.values(), NOW)
+    elastic.ask(state.pending.candidates.values(), NOW)
 
 
 async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> None:
-    made, loop = service()
+    made, state = service()
     assert (await made.quota(ALICE)).trees == []
-    planted(loop)
+    planted(state)
     (tree,) = (await made.quota(ALICE)).trees
     assert [(group.name, group.whose) for group in tree.groups] == [("", "others"), ("default", "yours")]
     source = Source("lattice.dev", "theory")
@@ -295,11 +327,11 @@ async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> N
 
 
 async def test_the_gates_of_work_that_waits_are_explained_and_the_loop_stays_as_it_was() -> None:
-    made, loop = service()
-    planted(loop)
+    made, state = service()
+    planted(state)
     found = await made.explain_quota(uid(2), ALICE)
     assert (found.leaf, [gate.gate for gate in found.gates if gate.first]) == ("default", ["Nodes"])
     assert (await made.explain_quota(uid(1), ALICE)).holds
     with pytest.raises(NotFound):
         await made.explain_quota(uid(77), ALICE)
-    loop.scene.validate()
+    state.scene.validate()

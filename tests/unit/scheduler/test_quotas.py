@@ -19,6 +19,7 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.quota_status import QuotaStatus
 from lattice_controllers.scheduler.quotas import Quotas
 from tests.build import allocation
+from tests.unit.scheduler.doubles import FakeLedger, Wakes, known
 from tests.unit.scheduling.moments import NOW, holding, node, pending
 
 PREFIX = "quota.scheduling.koordinator.sh/"
@@ -32,17 +33,15 @@ class Site:
         self.cluster = FakeCluster(self.clock)
         self.scene = Scene(policies={"hpc": Policy("hpc")})
         self.nodes: dict[str, Node] = {}
-        self.rebound = self.woken = 0
+        self.rebound = 0
         for index in range(8):
             self.put(index)
-        self.options = options or QuotaTreeOptions()
         self.over: dict[str, Overuse] = {}
         self.metrics = SchedulerMetrics()
-        self.quotas = Quotas(self.cluster, self.clock, self.scene, nodes=self.nodes, config=self.config, rebound=self.bind, woken=self.wake)
-        self.status = QuotaStatus(
-            self.cluster, self.clock, self.scene, self.quotas, self.metrics, over=lambda: self.over, over_since=dict,
-            stopped=lambda: False,
-        )  # fmt: skip
+        self.wakes = Wakes()
+        self.config = known(Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(quota_tree=options or QuotaTreeOptions())))
+        self.quotas = Quotas(self.cluster, self.clock, self.scene, nodes=self.nodes, config=self.config, cycle_due=self.wakes)
+        self.status = QuotaStatus(self.cluster, self.clock, self.scene, self.quotas, self, FakeLedger(), self.metrics)
         self.quotas.started()
 
     def put(self, index: int, **fields: Any) -> None:
@@ -53,14 +52,15 @@ class Site:
             status=NodeStatus(state=facts.state, capabilities=Capabilities(cpus=facts.cpus, gpus=facts.gpus, gpu_type=facts.gpu_type)),
         )  # fmt: skip
 
-    def config(self) -> Config:
-        return Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(quota_tree=self.options))
+    def over_since(self) -> dict[str, str]:
+        """Nobody has been over before."""
+        return {}
 
-    def bind(self) -> None:
-        self.rebound += 1
-
-    def wake(self) -> None:
-        self.woken += 1
+    def refresh(self, now: float = NOW) -> float | None:
+        """Brings the trees up to date as a cycle does; returns when time alone changes them next."""
+        found = self.quotas.refresh_for_cycle(now)
+        self.rebound += found.rebound
+        return found.due
 
     async def declare(self, name: str, least: int = 0, most: int = 8, **spec: Any) -> None:
         body = {"min": {"nodes": least}, "max": {"nodes": most}, **spec}
@@ -87,12 +87,12 @@ async def two_teams(site: Site) -> None:
     await site.declare("dept", 8, 8, isParent=True)
     await site.declare("a", 4, parent="dept", namespaces=["physics"])
     await site.declare("b", 4, parent="dept", bindings=[{"tenant": "chemistry"}])
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
 
 
 async def test_without_a_group_there_is_no_tree() -> None:
     site = Site()
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is None
     assert site.quotas.leaf(allocation()) == ""
 
@@ -105,7 +105,7 @@ async def test_groups_are_planted_with_the_capacity_of_the_nodes_and_gone_with_t
     assert site.quotas.leaf(allocation()) == "a"
     site.quotas.ours.objects.clear()
     site.quotas.changed()
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is None
 
 
@@ -136,11 +136,11 @@ async def test_a_node_counts_while_it_may_work_or_holds_work(state: str, held: b
     await two_teams(site)
     assert site.scene.elastic is not None
     site.put(3, usable=False, state=state)
-    due = site.quotas.ready(NOW)
+    due = site.refresh(NOW)
     assert site.scene.elastic.forest.total()["nodes"] == nodes
     if state == "Down":
         assert due == NOW + 600
-        site.quotas.ready(NOW + 601)
+        site.refresh(NOW + 601)
         assert site.scene.elastic.forest.total()["nodes"] == 7
 
 
@@ -149,14 +149,14 @@ async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds
     await two_teams(site)
     await site.declare("gpu-tree", 4, 4, isParent=True, tree={"nodes": {"groups": ["g1"]}, "ratio": "1"})
     await site.declare("train", 0, 4, parent="gpu-tree", namespaces=["physics-ml"])
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is not None
     forest = site.scene.elastic.forest
     assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (4, 4)
     assert site.quotas.within("train") == 0b11110000
     assert site.quotas.within("a") is None
     site.put(2, group="g1")
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (3, 5)
 
 
@@ -164,7 +164,7 @@ async def test_an_object_that_is_left_out_says_why_and_stalls() -> None:
     site = Site()
     await two_teams(site)
     await site.declare("lost", parent="nowhere")
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     await site.status.publish()
     conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in (await site.shown("lost"))["conditions"]}
     assert conditions == {"Ready": ("False", "ParentUnknown"), "Stalled": ("True", "ParentUnknown")}
@@ -175,7 +175,7 @@ async def test_a_rule_broken_by_writers_that_raced_stalls_the_group_until_it_is_
     site = Site()
     await two_teams(site)
     await site.declare("c", 3, parent="dept")
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     await site.status.publish()
     shown = await site.shown("dept")
     conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in shown["conditions"]}
@@ -185,7 +185,7 @@ async def test_a_rule_broken_by_writers_that_raced_stalls_the_group_until_it_is_
     assert list(site.quotas.remarks().groups) == ["dept"]
     await site.cluster.patch(ELASTIC_QUOTAS, "c", {"spec": {"min": {"nodes": 0}}})
     await site.seen("c")
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     await site.status.publish()
     assert {entry["reason"] for entry in (await site.shown("dept"))["conditions"]} == {"InForce", "WithinRuntime"}
 
@@ -195,7 +195,7 @@ async def test_a_resource_that_a_leaf_lacks_counts_above_it() -> None:
     await site.declare("dept", isParent=True, max={"nodes": 8, "gpu": 2})
     await site.declare("old", parent="dept")
     await site.declare("new", parent="dept", max={"nodes": 8, "gpu": 2})
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is not None
     site.scene.elastic.forest.demand("old", {"gpu": 2}, {"gpu": 2})
     assert site.scene.elastic.forest.standing("dept").used == {"gpu": 2}
@@ -205,8 +205,8 @@ async def test_a_resource_that_a_leaf_lacks_counts_above_it() -> None:
 async def test_options_that_do_not_read_leave_the_last_good_ones_in_force() -> None:
     site = Site(QuotaTreeOptions(delay="5s"))
     await two_teams(site)
-    site.options = QuotaTreeOptions(delay="soon")
-    site.quotas.ready(NOW)
+    site.config.object = Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(quota_tree=QuotaTreeOptions(delay="soon")))
+    site.refresh(NOW)
     assert site.quotas.layout.rules[""].delay_seconds == 5
     assert site.runtime("a") == 0
 
@@ -233,7 +233,7 @@ async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -
 
 async def message(site: Site, name: str) -> str:
     """What its condition Ready says."""
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     await site.status.publish()
     return next(str(entry["message"]) for entry in (await site.shown(name))["conditions"] if entry["type"] == "Ready")
 
@@ -261,7 +261,7 @@ async def test_a_write_of_its_status_declares_nothing_anew() -> None:
     await site.status.publish()
     rebound, layout = site.rebound, site.quotas.layout
     await site.seen("a")
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.quotas.layout is layout
     assert site.rebound == rebound
 
@@ -284,7 +284,7 @@ async def test_koordinators_objects_make_a_tree_and_are_told_where_they_stand() 
     quotas, profiles = await site.quotas.load()
     quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
     profiles.objects["physics/g1"] = await site.cluster.get(KOORDINATOR_PROFILES, "g1", "physics", type=KoordinatorProfile)
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is not None
     forest = site.scene.elastic.forest
     assert (forest.total()["cpu"], forest.total("root-g1")["cpu"]) == (32000, 32000)
@@ -303,7 +303,7 @@ async def test_koordinators_object_for_the_default_group_bounds_it_and_is_told_w
     quotas, *_ = await site.quotas.load()
     quotas.objects[f"physics/{meta['name']}"] = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics", type=KoordinatorQuota)
     site.quotas.changed()
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     assert site.scene.elastic is not None
     site.scene.put_holder(holding(90, (0,), quota=""))
     blocked = site.scene.elastic.forest.admits("default", {"cpu": 33_000, "nodes": 1})
@@ -324,7 +324,7 @@ async def test_two_objects_of_one_name_leave_the_later_one_out_and_name_both() -
     await site.cluster.create(KOORDINATOR_QUOTAS, {"metadata": meta, "spec": {"max": {"cpu": 1}}}, "physics")
     [quotas] = [one for one in await site.quotas.load() if one.resource is KOORDINATOR_QUOTAS]
     quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
-    site.quotas.ready(NOW)
+    site.refresh(NOW)
     [(reason, message)] = site.quotas.layout.faults.values()
     assert reason == "NameTaken"
     assert "lattice.dev" in message

@@ -9,7 +9,7 @@ import resource
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,14 +18,17 @@ import pytest
 from lattice.cycle_files import CycleFolder, CycleWriter
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt, NotFound, Rejected
+from lattice.kube.lasting import LastKnown
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.recording.cycle_log import CHANGES, OPENING, WHOLE, frame, scan
 from lattice.scheduling.recording.reproduction import again, turns
-from lattice.views.cluster import RecordingOptions
+from lattice.views.cluster import Config, ConfigSpec, RecordingOptions, SchedulingOptions
+from lattice.views.meta import Metadata
 from lattice_controllers.scheduler import recorder as module
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.recorder import Recorder
+from tests.unit.scheduler.doubles import known
 from tests.unit.scheduling.recording.test_record import VCLUSTERS, Site
 
 ON = RecordingOptions(enabled=True)
@@ -40,7 +43,7 @@ class Recording:
     metrics: SchedulerMetrics
     clock: ManualClock
     folder: Path
-    options: list[RecordingOptions] = field(default_factory=lambda: [ON])
+    config: LastKnown[Config]
     cycles: int = 0
 
     def cycle(self, vclusters: tuple[str, ...] = VCLUSTERS) -> list[list[Outcome]]:
@@ -50,7 +53,7 @@ class Recording:
         found = []
         for name in vclusters:
             queue = list(self.site.queues[name].values())
-            remember = self.recorder.begin_turn(name, queue, self.site.now)
+            remember = self.recorder.begin_turn(name, queue, self.site.now, self.cycles)
             outcomes = list(decide(self.site.scene, name, queue, self.site.now))
             remember(outcomes)
             found.append(outcomes)
@@ -72,13 +75,16 @@ class Recording:
         return self.metrics.registry.get_sample_value("lattice_scheduler_recording")
 
 
+def configured(options: RecordingOptions) -> Config:
+    """A LatticeConfig with these options."""
+    return Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(scheduling=SchedulingOptions(recording=options)))
+
+
 @asynccontextmanager
 async def recording(folder: Path, seed: int = 1, options: RecordingOptions = ON) -> AsyncIterator[Recording]:
     site, metrics, clock = Site(seed), SchedulerMetrics(), ManualClock()
-    kept = [options]
-    made = Recording(
-        site, Recorder(clock, site.scene, metrics, folder, options=lambda: kept[0], cycle=lambda: made.cycles), metrics, clock, folder, kept
-    )
+    kept = known(configured(options))
+    made = Recording(site, Recorder(clock, site.scene, metrics, folder, config=kept), metrics, clock, folder, kept)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(made.recorder.run())
         await made.until(lambda: made.recorder._before is not None)
@@ -137,12 +143,12 @@ async def test_nothing_is_looked_at_or_written_while_recording_is_off_and_the_an
         assert here.active == 0
         with pytest.raises(NotFound, match=r"recording is off: lattice admin config set scheduling.recording.enabled=true"):
             await here.recorder.cycles()
-        here.options[0] = ON
+        here.config.object = configured(ON)
         while not any(here.cycle()):
             pass
         await here.until(lambda: here.counted("written") == 1)
         assert here.active == 1
-        here.options[0] = RecordingOptions()
+        here.config.object = configured(RecordingOptions())
         here.cycle()
         assert here.active == 0
 

@@ -16,12 +16,14 @@ from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Limits, Pool
 from lattice.ledger.reports import NodeReport
 from lattice.models.conditions import LEDGER_CONDITION, LEDGER_RECOVERY
+from lattice.views.allocation import Allocation
 from lattice.views.cluster import Node
 from lattice.views.ledger import Ledger, LedgerTerm
 from lattice_controllers.scheduler.committer import Committer, Deposed, take_over
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.recovery import Recovery
+from tests.unit.scheduler.doubles import known
 
 
 @pytest.mark.parametrize(
@@ -44,9 +46,10 @@ def test_one_report_that_this_ledger_cannot_have_caused_stops_everything(seen: i
     book.head.epoch, book.head.seq = 7, 33
     book.terms = (LedgerTerm(epoch=6, term="t-6", since=20), LedgerTerm(epoch=7, term="t", since=33))
     measured = SchedulerMetrics()
-    committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None)
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
-    recovery = Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 35)
+    committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=measured)
+    nodes = Nodes(cluster, clock, committer.book, asyncio.Event())
+    recovery = Recovery(cluster, clock, nodes, committer, measured, sent={"group-0000": 35}, config=known(None))
+    nodes.indices["a"] = 0
     book.head = replace(book.head, seq=38)  # it has committed since
     recovery.heard("a", NodeReport(1, seen, "boot", "inst", epoch=epoch, term=term))
     assert bool(committer.paused) is stops
@@ -56,11 +59,9 @@ async def paused(seq: int) -> tuple[FakeCluster, Recovery, Committer]:
     """A leader that has taken the ledger, and then heard of a node that has seen this seq."""
     cluster, clock, measured = FakeCluster(SystemClock()), ManualClock(), SchedulerMetrics()
     book, version = await take_over(cluster, iter(("term-a", "commit-a")).__next__, evidence=nothing)
-    committer = Committer(
-        cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None
-    )
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
-    recovery = Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 0)
+    committer = Committer(cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured)
+    nodes = Nodes(cluster, clock, committer.book, asyncio.Event())
+    recovery = Recovery(cluster, clock, nodes, committer, measured, sent={}, config=known(None))
     recovery.heard("a", NodeReport(1, seq, "boot", "inst"))
     return cluster, recovery, committer
 
@@ -74,11 +75,21 @@ async def told(cluster: FakeCluster) -> str:
     return ledger.metadata.annotations.get(LEDGER_CONDITION, "")
 
 
+class NoWork:
+    """No allocation exists."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Allocation] = {}
+
+    def requeue_pending(self) -> None:
+        """Nothing waits."""
+
+
 async def looked(recovery: Recovery) -> BaseException | None:
     """What ends the recovery within two looks, if anything does."""
     clock = recovery._clock
     assert isinstance(clock, ManualClock)
-    running = asyncio.ensure_future(recovery.run(list))
+    running = asyncio.ensure_future(recovery.run(NoWork()))
     await clock.run_for(2.1)
     if running.done():
         return running.exception()
@@ -126,8 +137,8 @@ async def test_one_node_alone_does_not_stop_a_cluster_for_good_since_operators_c
     assert await told(cluster) == ""
 
     following = Recovery(
-        cluster, recovery._clock, Nodes(cluster, recovery._clock, touched=quiet, woken=lambda: None, replan=quiet, heard=lambda *_: None),
-        committer, SchedulerMetrics(), sent=lambda _node: 0,
+        cluster, recovery._clock, Nodes(cluster, recovery._clock, committer.book, asyncio.Event()),
+        committer, SchedulerMetrics(), sent={}, config=known(None),
     )  # fmt: skip
     committer.paused = ""
     await following.load()
@@ -179,8 +190,6 @@ async def follower(cluster: FakeCluster) -> tuple[Committer, Recovery]:
     """The next leader, before it has heard any node."""
     clock, measured = ManualClock(), SchedulerMetrics()
     book, version = await take_over(cluster, iter(("term-b", "commit-b")).__next__, evidence=nothing)
-    committer = Committer(
-        cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured, on_change=lambda _changes: None
-    )
-    nodes = Nodes(cluster, clock, touched=lambda _: None, woken=lambda: None, replan=lambda _: None, heard=lambda _node, _seq: None)
-    return committer, Recovery(cluster, clock, nodes, committer, measured, sent=lambda _node: 0)
+    committer = Committer(cluster, clock, book, version, identity="me", new_id=lambda: "x", metrics=measured)
+    nodes = Nodes(cluster, clock, committer.book, asyncio.Event())
+    return committer, Recovery(cluster, clock, nodes, committer, measured, sent={}, config=known(None))

@@ -17,6 +17,7 @@ from lattice.units import format_time
 from lattice.views import Reservation
 from lattice_controllers.scheduler.reservations import Reservations
 from tests.build import allocation, condition
+from tests.unit.scheduler.doubles import FakeLedger, Wakes
 
 HOUR = 3600.0
 
@@ -34,7 +35,7 @@ class Site:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
         self.machine = Machine()
-        self.woken = 0
+        self.wakes = Wakes()
         self.writes = 0
         for index in range(4):
             self.machine.put(facts(index))
@@ -44,10 +45,7 @@ class Site:
         self.now = self.clock.now()
 
     def made(self) -> Reservations:
-        return Reservations(self.cluster, self.clock, self.machine, woken=self.wake)
-
-    def wake(self) -> None:
-        self.woken += 1
+        return Reservations(self.cluster, self.clock, self.machine, FakeLedger(), self.wakes)
 
     async def create(self, name: str, **spec: Any) -> None:
         body = {"nodes": "nid[001-002]", "start": format_time(self.now + HOUR), "duration": "2h", **spec}
@@ -108,10 +106,10 @@ async def test_a_window_begins_and_ends_on_time_and_wakes_the_cycle(site: Site) 
     assert await site.reservations.reconcile("maint") == HOUR
     assert site.reservations.wake(site.now) == site.now + HOUR
     for seconds, state in ((HOUR, "Active"), (2 * HOUR, "Ended")):
-        woken = site.woken
+        woken = site.wakes.count
         site.clock.advance(seconds)
         assert (await site.reconciled("maint"))["state"] == state
-        assert site.woken > woken
+        assert site.wakes.count > woken
     assert site.reservations.windows(site.clock.now()) == ()
     assert site.reservations.wake(site.clock.now()) is None
 
@@ -168,10 +166,10 @@ async def test_a_node_that_goes_gives_its_place_to_another_one_and_its_index_to_
 async def test_a_deleted_reservation_holds_nothing(site: Site) -> None:
     site.reservations.started()
     await site.create("maint")
-    woken = site.woken
+    woken = site.wakes.count
     site.reservations.on_reservation(Change("maint", site.reservations.objects["maint"], None))
     assert site.reservations.windows(site.now) == ()
-    assert site.woken > woken
+    assert site.wakes.count > woken
     assert await site.reservations.reconcile("maint") is None
 
 

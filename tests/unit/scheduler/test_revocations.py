@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +29,8 @@ from lattice.views.allocation import Allocation
 from lattice.views.cluster import QuotaTreeOptions
 from lattice.views.elastic_quota import ElasticQuotaSpec
 from lattice.views.ledger import TenantAccount
-from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.revocations import Revocations
 from tests.build import allocation
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, node, pending
@@ -46,7 +47,31 @@ class Declared:
     """The quota trees as they are declared."""
 
     def __init__(self, options: QuotaTreeOptions) -> None:
+        self.published: dict[str, str] = {}
+        """What the scheduler before this one wrote into status.overSince."""
         self.layout: Layout = layout([group("dept", 8, ""), group("a", 4), group("b", 4)], (), (), options)
+
+    def over_since(self) -> dict[str, str]:
+        """As it was published."""
+        return self.published
+
+
+class Objects(Mapping[str, Allocation]):
+    """The allocations of all that holds nodes, by uid."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def __getitem__(self, uid: str) -> Allocation:
+        holder = next(one for key, one in self._scene.holders.items() if key.partition("/")[0] == uid)
+        namespace, _, name = holder.key.partition("/")
+        return replace_meta(allocation(), namespace=namespace, name=name, uid=uid)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({key.partition("/")[0] for key in self._scene.holders})
+
+    def __len__(self) -> int:
+        return len(self._scene.holders)
 
 
 class Site:
@@ -69,19 +94,12 @@ class Site:
         self.scene.plant(forest)
         self.stops: list[Stop] = []
 
-        def nothing(*_: Any) -> Any:
-            return None
-
-        self.loop = Loop(
-            self.clock, self.scene, self.metrics, ready=nothing, propose=self.propose, allocation=nothing, explained=nothing,
-            placed=nothing, confirmed=nothing, stopped=lambda: False,
-        )  # fmt: skip
+        self.declared, self.paused = declared, ""
+        self.pending = PendingWork(self.clock, self.scene, self.metrics, asyncio.Event())
         self.revocations = Revocations(
-            self.clock, self.loop, declared, self.stored, self.metrics, propose=self.propose, allocation=self.allocation,
-            announcer=Announcer(self.cluster, self.clock, "test"), stopped=lambda: False, published=lambda: self.published,
+            self.clock, self.scene, self.pending, declared, self, self.metrics, allocations=Objects(self.scene),
+            announcer=Announcer(self.cluster, self.clock, "test"),
         )  # fmt: skip
-        self.published: dict[str, str] = {}
-        """What the scheduler before this one wrote into status.overSince."""
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
         """Commit at once; what is stopped is releasing from then on."""
@@ -97,11 +115,6 @@ class Site:
         answer.set_result(verdict)
         return answer
 
-    def allocation(self, uid: str) -> Allocation:
-        holder = next(one for key, one in self.scene.holders.items() if key.partition("/")[0] == uid)
-        namespace, _, name = holder.key.partition("/")
-        return replace_meta(allocation(), namespace=namespace, name=name, uid=uid)
-
     def run(self, number: int, nodes: tuple[int, ...], leaf: str, **fields: Any) -> str:
         holder = holding(number, nodes, quota=leaf, **fields)
         claim = Claim(holder.uid, 1, 1, holder.user, holder.tenant, holder.vcluster, "B", nodes[0], nodes)
@@ -114,7 +127,7 @@ class Site:
     def ask(self, candidate: Candidate) -> None:
         assert self.scene.elastic is not None
         self.scene.elastic.ask([candidate], NOW)
-        self.loop.enqueue(candidate)
+        self.pending.enqueue(candidate)
 
     async def watch(self, seconds: float) -> list[str]:
         """Sample each second for so long; the uids of what was stopped."""
@@ -173,10 +186,10 @@ async def test_nothing_is_taken_for_work_that_a_hard_quota_keeps_waiting_and_onl
 async def test_a_new_leader_goes_on_with_the_delay_that_another_began() -> None:
     site = Site()
     runs = four_runs(site)
-    site.published = {"a": format_time(NOW - 6), "b": format_time(NOW - 6)}
+    site.declared.published = {"a": format_time(NOW - 6), "b": format_time(NOW - 6)}
     site.revocations.resume()
     await site.watch(2)
-    assert site.revocations.over_since() == site.published, "nobody is over yet: what was published stays for a moment"
+    assert site.revocations.over_since() == site.declared.published, "nobody is over yet: what was published stays for a moment"
     site.ask(pending(1, nodes=4, quota="b"))
     assert await site.watch(2) == []
     assert site.revocations.over_since()["a"] == format_time(NOW - 6)
@@ -189,7 +202,7 @@ async def test_a_new_leader_gives_the_whole_delay_again_where_it_was_over_alread
     site = Site()
     four_runs(site)
     site.ask(pending(1, nodes=4, quota="b"))
-    site.published = {"a": format_time(NOW - DELAY - 1)}
+    site.declared.published = {"a": format_time(NOW - DELAY - 1)}
     site.revocations.resume()
     assert await site.watch(DELAY) == []
     assert site.revocations.over_since() == {"a": format_time(NOW + 1)}
@@ -240,7 +253,7 @@ async def test_a_need_that_passes_before_the_delay_is_over_takes_nothing() -> No
     wish = pending(1, nodes=4, quota="b")
     site.ask(wish)
     await site.watch(DELAY - 2)
-    site.loop.withdraw(wish.uid)
+    site.pending.withdraw(wish.uid)
     assert await site.watch(3 * DELAY) == []
 
 
@@ -261,7 +274,7 @@ async def test_in_a_group_work_of_a_higher_class_takes_the_share_of_a_lower_one(
     high = pending(1, nodes=2, quota="a", preemption_class=8)
     site.ask(high)
 
-    site.loop.reasons[high.uid] = Waiting(high, "WaitingForQuotaShare", "")
+    site.pending.reasons[high.uid] = Waiting(high, "WaitingForQuotaShare", "")
     assert await site.watch(DELAY) == []
     [stopped] = await site.watch(2)
     assert stopped in low

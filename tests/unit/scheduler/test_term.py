@@ -11,6 +11,7 @@ from lattice.errors import NotFound, Stale
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import CONFIGS, LEDGERS
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.recovery import node_options
 from lattice_controllers.scheduler.term import CONFIG, Memory, Outside, Term
 
 
@@ -34,7 +35,7 @@ async def test_the_options_of_a_new_cluster_are_made_and_those_of_an_old_one_are
     ledger = await cluster.get(LEDGERS, "lattice")
     await cluster.patch(LEDGERS, "lattice", {"status": {**ledger["status"], "nextNumber": 65}}, subresource="status")
     await cluster.delete(CONFIGS, CONFIG)
-    term = await led(cluster, clock, memory)
-    assert term._node_options().heartbeat_timeout == "77s", "another term of this process knows them still"
+    await led(cluster, clock, memory)
+    assert node_options(memory.options).heartbeat_timeout == "77s", "another term of this process knows them still"
     with pytest.raises(NotFound):
         await cluster.get(CONFIGS, CONFIG)

@@ -20,7 +20,12 @@ class Queue:
         self.clock = ManualClock(START)
         self.objects: dict[str, Allocation] = {uid(n): allocation(n) for n in range(1, PENDING + 1)}
         self.written: list[str] = []
-        self.expectations = Expectations(self.clock, allocation=self.objects.get, tell=self.write)
+        self.expectations = Expectations(self.clock, self.objects, self, WriteBudget(self.clock))
+
+    def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
+        """What is added is written at once."""
+        assert (after, late) == (0.0, True)
+        self.write(key)
 
     def write(self, told: str) -> None:
         self.written.append(told)

@@ -1,0 +1,169 @@
+"""The pending allocations of one term: what waits in which vcluster, why, with which score, and what of it is being claimed.
+
+The scheduling loop, the reconciler of allocations, forecasts, revocations and queries share this one object. The reconciler enqueues
+and withdraws candidates; the loop records what its cycles decided; all others read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from lattice.daemon.clock import Clock
+from lattice.scheduling.model.outcomes import Score, Waiting
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.scene import Scene
+from lattice.units import parse_time
+from lattice.views.allocation import Allocation
+from lattice_controllers.scheduler.metrics import SchedulerMetrics
+from lattice_controllers.scheduler.write_budget import WriteBudget
+
+EXPLAIN_AGAIN_SECONDS = 30.0
+OF_NODES = frozenset({"WaitingForNodes", "NodesUnavailable", "BehindHigherPriority", "NeverFits"})
+"""Reasons that may be gone as soon as the nodes were heard."""
+
+
+class CandidateSource(Protocol):
+    """Turns allocations into candidates of the cycle."""
+
+    def candidate(self, allocation: Allocation) -> Candidate:
+        """Returns the allocation as the cycle reads it."""
+        ...
+
+
+class ReconcileQueue(Protocol):
+    """The work queue of the reconciler of allocations."""
+
+    def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
+        """Has an allocation, by uid, reconciled `after` seconds from now; `late`: when nothing else is to be done."""
+        ...
+
+
+class PendingWork:
+    """Candidates by uid and by vcluster, with the reason and the score that the last cycle found for each.
+
+    `cycle_due` is set whenever a cycle may find more than the last one. `budget` pays for reasons that are only reworded.
+    """
+
+    def __init__(
+        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *, budget: WriteBudget | None = None
+    ) -> None:
+        self.cycles = 0
+        """Cycles of this term."""
+        self.candidates: dict[str, Candidate] = {}
+        self.claiming: set[str] = set()
+        """Uids whose claim the ledger has not answered yet."""
+        self.reasons: dict[str, Waiting] = {}
+        self.scores: dict[str, Score] = {}
+        """Of pending work, and of placed work until its status shows where (`clear_placed`)."""
+        self.moves: dict[str, Move] = {}
+        """How the reservation of pending work was moved later last, by uid."""
+        self.awaiting_nodes = False
+        """Whether the term has only just begun to hear nodes: that work waits for nodes is no news yet."""
+        self.budget = budget or WriteBudget(clock)
+        """Of the writes that only inform."""
+        self._clock = clock
+        self._scene = scene
+        self._metrics = metrics
+        self._cycle_due = cycle_due
+        self._queues: dict[str, dict[str, Candidate]] = {}
+        self._shown: dict[str, tuple[Waiting, float]] = {}
+        self._reserved: dict[str, float] = {}
+        """When reservations were given, as statuses show it."""
+
+    # -- what waits -----------------------------------------------------------------------------------
+
+    def enqueue(self, candidate: Candidate, reserved_at: str | None = None) -> None:
+        """Adds or updates a candidate; `reserved_at`: when an earlier scheduler gave it a reservation, RFC 3339."""
+        known = self.candidates.get(candidate.uid)
+        if candidate.uid in self.claiming or known == candidate:
+            return
+        if known is None:
+            if reserved_at:
+                self._scene.inherit(candidate.vcluster, candidate.uid, parse_time(reserved_at))
+        elif known.vcluster != candidate.vcluster:
+            self._leave_queue(known)
+        self.candidates[candidate.uid] = candidate
+        queue = self._queues.setdefault(candidate.vcluster, {})
+        queue[candidate.uid] = candidate
+        self._metrics.queue_depth.labels(candidate.vcluster).set(len(queue))
+        self._cycle_due.set()
+
+    def withdraw(self, uid: str) -> None:
+        """Removes an allocation that does not wait any more."""
+        if self._scene.elastic is not None:
+            self._scene.elastic.drop(uid)
+        candidate = self.candidates.pop(uid, None)
+        if candidate is not None:
+            self._leave_queue(candidate)
+            self.scores.pop(uid, None)
+        self.reasons.pop(uid, None)
+        self._shown.pop(uid, None)
+        self._reserved.pop(uid, None)
+        self.moves.pop(uid, None)
+
+    def clear_placed(self, uid: str) -> None:
+        """Removes all that is kept of an allocation whose status shows where it was placed, or whose object is gone."""
+        self.withdraw(uid)
+        self.scores.pop(uid, None)
+
+    def queue(self, vcluster: str) -> Iterable[Candidate]:
+        """Returns the candidates of a vcluster in the order of their arrival here."""
+        return self._queues.get(vcluster, {}).values()
+
+    def vclusters(self) -> list[str]:
+        """Returns the vclusters in which something waits."""
+        return [name for name, queue in self._queues.items() if queue]
+
+    def known_vclusters(self) -> list[str]:
+        """Returns the vclusters in which something waits or has waited since the last cycle."""
+        return list(self._queues)
+
+    def remove_empty_queues(self) -> list[str]:
+        """Drops the queues in which nothing waits any more; returns their vclusters."""
+        empty = [name for name, queue in self._queues.items() if not queue]
+        for name in empty:
+            del self._queues[name]
+        return empty
+
+    def _leave_queue(self, candidate: Candidate) -> None:
+        queue = self._queues.get(candidate.vcluster)
+        if queue is not None:
+            queue.pop(candidate.uid, None)
+            self._metrics.queue_depth.labels(candidate.vcluster).set(len(queue))
+
+    # -- why it waits ---------------------------------------------------------------------------------
+
+    def shown(self, uid: str) -> Waiting | None:
+        """Returns the reason in the words that a status is to show; `reasons` has the newest ones. None before a cycle found one."""
+        shown = self._shown.get(uid)
+        return shown[0] if shown is not None else None
+
+    def record_reason(self, waiting: Waiting) -> bool:
+        """Keeps the reason that a cycle found; returns whether the status of the allocation is to be written because of it."""
+        uid, now = waiting.candidate.uid, self._clock.monotonic()
+        if waiting.score is not None:
+            self.scores[uid] = waiting.score
+        if self.awaiting_nodes and waiting.reason in OF_NODES:
+            return False
+        self.reasons[uid] = waiting
+        shown, since = self._shown.get(uid, (None, 0.0))
+        reworded = shown is not None and shown.message != waiting.message and now - since > EXPLAIN_AGAIN_SECONDS
+        if shown is None or shown.reason != waiting.reason or (reworded and self.budget.try_spend()):
+            self._shown[uid] = (waiting, now)
+            self._note_reservation(waiting.candidate)
+            return True
+        if self._reserved.get(uid) != self._scene.reserved_since(waiting.candidate.vcluster, uid) and self.budget.try_spend():
+            self._note_reservation(waiting.candidate)
+            return True
+        return False
+
+    def _note_reservation(self, candidate: Candidate) -> None:
+        """Notes that the next write of the status says when the candidate was given its reservation."""
+        given = self._scene.reserved_since(candidate.vcluster, candidate.uid)
+        if given is None:
+            self._reserved.pop(candidate.uid, None)
+        else:
+            self._reserved[candidate.uid] = given
