@@ -28,7 +28,6 @@ from lattice.ledger.reports import UNHEARD
 from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
 from lattice_controllers.operator.agents import Agents
-from lattice_controllers.operator.configs import NAME as CONFIG
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.fail_open import FailOpen
 from lattice_controllers.operator.hours import Hours
@@ -100,39 +99,33 @@ class Operator:
         self._clock = clock
         self._kinds = outside.kinds
         announcer = Announcer(cluster, clock, identity)
-        self.ledger = LedgerMirror(cluster, clock, self._accounts_changed)
-        self.usage = Usage(self._use_changed)
+        self.ledger = LedgerMirror(cluster, clock)
+        self.usage = Usage()
         self.allocations: Informer[Allocation] = Informer(
             cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True
         )
-        self.settlement = Settlement(
-            cluster, clock, self.allocations.objects, measured, on_rows=lambda rows: self.hours.settled(rows),
-            heard=lambda uid, attempt: self.nodes.running.last(uid, attempt),
-        )  # fmt: skip
-        self.hours = Hours(cluster, clock, self.settlement.records, lambda: self.tenants.known, announcer, measured)
         self.reservations: Informer[Reservation] = Informer(
-            cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=lambda change: self.tenants.on_reservation(change)
+            cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self._on_reservation
         )
-        self.tenants = Tenants(
-            cluster, clock, self.ledger, self.usage, announcer, measured, reservations=lambda: self.reservations.objects.values()
-        )
-        self.nodes = Nodes(
-            cluster, clock, self.ledger, announcer, measured, on_nodes=lambda: self.vclusters.nodes_changed(), unheard=unheard,
-            came_or_went=lambda name: self.agents.came_or_went(name),
-        )  # fmt: skip
+        self.tenants = Tenants(cluster, clock, self.ledger, self.usage, announcer, measured, self.reservations.objects)
+        self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, unheard=unheard)
+        self.settlement = Settlement(cluster, clock, self.allocations.objects, measured, self.nodes.running)
+        self.hours = Hours(cluster, clock, self.settlement.records, self.tenants.known, announcer, measured)
         self.agents = Agents(cluster, clock, self.nodes.informer.objects)
         self.requests = Requests(cluster, clock, self.nodes.informer.objects, self.agents.is_forgotten, outside.signing, measured)
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
+        self.configs = Configs(cluster, clock, self.nodes, announcer)
         self.fail_open: FailOpen | None = None
-        if outside.server_metrics is None:
-            self.configs = Configs(cluster, clock, self.nodes.retime, announcer)
-        else:
-            self.fail_open = FailOpen(outside.server_metrics, clock, measured, lambda: self.configs.queue.add(CONFIG))
-            self.configs = Configs(cluster, clock, self.nodes.retime, announcer, self.fail_open.stated)
-        self.retention = Retention(
-            cluster, clock, self.allocations, self.usage, self.configs, self.tenants.retention_of, measured, self.settlement.is_settled
-        )
+        if outside.server_metrics is not None:
+            self.fail_open = FailOpen(outside.server_metrics, clock, measured, self.configs.queue)
+            self.configs.sources.append(self.fail_open)
+        self.retention = Retention(cluster, clock, self.allocations, self.usage, self.configs, self.tenants, self.settlement, measured)
+        self.ledger.observers.append(self)
+        self.usage.observers.append(self)
+        self.settlement.observers.append(self.hours)
+        self.nodes.observers.append(self.vclusters)
+        self.nodes.name_observers.append(self.agents)
         self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
 
     async def run(self) -> None:
@@ -188,11 +181,16 @@ class Operator:
                 await self.ledger.refresh()
             await self._clock.sleep(LEDGER_SECONDS)
 
-    def _accounts_changed(self, names: set[str]) -> None:
+    def _on_reservation(self, change: Change[Reservation]) -> None:
+        self.tenants.on_reservation(change)
+
+    def accounts_changed(self, names: set[str]) -> None:
+        """Has the tenants reconciled whose account has changed."""
         for name in names & self.tenants.known.keys():
             self.tenants.queue.add(name)
 
-    def _use_changed(self, kind: str, name: str) -> None:
+    def use_changed(self, kind: str, name: str) -> None:
+        """Has a tenant or a vcluster reconciled whose use begins or ends."""
         if kind == "tenant" and name in self.tenants.known:
             self.tenants.queue.add(name)
         elif kind == "vcluster" and name in self.vclusters.known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from lattice.admission.configs import LEAST_START_SECONDS
 from lattice.daemon.announcements import Announcer
@@ -47,21 +47,34 @@ def refusals(spec: ConfigSpec) -> list[str]:
     return found
 
 
-class Configs:
-    """Reconciles the one LatticeConfig; `on_timing` gets the options of nodes that are in force, `stated` adds what the cluster tells."""
+class Timed(Protocol):
+    """Judges nodes by options that may change."""
 
-    def __init__(
-        self, cluster: Cluster, clock: Clock, on_timing: Callable[[Timing], None], announcer: Announcer,
-        stated: Callable[[tuple[Condition, ...], int, str], tuple[Condition, ...]] = lambda conditions, _generation, _now: conditions,
-    ) -> None:  # fmt: skip
-        self._stated = stated
+    def retime(self, timing: Timing) -> None:
+        """Puts other options in force."""
+        ...
+
+
+class ConditionSource(Protocol):
+    """Knows a condition of the cluster that the status of the LatticeConfig shows."""
+
+    def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
+        """Returns the conditions with the one that it knows, if it knows it yet; `now` is RFC 3339."""
+        ...
+
+
+class Configs:
+    """Reconciles the one LatticeConfig; gives the options of nodes that are in force to `nodes`, and shows the conditions of `sources`."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, nodes: Timed, announcer: Announcer) -> None:
+        self.sources: list[ConditionSource] = []
         self.in_force = ConfigSpec()
         """The last good options."""
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
         self._cluster = cluster
         self._clock = clock
         self._announcer = announcer
-        self._on_timing = on_timing
+        self._nodes = nodes
 
     async def reconcile(self, name: str) -> float | None:
         """Put the options in force, and say so."""
@@ -80,9 +93,10 @@ class Configs:
             conditions = statuses.stalled(config.status.conditions, "OptionsRefused", message, metadata.generation, now)
         else:
             self.in_force = config.spec
-            self._on_timing(timing_of(config.spec.nodes))
+            self._nodes.retime(timing_of(config.spec.nodes))
             conditions = statuses.ready(config.status.conditions, metadata.generation, now)
-        conditions = self._stated(conditions, metadata.generation, now)
+        for source in self.sources:
+            conditions = source.stated(conditions, metadata.generation, now)
         former = {"observedGeneration": config.status.observed_generation}
         changed = statuses.changes(config.status.conditions, conditions, former, {"observedGeneration": metadata.generation})
         if await statuses.write(self._cluster, CONFIGS, metadata, changed):

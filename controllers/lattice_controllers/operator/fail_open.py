@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -16,6 +16,7 @@ from lattice.errors import LatticeError
 from lattice.lifecycle.conditions import FALSE, TRUE, with_condition
 from lattice.units import format_duration, format_time
 from lattice.views import Condition
+from lattice_controllers.operator.configs import NAME as CONFIG
 from lattice_controllers.operator.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
@@ -32,14 +33,22 @@ def passed(text: str) -> int:
     return sum(int(float(count)) for count in _COUNT.findall(text))
 
 
-class FailOpen:
-    """Compares the count with the last one; `read` gives the API server's metrics, `changed` hears that the condition is another."""
+class ConfigQueue(Protocol):
+    """The work queue of the LatticeConfig."""
 
-    def __init__(self, read: Callable[[], Awaitable[str]], clock: Clock, measured: OperatorMetrics, changed: Callable[[], None]) -> None:
+    def add(self, key: str) -> None:
+        """Has the LatticeConfig of this name reconciled."""
+        ...
+
+
+class FailOpen:
+    """Compares the count with the last one; `read` gives the API server's metrics, `configs` shows the condition."""
+
+    def __init__(self, read: Callable[[], Awaitable[str]], clock: Clock, measured: OperatorMetrics, configs: ConfigQueue) -> None:
         self._read = read
         self._clock = clock
         self._measured = measured
-        self._changed = changed
+        self._configs = configs
         self._before: int | None = None
         self._count = 0
         self._first = self._latest = 0.0
@@ -67,10 +76,10 @@ class FailOpen:
             self._count, self._latest = self._count + more, now
             self._measured.failed_open.inc(more)
             event(log, "The API server failed open", logging.WARNING, requests=more)
-            self._changed()
+            self._configs.add(CONFIG)
         elif self._count and now - self._latest >= QUIET_SECONDS:
             self._count = 0
-            self._changed()
+            self._configs.add(CONFIG)
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
         """The conditions with the one that says it; none before the first look."""

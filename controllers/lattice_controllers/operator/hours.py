@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ class Hours:
     """Keeps `Tenant.status.usage`; `known` are the tenants as the operator last read them."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, records: Records, known: Callable[[], Mapping[str, Tenant]], announcer: Announcer,
+        self, cluster: Cluster, clock: Clock, records: Records, known: Mapping[str, Tenant], announcer: Announcer,
         measured: OperatorMetrics,
     ) -> None:  # fmt: skip
         self.meter = Meter(every_tenant=True)
@@ -92,7 +92,7 @@ class Hours:
         if self._clock.monotonic() - self._trimmed > TRIM_SECONDS:
             self._trimmed = self._clock.monotonic()
             self.meter.trim(self._clock.now())
-        for name, tenant in list(self._known().items()):
+        for name, tenant in list(self._known.items()):
             try:
                 await self._mirror(name, tenant)
                 await self._clock.sleep(0)
@@ -144,7 +144,7 @@ class Hours:
         event(log, "BudgetMarkCrossed", tenant=metadata.name, budget=notice.key, mark=notice.mark)
 
     def _budgets(self) -> dict[str, Budgets]:
-        return {name: budgets_of(tenant) for name, tenant in self._known().items()}
+        return {name: budgets_of(tenant) for name, tenant in self._known.items()}
 
     async def _count_again(self) -> None:
         """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -19,19 +19,27 @@ log = logging.getLogger(__name__)
 NAME = "lattice"
 
 
+class AccountObserver(Protocol):
+    """Hears of changes of the ledger's accounts."""
+
+    def accounts_changed(self, names: set[str]) -> None:
+        """Hears of the tenants whose account has changed."""
+        ...
+
+
 class LedgerMirror:
     """The newest ledger that was read; accounts at hand, rows decoded when somebody asks for them.
 
-    `on_accounts` is called with the tenants whose account changed.
+    Its `observers` hear of the tenants whose account changed.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, on_accounts: Callable[[set[str]], None]) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self.observers: list[AccountObserver] = []
         self.accounts: dict[str, TenantAccount] = {}
         self.begun = float("-inf")
         """Monotonic time at which the newest read began; what it does not show was not committed then."""
         self._cluster = cluster
         self._clock = clock
-        self._on_accounts = on_accounts
         self._status: LedgerStatus | None = None
         self._counted: int | None = None
         self._by_node: Counter[int] = Counter()
@@ -52,7 +60,8 @@ class LedgerMirror:
         changed = {name for name in accounts.keys() | self.accounts.keys() if accounts.get(name) != self.accounts.get(name)}
         self.accounts = accounts
         if changed:
-            self._on_accounts(changed)
+            for observer in self.observers:
+                observer.accounts_changed(changed)
 
     async def refresh(self) -> None:
         """Read the Ledger; when that fails, what was read before stays, and it is said."""

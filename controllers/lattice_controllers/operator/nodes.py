@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock
@@ -45,6 +45,20 @@ _QUIET = frozenset({machine.READY, machine.DRAINING})
 _WARNINGS = frozenset({machine.DEGRADED, machine.DOWN, machine.FAILED})
 
 
+class NodeObserver(Protocol):
+    """Hears of changes of nodes."""
+
+    def nodes_changed(self) -> None:
+        """Hears that nodes have come, gone, moved or changed state."""
+
+
+class NameObserver(Protocol):
+    """Hears of the names of nodes."""
+
+    def came_or_went(self, node: str) -> None:
+        """Hears that a LatticeNode was made or deleted."""
+
+
 class Nodes:
     """Two informers, the table of heartbeats, and a queue of nodes to judge."""
 
@@ -55,9 +69,7 @@ class Nodes:
         ledger: LedgerMirror,
         announcer: Announcer,
         measured: OperatorMetrics,
-        on_nodes: Callable[[], None],
         unheard: Callable[[int], None] = lambda _count: None,
-        came_or_went: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self.timing = Timing()
         self.beats = Heartbeats()
@@ -72,13 +84,17 @@ class Nodes:
         self._ledger = ledger
         self._announcer = announcer
         self._measured = measured
-        self._on_nodes = on_nodes
+        self.observers: list[NodeObserver] = []
+        self.name_observers: list[NameObserver] = []
         self._unheard = unheard
-        self._came_or_went = came_or_went
         self._states: Counter[str] = Counter()
         self._begun: dict[str, tuple[str, float]] = {}
         self._swept = clock.monotonic()
         self._resumed = float("-inf")
+
+    def _tell_observers(self) -> None:
+        for observer in self.observers:
+            observer.nodes_changed()
 
     def retime(self, timing: Timing) -> None:
         """Put other options in force; every node is judged by them."""
@@ -231,20 +247,21 @@ class Nodes:
     def _on_node(self, change: Change[Node]) -> None:
         now, old, new = self._clock.monotonic(), change.old, change.new
         if old is None or new is None:
-            self._came_or_went(change.key)
+            for observer in self.name_observers:
+                observer.came_or_went(change.key)
         if old is not None:
             self._count(old.status.state, -1)
         if new is None:
             self.beats.forget(change.key)
             self._begun.pop(change.key, None)
-            self._on_nodes()
+            self._tell_observers()
             return
         self._count(new.status.state, 1)
         self.beats.expect(change.key, now)
         if self._begun.get(change.key, ("", 0.0))[0] != new.status.state:
             self._begun[change.key] = (new.status.state, now)
         if old is None or (old.status.state, old.spec.group) != (new.status.state, new.spec.group):
-            self._on_nodes()
+            self._tell_observers()
         self.queue.add(change.key)
 
     def _count(self, state: str, step: int) -> None:

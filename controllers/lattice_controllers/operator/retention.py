@@ -6,7 +6,6 @@ Of more than `submission.maxFinishedPerTenant` the oldest go before that: whoeve
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -18,6 +17,8 @@ from lattice.units import parse_duration
 from lattice.views import Allocation
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.settlement import Settlement
+from lattice_controllers.operator.tenants import Tenants
 from lattice_controllers.operator.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -39,18 +40,18 @@ class Retention:
         allocations: Informer[Allocation],
         usage: Usage,
         configs: Configs,
-        retention_of: Callable[[str], str],
+        tenants: Tenants,
+        settlement: Settlement,
         measured: OperatorMetrics,
-        is_settled: Callable[[Allocation], bool] = lambda _allocation: True,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._allocations = allocations
         self._usage = usage
         self._configs = configs
-        self._retention_of = retention_of
+        self._tenants = tenants
+        self._settlement = settlement
         self._measured = measured
-        self._is_settled = is_settled
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -82,11 +83,11 @@ class Retention:
             until = now - self._seconds(tenant)
             found += [entry for place, entry in enumerate(entries) if place < surplus or entry[0] <= until]
         found.sort(key=lambda entry: entry[0])
-        return [allocation for _, allocation in found if self._is_settled(allocation)]
+        return [allocation for _, allocation in found if self._settlement.is_settled(allocation)]
 
     def _seconds(self, tenant: str) -> float:
         try:
-            return parse_duration(self._retention_of(tenant) or DEFAULT_RETENTION)
+            return parse_duration(self._tenants.retention_of(tenant) or DEFAULT_RETENTION)
         except Rejected:
             return parse_duration(DEFAULT_RETENTION)
 

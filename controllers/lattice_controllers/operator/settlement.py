@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from lattice.accounting.charges import Charge, bounded, charges_of, removed
 from lattice.accounting.records import Fresh, Page, Records, page_of
@@ -26,6 +26,7 @@ from lattice.kube.resources import USAGE_RECORDS
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.running import Running
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +37,23 @@ KEYS_AT_ONCE = 1000
 """Allocations that are looked at without letting others run."""
 
 
-class Settlement:
-    """Writes the records; `records` is what it has read of them, `on_rows` hears which attempts came.
+class RecordObserver(Protocol):
+    """Hears of what records hold."""
 
-    `heard`: when a node last said that it runs this attempt (seconds since the epoch; 0: not while this process looked on).
+    def settled(self, fresh: Fresh) -> None:
+        """Hears of the attempts that records hold now."""
+        ...
+
+
+class Settlement:
+    """Writes the records; `records` is what it has read of them, its `observers` hear which attempts came.
+
+    `running` knows when a node last said that it runs an attempt.
     """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, allocations: Mapping[str, Allocation], measured: OperatorMetrics,
-        on_rows: Callable[[Fresh], None] = lambda _rows: None, heard: Callable[[str, int], float] = lambda _uid, _attempt: 0.0,
+        running: Running,
     ) -> None:  # fmt: skip
         self.records = Records()
         self.informer: Informer[UsageRecord] = Informer(
@@ -54,8 +63,8 @@ class Settlement:
         self._clock = clock
         self._allocations = allocations
         self._measured = measured
-        self._on_rows = on_rows
-        self._heard = heard
+        self.observers: list[RecordObserver] = []
+        self._running = running
         self._waiting: dict[str, dict[str, float]] = {}
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
         self._removed: dict[str, Allocation] = {}
@@ -194,7 +203,7 @@ class Settlement:
             if allocation is not None and allocation.spec.tenant == tenant:
                 found += unsettled(allocation, self.records)
         now = self._clock.now()
-        return [bounded(charge, heard=self._heard(charge.uid, charge.attempt), now=now) for charge in found]
+        return [bounded(charge, heard=self._running.last(charge.uid, charge.attempt), now=now) for charge in found]
 
     async def _read_again(self, tenant: str) -> None:
         """What the server holds of a tenant counts, also where it is older than what was known before it was asked."""
@@ -213,7 +222,8 @@ class Settlement:
         fresh = self.records.put(record)
         if fresh.count:
             self._measured.settled.inc(fresh.count)
-            self._on_rows(fresh)
+            for observer in self.observers:
+                observer.settled(fresh)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
         known = self.records.pages.get(change.key)

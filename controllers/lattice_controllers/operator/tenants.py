@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class Tenants:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics,
-        reservations: Callable[[], Iterable[Reservation]] = tuple,
+        reservations: Mapping[str, Reservation],
     ) -> None:  # fmt: skip
         self.known: dict[str, Tenant] = {}
         self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="tenants")
@@ -82,7 +82,7 @@ class Tenants:
             finalizers = (*tenant.metadata.finalizers, statuses.IN_USE_FINALIZER)
             await statuses.set_finalizers(self._cluster, TENANTS, tenant.metadata, finalizers)
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
-        wanted = access.access_of(tenant, self._reservations())
+        wanted = access.access_of(tenant, self._reservations.values())
         taken = await self._settle_namespaces(tenant, wanted)
         problems = [*taken.values(), *await self._settle_roles(name, wanted.without(taken))]
         await self._publish(tenant, problems)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from lattice.errors import Rejected
 from lattice.kube.informer import Change
@@ -40,14 +41,22 @@ def ended_at(allocation: Allocation) -> float | None:
     return None
 
 
-class Usage:
-    """Kept by the changes of the allocations' informer; `on_use` hears ("tenant" or "vcluster", name) when use begins or ends."""
+class UseObserver(Protocol):
+    """Hears that use begins or ends."""
 
-    def __init__(self, on_use: Callable[[str, str], None]) -> None:
+    def use_changed(self, kind: str, name: str) -> None:
+        """Hears that the first allocation of a tenant or vcluster (`kind`) is there, or that its last one has ended."""
+        ...
+
+
+class Usage:
+    """Counts of allocations that are not final, by tenant and vcluster; its `observers` hear when use begins or ends."""
+
+    def __init__(self) -> None:
+        self.observers: list[UseObserver] = []
         self.ended: dict[str, float] = {}
         """Final, untracked allocations that are not being deleted: key to time of the end."""
         self._open: Counter[tuple[str, str]] = Counter()
-        self._on_use = on_use
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """Count one change."""
@@ -56,16 +65,20 @@ class Usage:
             self._open[user] -= 1
             if not self._open[user]:
                 del self._open[user]
-                self._on_use(*user)
+                self._tell(*user)
         for user in after - before:
             self._open[user] += 1
             if self._open[user] == 1:
-                self._on_use(*user)
+                self._tell(*user)
         ended = _removable(change.new)
         if ended is None:
             self.ended.pop(change.key, None)
         else:
             self.ended[change.key] = ended
+
+    def _tell(self, kind: str, name: str) -> None:
+        for observer in self.observers:
+            observer.use_changed(kind, name)
 
     def open_of_tenant(self, name: str) -> int:
         """Allocations of the tenant that are not final."""

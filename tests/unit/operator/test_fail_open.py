@@ -29,9 +29,19 @@ def test_only_requests_that_passed_lattices_webhooks_count() -> None:
     assert passed("") == 0
 
 
+class Queue:
+    """The queue of the LatticeConfig: what is added is kept."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def add(self, key: str) -> None:
+        self.told.append(key)
+
+
 def test_what_passes_is_said_until_nothing_has_passed_for_ten_minutes() -> None:
-    clock, told, measured = ManualClock(), list[int](), OperatorMetrics()
-    seen = FailOpen(unread, clock, measured, lambda: told.append(1))
+    clock, queue, measured = ManualClock(), Queue(), OperatorMetrics()
+    told, seen = queue.told, FailOpen(unread, clock, measured, queue)
 
     def state() -> tuple[str, str, str]:
         (found,) = (entry for entry in seen.stated((), 1, NOW) if entry.type == CONDITION)

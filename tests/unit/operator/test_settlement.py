@@ -21,6 +21,7 @@ from lattice.kube.resources import ALLOCATIONS, EVENTS, TENANTS, USAGE_RECORDS
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
 from lattice_controllers.operator.metrics import OperatorMetrics
+from lattice_controllers.operator.running import Running
 from lattice_controllers.operator.settlement import Settlement
 from tests.unit.accounting.lives import Life, live
 from tests.unit.operator.test_operator import World
@@ -56,7 +57,7 @@ class Site:
         informer: Informer[Allocation] = Informer(
             self.cluster, ALLOCATIONS, type=Allocation, clock=self.clock, on_change=lambda change: settlement.on_allocation(change)
         )
-        settlement = Settlement(self.cluster, self.clock, informer.objects, OperatorMetrics())
+        settlement = Settlement(self.cluster, self.clock, informer.objects, OperatorMetrics(), Running(self.clock))
         tasks = [asyncio.ensure_future(work()) for work in (informer.run, settlement.informer.run, settlement.run)]
         yield settlement
         for task in tasks:
@@ -239,7 +240,7 @@ async def test_a_name_that_is_used_again_by_another_tenant_holds_nothing_up() ->
     informer: Informer[Allocation] = Informer(
         site.cluster, ALLOCATIONS, type=Allocation, clock=site.clock, on_change=lambda change: settlement.on_allocation(change)
     )
-    settlement = Settlement(site.cluster, site.clock, informer.objects, OperatorMetrics())
+    settlement = Settlement(site.cluster, site.clock, informer.objects, OperatorMetrics(), Running(site.clock))
     tasks = [asyncio.ensure_future(work()) for work in (informer.run, settlement.informer.run, settlement.run)]
     for life in (first, second):
         body: dict[str, Any] = {"metadata": {"name": "job", "uid": life.obj["metadata"]["uid"]}, "spec": life.obj["spec"]}
