@@ -64,7 +64,7 @@ log = logging.getLogger("lattice_agent")
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings(CommonSettings):
-    """What `lattice-agent` takes."""
+    """Holds every setting of `lattice-agent`."""
 
     node: str = field(default="", metadata={"help": "name of this node; default: the host name"})
     listen: str = field(default="0.0.0.0:50052", metadata={"help": "HOST:PORT of the gRPC server"})
@@ -102,7 +102,7 @@ class AgentSettings(CommonSettings):
     heartbeat: float = field(default=0.0, metadata={"help": "seconds between heartbeats; 0: as the LatticeConfig says"})
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
+        """Raises Rejected for settings that are out of range, missing, or contradict each other."""
         if self.hollow < 0 or self.hollow > 16384:
             raise Rejected(f"--hollow {self.hollow}: between 0 and 16384 nodes", reason="SettingWrong")
         if not (self.certificate and self.key and self.ca):
@@ -125,22 +125,22 @@ class AgentSettings(CommonSettings):
 
     @property
     def is_hollow(self) -> bool:
-        """Whether the process is hollow nodes."""
+        """Tells whether the process is hollow nodes."""
         return self.hollow > 0 or self.hollow_inventory is not None
 
     @property
     def events_kept(self) -> int:
-        """How many events each node keeps; 0: none."""
+        """Gives the number of events that each node keeps; 0: none."""
         if self.stimulus_events >= 0:
             return self.stimulus_events
         return STIMULUS_EVENTS if self.stimulus_log is not None or not self.is_hollow else 0
 
     def files(self) -> Files:
-        """What it shows to other agents and to gateways, and checks them against."""
+        """Names the certificate files for other agents and gateways: the agent's own pair, and the authority of the others."""
         return Files(Path(self.certificate), Path(self.key), Path(self.ca))
 
     def pairs(self, config: ClusterConfig) -> dict[str, Pair]:
-        """The certificates that this agent renews, by use; one pair for both uses is none, since no signer gives such a certificate."""
+        """Names the certificates that this agent renews, by use; one pair for both uses is none, for no signer gives such a certificate."""
         peer = Pair(Path(self.certificate), Path(self.key))
         if not (config.cert_file and config.key_file) or config.headers:  # a token, or it acts as the node by somebody else's certificate
             return {PEER: peer}
@@ -148,7 +148,7 @@ class AgentSettings(CommonSettings):
         return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
 
     def declared(self) -> StaticCapabilities:
-        """What the agent is told of its machine; Rejected names the flag that is wrong."""
+        """Gathers what the flags declare of the machine. Raises Rejected, which names the flag that is wrong."""
         sizes = {}
         for flag, text in (("--gpu-memory", self.gpu_memory), ("--cxl-memory", self.cxl_memory)):
             try:
@@ -163,7 +163,7 @@ class AgentSettings(CommonSettings):
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """One node of the process, ready to be built: who it is, and its outside."""
+    """Describes one node of the process, ready to be built: who it is, and its outside."""
 
     me: NodeDescription
     outside: Outside
@@ -171,7 +171,7 @@ class NodeSetup:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSetup:
-    """What all nodes of the process share: the API server as the process itself sees it, time, what runs beside them."""
+    """Holds what all nodes of the process share: the API server as the process itself sees it, time, and what runs beside them."""
 
     cluster: Cluster
     clock: Clock
@@ -247,7 +247,7 @@ async def _serve_metrics(
 
 
 def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
-    """The interval, a little different each time, so that many nodes do not beat together."""
+    """Varies the interval a little each time, so that many nodes do not send heartbeats together."""
     return lambda: seconds() * random.uniform(0.75, 1.0)  # noqa: S311 - spreads load
 
 
@@ -262,9 +262,10 @@ def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
 
 
 async def _registered(registration: Registration, clock: Clock, node: str, gate: asyncio.Semaphore) -> None:
-    """Registers, and again while the API server does not answer or the node has no rights yet; a name that is taken ends the process.
+    """Registers a node, and tries again while the API server does not answer or the node has no rights yet.
 
-    A new node makes its LatticeNode first, and the operator gives it its rights for that, within a moment.
+    A new node makes its LatticeNode first, and the operator gives it its rights for that, within a moment. A name that is taken raises
+    Rejected, which ends the process.
     """
     delay, said = FIRST_RETRY_SECONDS, ""
     while True:
@@ -283,7 +284,7 @@ async def _registered(registration: Registration, clock: Clock, node: str, gate:
 
 @asynccontextmanager
 async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """This machine as one node."""
+    """Opens this machine as one node, and closes it at the end."""
     node = settings.node or os.uname().nodename
     files = settings.files()
     files.read()
@@ -312,7 +313,7 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
 async def _renewed(
     settings: AgentSettings, cluster: AiohttpCluster, clock: Clock, me: NodeDescription, agents: dict[str, Agent], counted: AgentMetrics
 ) -> None:
-    """Keeps the node's certificates young, until cancelled; what is no pair of files is somebody else's to renew."""
+    """Renews the node's certificates in time, until cancelled; files that are no pair belong to somebody else, who renews them."""
     on_flaw = both(agents[me.node].expiring)
     async with asyncio.TaskGroup() as group:
         for use, pair in settings.pairs(cluster.config).items():
@@ -326,7 +327,7 @@ async def _renewed(
 
 @asynccontextmanager
 async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """Many nodes that only wait; each writes under its own name."""
+    """Makes many nodes that only wait; each writes under its own name."""
     files = settings.files()
     files.read()
     asked = GatewayWorkSource(settings.gateway, files)
@@ -354,7 +355,7 @@ async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: 
 
 
 def _counted(settings: AgentSettings, facts: MachineFacts) -> Iterator[NodeDescription]:
-    """The hollow nodes of `--hollow N`, all alike."""
+    """Describes the hollow nodes of `--hollow N`, which are all alike."""
     declared = settings.declared()
     for number in range(1, settings.hollow + 1):
         node = f"{settings.node_prefix}-{number:04d}"
@@ -363,7 +364,7 @@ def _counted(settings: AgentSettings, facts: MachineFacts) -> Iterator[NodeDescr
 
 
 def _listed(settings: AgentSettings, facts: MachineFacts, node: InventoryNode) -> NodeDescription:
-    """One hollow node of an inventory."""
+    """Describes one hollow node of an inventory."""
     had = node.node_class
     features = (*settings.features, *had.features)
     own = replace(facts, cpus=had.cpus, memory_bytes=had.memory)
@@ -380,7 +381,7 @@ def _inventory(path: Path) -> tuple[InventoryNode, ...]:
 
 
 def _hollow_instance(state_dir: Path) -> str:
-    """The random id of the process's nodes, kept where a state directory can be had."""
+    """Reads the random id of the process's nodes, or makes one and keeps it where a state directory can be had."""
     path = state_dir / "instance"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -392,12 +393,12 @@ def _hollow_instance(state_dir: Path) -> str:
 
 
 def _at_signals(settings: AgentSettings, clock: Clock) -> Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]]:
-    """What writes the nodes' stimuli at SIGUSR1; only a program of its own listens to signals."""
+    """Gives the task that writes the nodes' stimuli at SIGUSR1; only a program of its own listens to signals."""
     return lambda agents, _metrics: StimulusFiles(settings.state_dir / DIRECTORY, clock).write_at_signals(agents)
 
 
 async def run(settings: AgentSettings) -> None:
-    """The agent, from its settings to its end."""
+    """Runs the agent from its settings to its end."""
     if not settings.is_hollow:
         for pair in settings.pairs(kubeconfig.load(settings.kubeconfig)).values():
             with suppress(OSError, ValueError):  # what cannot be read is told by who needs it

@@ -1,4 +1,4 @@
-"""The values that every room of the agent speaks of: an attempt, its work, its process, its end, and the plan that was seen."""
+"""Holds the values that every room of the agent speaks of: an attempt, its work, its process, its end, and the plan that was seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """One attempt of one Allocation."""
+    """Names one attempt of one Allocation."""
 
     uid: str
     attempt: int
@@ -15,7 +15,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeWork:
-    """What this node starts for one attempt; everything is decided, names and patterns are expanded."""
+    """Describes what this node starts for one attempt; everything is decided, names and patterns are expanded."""
 
     key: Key
     number: int
@@ -67,7 +67,7 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Running:
-    """The process that keeps the attempt. Work without tasks on this node has none: pid 0."""
+    """Names the process that keeps an attempt. Work without tasks on this node has none: pid 0."""
 
     pid: int
     start_ticks: int
@@ -80,7 +80,7 @@ class Running:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """How one task ended; `code` is 128+n for signal n. Times in seconds, maxrss in KiB."""
+    """Tells how one task ended; `code` is 128+n for signal n. Times are in seconds since the epoch, maxrss is in KiB."""
 
     rank: int
     pid: int
@@ -95,7 +95,10 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """What the shim wrote last. `failure` is the sentence of a start that failed (no tasks then), `unfit`: by the node's fault."""
+    """Tells how an attempt ended: the last thing its shim writes.
+
+    `failure` is the sentence of a start that failed (then there are no tasks), `unfit` says that the node was at fault.
+    """
 
     uid: str
     attempt: int
@@ -107,7 +110,7 @@ class ExitRecord:
 
 
 class Ordered(NamedTuple):
-    """Why TERM was sent to an attempt, and when."""
+    """Tells why TERM was sent to an attempt, and when."""
 
     why: str
     """As `Attempt.ended_by` has it."""
@@ -117,7 +120,7 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """An attempt as the state directory and the scopes of this node show it."""
+    """Describes an attempt as the state directory and the scopes of this node show it."""
 
     key: Key
     work: NodeWork | None
@@ -139,7 +142,7 @@ class Known:
 
 @dataclass(frozen=True)
 class KeptAttempt:
-    """An attempt as a recovery asks for it: what is known, and when it was laid down (seconds since the epoch)."""
+    """Describes an attempt for a recovery of the ledger: what is known of it, and when its journal was written (seconds since 1970)."""
 
     known: Known
     prepared: float
@@ -147,7 +150,7 @@ class KeptAttempt:
 
 @dataclass(frozen=True)
 class Seen:
-    """The highest plan seq that the node has seen, and epoch and term of the ledger that this plan was made from (0, empty: unknown)."""
+    """Holds the highest plan seq that the node has seen, with epoch and term of the plan's ledger (0 and empty: unknown)."""
 
     seq: int = 0
     epoch: int = 0

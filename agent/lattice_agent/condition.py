@@ -6,7 +6,7 @@ import asyncio
 
 
 class VersionedCondition:
-    """Counts its notifications, so that one between two looks is never missed."""
+    """Wakes those who wait for a change; it counts its notifications, so that none between two looks is missed."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -14,7 +14,7 @@ class VersionedCondition:
         self._linked: list[VersionedCondition] = []
 
     def notify(self) -> None:
-        """Wakes everybody who waits, here and at the conditions linked to this one."""
+        """Wakes everybody who waits at this condition, or at one linked to it."""
         self.version += 1
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -24,7 +24,7 @@ class VersionedCondition:
             other.notify()
 
     async def wait(self, seen: int) -> int:
-        """Returns the version once it is not `seen` any more."""
+        """Waits until the version is another than `seen`, and returns it."""
         while self.version == seen:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -36,6 +36,6 @@ class VersionedCondition:
         self._linked.append(other)
 
     def unlink(self, other: VersionedCondition) -> None:
-        """Ends that."""
+        """Ends such a link; without one nothing changes."""
         if other in self._linked:
             self._linked.remove(other)

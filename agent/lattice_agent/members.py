@@ -1,4 +1,4 @@
-"""What a node of an attempt tells its reporter, and what it is told: pure values, the same in process and on the wire."""
+"""Holds what a node of an attempt tells its reporter, and what it is told: pure values, the same in process and on the wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lattice_agent.attempts import Key
 
 
 class Phase(Enum):
-    """Where an attempt stands on one node; the values are those of the protobuf's MemberPhase."""
+    """Names where an attempt stands on one node; the values are those of the protobuf's MemberPhase."""
 
     PREPARING = 1
     READY = 2
@@ -25,7 +25,7 @@ FINAL = frozenset({Phase.GONE, Phase.START_FAILED, Phase.LOST})
 
 
 class Order(Enum):
-    """What the reporter wants of a node; the values are those of the protobuf's Order."""
+    """Names what the reporter wants of a node; the values are those of the protobuf's Order."""
 
     WAIT = 1
     START = 2
@@ -34,7 +34,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """How one task ended; `code` is 128+n for signal n; `unknown`: nobody knows it any more."""
+    """Tells how one task ended; `code` is 128+n for signal n; `unknown`: nobody knows it any more."""
 
     rank: int = 0
     code: int = 0
@@ -45,7 +45,7 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The whole state of an attempt on one node; `started` is 0 before; `reason` says why it failed or was ended."""
+    """Holds the whole state of an attempt on one node; `started` is 0 before; `reason` says why it failed or was ended."""
 
     key: Key
     node: str
@@ -61,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The reporter's whole answer to one node."""
+    """Holds the reporter's whole answer to one node."""
 
     order: Order = Order.WAIT
     cause: str = ""
@@ -69,6 +69,6 @@ class Direction:
 
 
 def first_failure(exits: tuple[TaskEnd, ...]) -> TaskEnd | None:
-    """The task that failed first, by its end; None when every one ended with 0."""
+    """Finds the task that failed first, by its end; None when every one ended with 0."""
     failed = [end for end in exits if end.unknown or end.code != 0]
     return min(failed, key=lambda end: (end.ended, end.rank)) if failed else None

@@ -1,4 +1,4 @@
-"""The agent's metrics, on a registry of its own; names as in the book."""
+"""Holds the agent's metrics, on a registry of its own; names as in the book."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STARTUP_SECONDS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0, 3
 
 
 class AgentMetrics:
-    """One process's metrics; `label` is the node, or the prefix of many hollow ones."""
+    """Holds one process's metrics; `label` is the node, or the prefix of many hollow ones."""
 
     def __init__(self, label: str) -> None:
         self.registry = CollectorRegistry()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import secrets
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,30 @@ def test_an_agent_that_dies_before_the_start_asks_for_the_values_again(
     assert alice.ended("again")["phase"] == "Completed"
     assert alice.lattice("logs", "again").stdout.count(str(len(value))) == 2
     assert mentions(control_plane.where.directory, value, but=("/etcd/",)) == []
+
+
+def test_what_a_node_went_through_is_written_at_a_signal_replays_and_holds_nothing_of_the_work(
+    control_plane: Instance, admin: BlockingCluster, alice: Person, tenant: Room
+) -> None:
+    value, plain, command = (secrets.token_hex(16) for _ in range(3))
+    put(admin, tenant.namespace, "wandb", API_KEY=value)
+    only = {"constraints": {"nodeList": "nid001"}}
+    alice.apply(
+        "told", script=f"#!/bin/sh\necho {command} ${{#API_KEY}}\nexit 3\n", environment=reads("wandb", PLAIN=plain), resources=only
+    )
+    assert alice.ended("told")["exit"]["code"] == 3
+    alice.apply("refused", entrypoint=f"/absent/{command}", environment=reads("wandb", PLAIN=plain), resources=only)
+    assert reason(alice.ended("refused")) == "StartFailed"
+    written = control_plane.where.node("nid001") / "state" / "stimuli" / "nid001"
+    written.unlink(missing_ok=True)
+    control_plane.kill("agent-nid001", signal.SIGUSR1)
+    until(written.exists, within=10)
+    done = subprocess.run(
+        [sys.executable, "-m", "lattice_agent", "replay", str(written)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all of them lead to the same" in done.stdout
+    for event in ("PlanRead", "TermsRead", "Prepared", "Directed", "Started", "Exited", "Refused"):
+        assert f'"event":"{event}"' in written.read_text()
+    for unwanted in (value, plain, command):
+        assert mentions(written.parent, unwanted) == []

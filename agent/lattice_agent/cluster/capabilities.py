@@ -1,4 +1,4 @@
-"""What the agent is told of its machine because it does not discover it: GPUs, CXL memory, power, versions of components.
+"""Takes from flags what the agent does not discover of its machine: GPUs, CXL memory, power, versions of components.
 
 Nothing is invented: what nobody declares is absent, and a node without declared GPUs has none.
 """
@@ -21,7 +21,10 @@ FINGERPRINT: Final = "sha256:"
 
 @dataclass(frozen=True, slots=True)
 class StaticCapabilities:
-    """Hardware and software as configured; memories in bytes, `gpu_memory` of each GPU, `watts` at full load (0: unknown)."""
+    """Describes hardware and software as configured.
+
+    Memories are in bytes, `gpu_memory` is of each GPU, `watts` is the power at full load (0: unknown).
+    """
 
     gpus: int = 0
     gpu_type: str = ""
@@ -33,7 +36,7 @@ class StaticCapabilities:
     """Version by name, such as gpu-driver: part of the fingerprint."""
 
     def __post_init__(self) -> None:
-        """Refuses what contradicts itself."""
+        """Raises Rejected for numbers out of range, and for GPU details without GPUs."""
         if min(self.gpus, self.watts) < 0 or self.gpus > 1024:
             raise Rejected(f"--gpus {self.gpus}, --watts {self.watts}: 0 to 1024 GPUs, and no power below 0", reason="SettingWrong")
         for flag, value in (("--gpu-type", self.gpu_type), ("--gpu-memory", self.gpu_memory)):
@@ -41,7 +44,7 @@ class StaticCapabilities:
                 raise Rejected(f"{flag} {value}: this node declares no GPUs; set --gpus", reason="SettingWrong")
 
     def capabilities(self) -> dict[str, Any]:
-        """Its part of `LatticeNode.status.capabilities`."""
+        """Gives the hardware part of `LatticeNode.status.capabilities`."""
         return {
             "gpus": self.gpus,
             "gpuType": self.gpu_type,
@@ -53,7 +56,7 @@ class StaticCapabilities:
 
 
 def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabilities:
-    """What a node of an inventory's class declares; `fingerprint` stands for all its software."""
+    """Takes the hardware of an inventory's class; `fingerprint` stands for all its software."""
     return StaticCapabilities(
         gpus=node_class.gpus,
         gpu_type=node_class.gpu_type,
@@ -66,7 +69,10 @@ def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabiliti
 
 
 def read_components(words: Iterable[str]) -> dict[str, str]:
-    """Versions by name of `gpu-driver=550.54.14,nic=2.1`; Rejected for a word that is no NAME=VERSION, or a name given twice."""
+    """Reads versions by name from words such as `gpu-driver=550.54.14`.
+
+    Raises Rejected for a word that is no NAME=VERSION, and for a name with two versions.
+    """
     found: dict[str, str] = {}
     for word in words:
         name, equals, version = word.partition("=")
@@ -80,7 +86,7 @@ def read_components(words: Iterable[str]) -> dict[str, str]:
 
 
 def fingerprint(kernel: str, agent: str, components: Mapping[str, str]) -> str:
-    """SHA-256 over the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
+    """Computes SHA-256 over the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
     known = {**components, "kernel": kernel, "lattice-agent": agent}
     text = "".join(f"{name}={known[name]}\n" for name in sorted(known))
     return FINGERPRINT + hashlib.sha256(text.encode()).hexdigest()

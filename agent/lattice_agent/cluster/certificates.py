@@ -1,4 +1,4 @@
-"""The node's certificates: renewed in place before their end, by requests to the API server that the operator approves.
+"""Renews the node's certificates in place before their end, by requests to the API server that the operator approves.
 
 A renewal makes a new key. Key and request stand beside the key file (`KEY.next`) until the certificate is there; that is written beside
 the certificate file (`CERTIFICATE.next`), and both take their places by rename. Whatever ends in between, the old pair or the new one is
@@ -55,19 +55,19 @@ NOTHING = Flaw("", "")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The files of a certificate and its key; they may be one file."""
+    """Names the files of a certificate and its key; they may be one file."""
 
     certificate: Path
     key: Path
 
     @property
     def asked(self) -> Path:
-        """A new key and the request made with it, until the certificate is there."""
+        """Names the file of a new key and the request made with it, which stands until the certificate is there."""
         return self.key.with_name(self.key.name + NEXT)
 
     @property
     def given(self) -> Path:
-        """The new certificate, until it takes its place."""
+        """Names the file of the new certificate, which stands until it takes its place."""
         return self.certificate.with_name(self.certificate.name + (NEXT if self.certificate != self.key else ".given"))
 
 
@@ -85,7 +85,7 @@ def complete(pair: Pair) -> None:
 
 
 def _install(pair: Pair, certificate: bytes, key: bytes) -> None:
-    """Puts both in their places. Raises OSError, and then the former pair is whole, or `complete` makes the new one so."""
+    """Puts certificate and key in their places. Raises OSError; then the former pair is whole, or `complete` makes the new one so."""
     if pair.certificate == pair.key:
         write_durably(str(pair.key.parent), pair.key.name, certificate + key)
     else:
@@ -121,12 +121,15 @@ def _public(key: bytes) -> PublicKeyTypes:
 
 
 def _private(asked: bytes) -> bytes:
-    """The key of a file that holds a key and a request."""
+    """Cuts the key out of a file that holds a key and a request."""
     return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
 
 
 def make_request(node: str, hosts: Sequence[str]) -> bytes:
-    """A new key and a request for the node's user with it, PEM; `hosts` are names and addresses that a server is known by."""
+    """Makes a new key and, with it, a request for the node's user, as PEM.
+
+    `hosts` are the names and addresses that a server is known by.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -152,7 +155,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def hosts_of(node: str, address: str) -> tuple[str, ...]:
-    """What a server certificate of the node is for: its name, and the address or longer name at which it listens."""
+    """Lists what a server certificate of the node is for: its name, and the address or longer name at which it listens."""
     host = address.rpartition(":")[0].strip("[]")
     if not host or host == node:
         return (node,)
@@ -162,7 +165,7 @@ def hosts_of(node: str, address: str) -> tuple[str, ...]:
 
 
 class Renewal:
-    """Keeps one pair of files young; `on_flaw` hears when it is near its end and cannot be."""
+    """Renews one pair of files in time; `on_flaw` hears when a certificate is near its end and cannot be renewed."""
 
     def __init__(
         self, use: str, pair: Pair, node: str, hosts: Sequence[str], *, cluster: Cluster, clock: Clock, lifetime: float,
@@ -186,12 +189,12 @@ class Renewal:
         self._refused = False
 
     async def run(self) -> None:
-        """Renew until cancelled."""
+        """Renews until cancelled."""
         while True:
             await self._clock.sleep(await self.turn())
 
     async def turn(self) -> float:
-        """Looks at the certificate, and takes one step of a renewal that is due; the seconds until the next look."""
+        """Looks at the certificate and takes one step of a renewal that is due. Returns the seconds until the next look."""
         try:
             begin, end = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -209,7 +212,7 @@ class Renewal:
         return max(0.05, min(LOOK_SECONDS, life * LOOK_PART, end - now - self._threshold(life)))
 
     def _threshold(self, life: float) -> float:
-        """Seconds before its end at which a certificate is renewed."""
+        """Gives the seconds before its end at which a certificate is renewed."""
         return life * (LEFT_LEAST + LEFT_SPREAD * self._early)
 
     def _due(self, now: float, end: float, life: float) -> bool:
@@ -235,7 +238,7 @@ class Renewal:
         return FIRST_POLL
 
     def _wait(self, left: float, life: float) -> float:
-        """The seconds until the next look for an answer; one that is late is told of."""
+        """Gives the seconds until the next look for an answer; a late answer is complained of."""
         now = self._clock.monotonic()
         self._waiting = min(self._waiting, now)
         if now - self._waiting >= min(PATIENCE_SECONDS, life / 12):
@@ -244,7 +247,7 @@ class Renewal:
         return self._poll
 
     def _complain(self, reason: str, message: str, left: float, life: float) -> None:
-        """Logs what is new, and has it shown when little of the life is left."""
+        """Logs a complaint that is new, and reports it as a flaw when little of the certificate's life is left."""
         if left <= ALARM_LEFT * life:
             end = format_time(self._clock.now() + left)
             ends = (
@@ -260,7 +263,7 @@ class Renewal:
     # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self) -> tuple[float, float]:
-        """When the certificate begins and ends."""
+        """Reads when the certificate begins and ends, in seconds since the epoch."""
         from cryptography import x509
 
         complete(self._pair)
@@ -270,7 +273,7 @@ class Renewal:
         return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
 
     def _take(self, certificate: bytes) -> float:
-        """The new pair in its place. Raises Rejected for a certificate that is no answer to the request."""
+        """Puts the new pair in its place. Raises Rejected for a certificate that is no answer to the request."""
         from cryptography import x509
 
         asked = self._pair.asked.read_bytes()
@@ -281,7 +284,7 @@ class Renewal:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
     def _request(self) -> bytes:
-        """The request that stands beside the key, or a new one."""
+        """Reads the request that stands beside the key, or makes a new one."""
         path = self._pair.asked
         if not path.exists():
             write_durably(str(path.parent), path.name, make_request(self._node, self._hosts))
@@ -290,7 +293,7 @@ class Renewal:
     # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _asked(self) -> bytes | None:
-        """The certificate that the request has led to, if it has; the request is made where it is not there."""
+        """Gets the certificate that the request has led to, None while there is none; makes the request where it is not there."""
         request = base64.b64encode(await asyncio.to_thread(self._request)).decode()
         try:
             found = await self._cluster.get(CERTIFICATE_REQUESTS, request_name(self._node, self._use))
@@ -329,7 +332,7 @@ class Renewal:
 
 
 def both(on_flaw: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
-    """One listener for the two uses: what is wrong with either is told."""
+    """Makes one listener of two, by use: a flaw of either certificate is passed on, and its end once both are well."""
     found = {API: NOTHING, PEER: NOTHING}
 
     def heard(use: str) -> Callable[[Flaw], None]:

@@ -1,4 +1,4 @@
-"""The node's Lease: renewed on time, and at once when the report holds something that the scheduler waits for."""
+"""Renews the node's Lease on time, and at once when the report holds something that the scheduler waits for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_RETRY = 1.0
 
 
 class Heartbeat:
-    """One node's beats, counted from 1 in this process."""
+    """Renews one node's Lease, with the report of the node in it; heartbeats are counted from 1 in this process."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Heartbeat:
         self._failing = False
 
     def wants(self, said: reports.ReportContent) -> bool:
-        """Whether this report does not wait for the next beat."""
+        """Tells whether a report is urgent: the scheduler waits for something in it."""
         return reports.is_urgent(self._said, said)
 
     async def beat(self, seen: Seen, said: reports.ReportContent) -> float:
-        """Renews the Lease; the seconds until the next beat."""
+        """Renews the Lease. Returns the seconds until the next heartbeat."""
         self.count += 1
         before, self._said = self._said, said
         begun = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""What a node tells a scheduler that recovers the ledger: everything that it has journaled, in pages of its own."""
+"""Answers a scheduler that recovers the ledger: writes everything that the node has journaled, in pages of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WALLTIME_EXCEEDED = "WalltimeExceeded"
 
 
 class HistoryWriter:
-    """Answers each recovery once; again after a restart, with the same pages."""
+    """Answers each recovery of the ledger once in this process; after a restart it writes the same pages again."""
 
     def __init__(self, node: str, *, cluster: Cluster, host: Host, attempts: Mapping[Key, Attempt]) -> None:
         self.wanted: NodeRecovery | None = None
@@ -37,11 +37,11 @@ class HistoryWriter:
 
     @property
     def owed(self) -> bool:
-        """Whether a recovery waits for this node's answer."""
+        """Tells whether a recovery waits for this node's answer."""
         return self.wanted is not None and self.wanted.id != self._answered
 
     async def write_owed(self) -> None:
-        """Writes the pages that are owed. Raises what the API server answers: then it is tried again."""
+        """Writes the pages that a recovery waits for. Raises what the API server answers; the caller tries again."""
         wanted = self.wanted
         if wanted is None or not self.owed:
             return
@@ -66,7 +66,7 @@ class HistoryWriter:
 
 
 def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
-    """Every attempt that the disk keeps, and those that the agent has been ordered and not laid down yet."""
+    """Lists every attempt that the disk keeps, and those that the agent was ordered to start and has not journaled yet."""
     rows = {Key(*row.key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
         if key not in rows and attempt.row is not None and attempt.stage not in OVER:
@@ -78,7 +78,7 @@ def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> lis
 
 
 def _of_disk(kept: KeptAttempt, attempt: Attempt | None) -> HistoryRow | None:
-    """One attempt of the disk; where it goes on, the agent knows better how it stands."""
+    """Describes one attempt of the disk; of an attempt that goes on, the agent knows better how it stands."""
     known, work = kept.known, kept.known.work
     shown = attempt if attempt is not None and attempt.stage not in OVER else restored(known)
     if work is None and not known.alive and not known.populated:

@@ -1,4 +1,4 @@
-"""The node's own object: made when it is not there, its facts kept true, its name defended against a second agent."""
+"""Keeps the node's own object: makes it when it is not there, keeps its facts true, defends its name against a second agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING = StaticCapabilities()
 
 
 class Flaw(NamedTuple):
-    """Why the node should be given no work now; without a message it is healthy."""
+    """Tells why the node should be given no work now; an empty message means that it is healthy."""
 
     reason: str
     message: str
@@ -44,7 +44,7 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What the node says of itself."""
+    """Describes the node: its name, machine, address, group and capabilities."""
 
     node: str
     facts: MachineFacts
@@ -57,7 +57,7 @@ class NodeDescription:
     declared: StaticCapabilities = NOTHING
 
     def status(self, *, healthy: bool = True) -> dict[str, Any]:
-        """The agent's part of `LatticeNode.status`."""
+        """Gives the agent's part of `LatticeNode.status`."""
         features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
         return {
             "capabilities": {
@@ -81,7 +81,7 @@ class NodeDescription:
 
 
 class Registration:
-    """Makes and keeps one LatticeNode."""
+    """Makes one LatticeNode and keeps it true."""
 
     def __init__(self, cluster: Cluster, clock: Clock, me: NodeDescription, *, heartbeat_seconds: float) -> None:
         self._cluster = cluster
@@ -92,7 +92,7 @@ class Registration:
         self.expiring = Flaw("", "")
 
     async def register(self) -> Node:
-        """The node's object, ours. Raises Rejected(NameTaken) while another agent reports under this name."""
+        """Makes the node's object, or takes it over. Raises Rejected(NameTaken) while another agent reports under this name."""
         found = await self._found()
         if found.status.instance not in ("", self._me.instance) and await self._other_reports():
             await self._show_conflict(found)
@@ -104,7 +104,7 @@ class Registration:
         return await self._write(found)
 
     async def keep(self) -> float | None:
-        """Puts the object right after somebody deleted it or a fact changed; seconds until another try."""
+        """Puts the object right after somebody deleted it or a fact changed. Returns the seconds until another try, None: it is right."""
         try:
             found = await self._found()
             if found.status.instance not in ("", self._me.instance):
@@ -131,7 +131,7 @@ class Registration:
         return made
 
     async def _write(self, found: Node) -> Node:
-        """One patch of what differs: facts, health with its reason, and the conflict that is over."""
+        """Patches what differs: facts, health with its reason, and the conflict that is over."""
         status = self._me.status(healthy=not self.flaw.message)
         body: dict[str, Any] = {"status": status}
         conditions = self._conditions_now(found)
@@ -147,7 +147,7 @@ class Registration:
             return await self._write(await self._found())
 
     async def _other_reports(self) -> bool:
-        """Whether the node's Lease is renewed while we look on: longer than any agent lets it rest."""
+        """Tells whether somebody renews the node's Lease while this agent looks on, for longer than any agent lets it rest."""
         before = await self._lease_version()
         if not before:
             return False
@@ -177,7 +177,7 @@ class Registration:
             event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
 
     def _conditions_now(self, found: Node) -> tuple[Condition, ...]:
-        """The node's conditions as this agent sees them; those that were never needed are absent."""
+        """Gives the node's conditions as this agent sees them; those that were never needed are absent."""
         conditions = found.status.conditions
         if is_true(conditions, NAME_CONFLICT):
             conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
@@ -200,7 +200,7 @@ class Registration:
 
 
 def _says(found: Node, status: dict[str, Any]) -> bool:
-    """Whether the object says all that already."""
+    """Tells whether the object shows this status already."""
     shown = found.status
     capabilities = status["capabilities"]
     return (
@@ -217,7 +217,7 @@ def _says(found: Node, status: dict[str, Any]) -> bool:
 
 
 def _same(shown: object, value: object) -> bool:
-    """Whether a capability stands there already; what is absent is empty, and a quantity may be a number or its text."""
+    """Tells whether the object shows a capability already; an absent one is empty, and a quantity may be a number or its text."""
     if not value or value == "0":
         return not shown or shown == "0"
     return list(shown) == value if isinstance(shown, list | tuple) else str(shown) == str(value)

@@ -1,4 +1,4 @@
-"""What a node says with each heartbeat, and when it does not wait for the next one: pure."""
+"""Decides what a heartbeat reports, and when a report does not wait for the next one: pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ URGENT = frozenset({reports.UNNAMED, reports.GONE, reports.LOST, reports.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who reports: the kernel's boot id and the state directory's random id."""
+    """Names who reports: the kernel's boot id and the state directory's random id."""
 
     boot: str
     instance: str
@@ -25,20 +25,20 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReportContent:
-    """What a node says: its attempts, and the nodes of them that it cannot talk to, in order of their names."""
+    """Holds what a node reports: its attempts, and the nodes of them that it cannot talk to, in order of their names."""
 
     rows: tuple[ReportRow, ...] = ()
     away: tuple[str, ...] = ()
 
 
 def annotation(identity: NodeIdentity, beat: int, seen: Seen, said: ReportContent) -> str:
-    """The text of `lattice.dev/report`."""
+    """Formats the annotation `lattice.dev/report`."""
     report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
     return format_report(report)
 
 
 def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tuple[ReportRow, ...]:
-    """The rows, those of attempts that wait for a gateway to give the node its work saying so."""
+    """Marks the rows of attempts for which the node waits until a gateway gives it their work."""
     if not unserved:
         return rows
     return tuple(
@@ -50,7 +50,7 @@ def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tup
 
 
 def is_urgent(before: ReportContent, after: ReportContent) -> bool:
-    """Whether something that the scheduler waits for is new since the last report; so is who can be reached."""
+    """Tells whether something that the scheduler waits for is new since the last report; so is a change of who can be reached."""
     if before.away != after.away:
         return True
     told = {(row.uid, row.attempt, row.state) for row in before.rows}

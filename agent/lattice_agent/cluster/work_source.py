@@ -1,4 +1,4 @@
-"""What a node's work is: asked of a gateway, each node for itself, or once for the many hollow nodes of a process."""
+"""Reads a node's work from a gateway, for each node by itself, or once for the many hollow nodes of a process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class FetchedWork:
-    """An Allocation as a gateway has read it, and its status word for word: who replaces it loses nothing that he does not know.
+    """Holds an Allocation as a gateway has read it, and its status word for word, so that a replacement of the status loses no field.
 
     `variables` are the values of Secrets (None: they were not asked for): they stay in memory. `refusal`: why there are none.
     """
@@ -47,26 +47,26 @@ class FetchedWork:
 
     @property
     def version(self) -> int:
-        """Its resourceVersion; a higher one is newer."""
+        """Gives its resourceVersion; a higher one is newer."""
         return int(self.work.metadata.resource_version or 0)
 
     def written(self, metadata: Metadata, status: Mapping[str, Any]) -> FetchedWork:
-        """The same with the status that was written just now, and the metadata that this led to."""
+        """Gives the same Allocation with the status that was written just now and the metadata that the write led to."""
         known = msgspec.convert(status, AllocationStatus)
         return FetchedWork(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
 
 
 class Written(View, frozen=True):
-    """What the API server answers to a write: the metadata alone."""
+    """Holds what the API server answers to a write: the metadata alone."""
 
     metadata: Metadata
 
 
 class WorkSource(Protocol):
-    """How the work of a row is read."""
+    """Reads the work of a row."""
 
     async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """The Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
+        """Reads the Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
 
         `variables`: with the values of `environment.variablesFrom`. Raises NotFound (it is gone, or the attempt is over),
         Denied (it is not this node's work), Retry.
@@ -75,7 +75,7 @@ class WorkSource(Protocol):
 
 
 class GatewayWorkSource:
-    """Asks a gateway, another one when it does not answer; connections stay open."""
+    """Asks a gateway, and another one when it does not answer; connections stay open."""
 
     def __init__(self, addresses: Sequence[str], files: Files) -> None:
         self._addresses = random.sample(list(addresses), len(addresses))
@@ -84,7 +84,7 @@ class GatewayWorkSource:
         self._stamp: object = None
 
     async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """The Allocation, as the first gateway that answers has it."""
+        """Reads the Allocation from the first gateway that answers."""
         request = pb.GetWorkRequest(
             node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
             stale=stale, variables=variables,
@@ -107,14 +107,14 @@ class GatewayWorkSource:
         raise _translated(silent, ", ".join(self._addresses)) from silent
 
     def _connected(self) -> aio.Channel:
-        """The open channel, or a new one: after a failure, or with renewed certificates."""
+        """Gives the open channel, or a new one after a failure or with renewed certificates."""
         stamp = self._files.stamp()
         if self._channel is None or stamp != self._stamp:
             self._channel, self._stamp = aio.secure_channel(self._addresses[0], client_credentials(self._files), options=OPTIONS), stamp
         return self._channel
 
     async def _leave(self, channel: aio.Channel) -> None:
-        """Turns to the next gateway; whoever still waits for the former one is told that it is gone."""
+        """Turns to the next gateway; calls that still wait for the former one fail."""
         if channel is self._channel:
             self._channel = None
             self._addresses.append(self._addresses.pop(0))
@@ -127,7 +127,7 @@ class GatewayWorkSource:
 
 
 def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
-    """A gateway's answer. Raises Corrupt when it is no Allocation."""
+    """Reads a gateway's answer. Raises Corrupt when it is no Allocation."""
     try:
         status = msgspec.json.decode(answer.allocation, type=_Status).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
@@ -141,7 +141,7 @@ class _Status(msgspec.Struct):
 
 
 def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
-    """What a gateway has refused, or that none answers."""
+    """Translates a gateway's refusal, or its silence, into an error of the tree."""
     reason, _, message = (error.details() or "").partition(": ")
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
@@ -153,7 +153,7 @@ def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
 
 
 class WorkCache:
-    """Asks once for all nodes of a row: what one has read at the row's generation is as good for the others."""
+    """Reads the work of a row once for all nodes of a process, and keeps it while it is as new as a row asks for."""
 
     def __init__(self, works: WorkSource) -> None:
         self._works = works
@@ -161,7 +161,7 @@ class WorkCache:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """The Allocation as the first of the row's nodes has read it."""
+        """Reads the Allocation, or gives it as another of the row's nodes has read it."""
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:
             found = self._found.get(row.uid)
@@ -180,6 +180,6 @@ class WorkCache:
 
 
 def _serves(found: FetchedWork, row: PlanRow, stale: str, variables: bool) -> bool:
-    """Whether what was read before will do."""
+    """Tells whether an earlier reading is as new and as whole as asked for."""
     metadata = found.work.metadata
     return metadata.generation >= row.generation and metadata.resource_version != stale and (found.variables is not None or not variables)

@@ -1,4 +1,4 @@
-"""Limits of an attempt: processes and memory, in cgroup v2 itself, or in the v1 hierarchies that a hybrid machine has them in."""
+"""Limits the processes and the memory of an attempt, in cgroup v2, or in the v1 hierarchies that a hybrid machine has them in."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FILES = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limi
 
 @dataclass(frozen=True)
 class WorkLimits:
-    """Of the work of one attempt on this node; 0: none."""
+    """Limits the work of one attempt on this node; 0: no limit."""
 
     processes: int = 0
     memory_bytes: int = 0
 
     def by_controller(self) -> dict[str, int]:
-        """The limits that there are."""
+        """Gives the limits that are set, by the name of the controller."""
         return {name: limit for name, limit in (("pids", self.processes), ("memory", self.memory_bytes)) if limit}
 
 
@@ -32,14 +32,14 @@ NO_LIMITS = WorkLimits()
 
 
 def limits_for(*, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
-    """What work may have of this node: at most half of the kernel's process numbers, at least nine tenths of the memory."""
+    """Gives what work may have of this node: at most half of the kernel's process numbers, at least nine tenths of the memory."""
     numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
     memory = memory_bytes - min(reserved_memory, memory_bytes // 10) if reserved_memory else 0
     return WorkLimits(min(max_processes, numbers // 2), memory)
 
 
 class Controllers:
-    """Writes limits beside the scopes of one v2 tree; says once what the machine has no controller for."""
+    """Writes limits into and beside the scopes of one v2 tree; logs once what the machine has no controller for."""
 
     def __init__(self, mount: Path, v1: dict[str, Path]) -> None:
         self._mount, self._v1 = mount, v1
@@ -62,12 +62,12 @@ class Controllers:
                 self._missing.add(controller)
 
     def procs(self, scope: Path) -> list[str]:
-        """Where tasks join beside the scope: the v1 cgroups that were made for it."""
+        """Lists the files by which tasks join the v1 cgroups that were made for the scope."""
         files = [self._beside(controller, scope) / "cgroup.procs" for controller in self._v1]
         return [str(file) for file in files if file.exists()]
 
     def remove(self, scope: Path) -> bool:
-        """Removes what stands beside an empty scope; False while it is not empty."""
+        """Removes the v1 cgroups of an empty scope; False while one is not empty."""
         directories = [self._beside(controller, scope) for controller in self._v1]
         for directory in directories:
             with suppress(OSError):  # a process is just leaving it: the answer says so
@@ -75,7 +75,7 @@ class Controllers:
         return not any(directory.exists() for directory in directories)
 
     def close(self, root: Path) -> None:
-        """Removes what stands beside the root of all scopes, as far as nobody uses it."""
+        """Removes the v1 cgroups of the root of all scopes, as far as nobody uses them."""
         for controller in self._v1:
             with suppress(OSError):
                 self._beside(controller, root).rmdir()
@@ -94,13 +94,13 @@ class Controllers:
 
 
 def find_controllers(mounts: str) -> dict[str, Path]:
-    """Where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a pure v2 machine."""
+    """Finds where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a pure v2 machine."""
     rows = [line.split() for line in mounts.splitlines()]
     return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in FILES}
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes without making the file: cgroup files say no at write(2), not at close(2)."""
+    """Writes into an existing file: cgroup files refuse a value at write(2), not at close(2)."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, text.encode())

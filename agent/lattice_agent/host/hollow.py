@@ -1,4 +1,4 @@
-"""A host that runs nothing and only waits: for scale tests of everything above it, and marked so in every status.
+"""Plays a host that runs nothing and only waits: for scale tests of everything above it, and marked so in every status.
 
 Work ends after its variable HOLLOW_SECONDS with the code HOLLOW_EXIT (default 0); without HOLLOW_SECONDS it waits
 for its walltime or a stop. Nothing outlives the process: after a restart it is a node that was reinstalled. Until then
@@ -27,7 +27,7 @@ TERMINATED, KILLED = 15, 9
 
 @dataclass(slots=True)
 class _HollowAttempt:
-    """One attempt that is prepared or waits."""
+    """Holds one attempt that is prepared or waits."""
 
     work: NodeWork
     seconds: float | None
@@ -38,14 +38,14 @@ class _HollowAttempt:
 
 @dataclass(slots=True)
 class _EndedAttempt:
-    """One attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
+    """Holds one attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
 
     kept: KeptAttempt
     settled: int = 0
 
 
 class HollowTimers:
-    """The ends of all hollow work of a process: one heap instead of a task each."""
+    """Ends all hollow work of a process in time: one heap instead of a task for each attempt."""
 
     def __init__(self, clock: Clock) -> None:
         self._hosts: dict[str, HollowHost] = {}
@@ -60,11 +60,11 @@ class HollowTimers:
         self._hosts[node] = host
 
     def set(self, node: str, key: Key, after: float) -> None:
-        """The attempt ends then."""
+        """Ends the attempt after so many seconds."""
         self._queue.add(f"{node}/{key.uid}/{key.attempt}", after)
 
     def clear(self, node: str, key: Key) -> None:
-        """It has ended before."""
+        """Removes the timer of an attempt that has ended before its time."""
         self._queue.forget(f"{node}/{key.uid}/{key.attempt}")
 
     async def _due(self, name: str) -> float | None:
@@ -74,7 +74,7 @@ class HollowTimers:
 
 
 class HollowHost:
-    """The Host of one hollow node."""
+    """Plays the host of one node without starting anything."""
 
     def __init__(self, node: str, *, clock: Clock, timers: HollowTimers, facts: MachineFacts, instance: str) -> None:
         self._node = node
@@ -95,7 +95,7 @@ class HollowHost:
         self._callback = callback
 
     async def prepare(self, work: NodeWork) -> None:
-        """Reads how long it waits."""
+        """Reads from its variables how long the work waits. Raises Stale when it was started here before, Rejected for no number."""
         if work.key in self._begun:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
         seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
@@ -108,7 +108,7 @@ class HollowHost:
             raise Rejected(message, reason="StartFailed") from error
 
     async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
-        """Begins to wait."""
+        """Begins to wait; a second call returns the first one's answer."""
         del private
         held = self._held[work.key]
         if held.running is None:
@@ -121,21 +121,21 @@ class HollowHost:
         return held.running
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Ends the wait as a process would that TERM ends."""
+        """Ends the wait as TERM would end a process."""
         self.finish(key, TERMINATED)
         return True
 
     async def kill(self, key: Key) -> None:
-        """Ends the wait."""
+        """Ends the wait as KILL would end a process."""
         self.finish(key, KILLED)
 
     async def remaining(self, key: Key) -> int:
-        """Tasks that wait."""
+        """Counts the tasks that wait."""
         held = self._held.get(key)
         return held.work.tasks if held is not None and held.running is not None else 0
 
     def finish(self, key: Key, signal: int = 0) -> None:
-        """The wait is over, by itself or by a signal."""
+        """Ends the wait of an attempt, by itself (0) or by a signal."""
         held = self._held.pop(key, None)
         if held is None:
             return  # ended before
@@ -158,50 +158,50 @@ class HollowHost:
         return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
 
     async def attempts(self) -> list[Known]:
-        """Nothing: a hollow node forgets with its process."""
+        """Lists nothing: a hollow node forgets with its process."""
         return []
 
     async def recall(self, key: Key) -> Known | None:
-        """Nothing: a hollow node keeps no record."""
+        """Finds nothing: a hollow node keeps no record."""
         return None
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """What this process remembers: all that goes on, and of what has ended and was not settled by then the newest."""
+        """Lists what this process remembers: all that waits, and the newest ends that no plan up to `since` has settled."""
         going = [KeptAttempt(_known(held), held.prepared) for held in self._held.values()]
         return [*going, *(one.kept for one in self._ended.values() if not 0 < one.settled <= since)]
 
     def made(self) -> float:
-        """With this process, as far as it knows."""
+        """Gives when this process made the node, in seconds since the epoch."""
         return self._made
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Settled."""
+        """Drops a settled attempt, and remembers by which plan it was settled."""
         self._held.pop(key, None)
         if key in self._ended:
             self._ended[key].settled = seq
 
     def facts(self) -> MachineFacts:
-        """What is said of the node."""
+        """Gives the facts that are said of the node."""
         return self._facts
 
     def ends_in_memory(self) -> int:
-        """None: nothing is written anywhere."""
+        """Gives 0: nothing is written anywhere."""
         return 0
 
     def survivors(self) -> dict[Key, str]:
-        """None: there are no processes."""
+        """Lists nothing: there are no processes."""
         return {}
 
     async def flaw(self) -> str:
-        """Nothing is ever wrong with it."""
+        """Finds nothing wrong, ever."""
         return ""
 
     def instance(self) -> str:
-        """The random id of the node."""
+        """Gives the random id of the node."""
         return self._instance
 
     def seen(self) -> Seen:
-        """The newest plan in this process."""
+        """Gives the newest plan seen in this process."""
         return self._seen
 
     async def remember(self, seen: Seen) -> None:

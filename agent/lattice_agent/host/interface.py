@@ -1,4 +1,4 @@
-"""What the agent asks of the machine it runs on: the effects, and the facts that come back.
+"""Defines what the agent asks of the machine it runs on: the effects, and the facts that come back.
 
 `LinuxHost` (`host/linux.py`) is the real one; a hollow host only waits. Everything that is refused is an
 `errors.Rejected` with a reason of `lattice.models.reasons` and a sentence that names the node.
@@ -15,7 +15,7 @@ from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What the machine is."""
+    """Gives the facts of the machine."""
 
     cpus: int
     memory_bytes: int
@@ -29,7 +29,7 @@ OnExit = Callable[[Key, ExitRecord | None], None]
 
 
 class Host(Protocol):
-    """The effects of an agent; calls for one key come one after the other."""
+    """Carries out the effects of an agent on its machine; calls for one key come one after the other."""
 
     def on_exit(self, callback: OnExit) -> None:
         """Registers the one callback; ends that came before are delivered at once, in order."""
@@ -52,22 +52,22 @@ class Host(Protocol):
         ...
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """TERM to every process of the work; what was never started ends at once, with an empty record.
+        """Sends TERM to every process of the work; work that was never started ends at once, with an empty record.
 
         False: there was no process of the work, it had ended before.
         """
         ...
 
     async def kill(self, key: Key) -> None:
-        """KILL to every process of the work until none is left; `on_exit` follows."""
+        """Sends KILL to every process of the work until none is left; `on_exit` follows."""
         ...
 
     async def remaining(self, key: Key) -> int:
-        """Processes of the work that are left, the shim not counted."""
+        """Counts the processes of the work that are left, without the shim."""
         ...
 
     async def attempts(self) -> list[Known]:
-        """All that this node knows of, from journals and scopes; those that live are watched from now on.
+        """Lists all attempts that this node knows of, from journals and scopes; those that live are watched from now on.
 
         What is neither alive nor populated has ended, and no `on_exit` follows. What is populated without a shim
         has lost its exit code: the rest is killed, and `on_exit` follows. A stray scope is left alone until `kill`.
@@ -75,46 +75,46 @@ class Host(Protocol):
         ...
 
     async def recall(self, key: Key) -> Known | None:
-        """One attempt as the disk shows it, watched where it lives; None: nothing is kept of it."""
+        """Looks one attempt up on the disk, and watches it where it lives; None: nothing is kept of it."""
         ...
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
+        """Lists the attempts that are kept, without those that a plan of this seq or an earlier one has settled."""
         ...
 
     def made(self) -> float:
-        """When the state directory was made, in seconds since the epoch: of what was before, this node knows nothing."""
+        """Gives when the state directory was made, in seconds since the epoch: of what was before, this node knows nothing."""
         ...
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Settled, by the plan of this seq: the scope goes at once, exit record and logs after 7 days.
+        """Lets go of an attempt that the plan of this seq has settled: the scope at once, exit record and logs after 7 days.
 
         Raises Retry while processes are left.
         """
         ...
 
     def facts(self) -> MachineFacts:
-        """What the machine is."""
+        """Gives the facts of the machine."""
         ...
 
     def ends_in_memory(self) -> int:
-        """Of how many attempts only this boot's memory keeps the end, at the last look for flaws."""
+        """Counts the attempts whose end only this boot's memory keeps, at the last look for flaws."""
         ...
 
     def survivors(self) -> dict[Key, str]:
-        """Attempts of which KILL has not ended every process, each with a clause that names who is left."""
+        """Lists the attempts of which KILL has not ended every process, each with a clause that names who is left."""
         ...
 
     async def flaw(self) -> str:
-        """Why this node should be given no work now, as a clause; empty: nothing is wrong."""
+        """Tells why this node should be given no work now, as a clause; empty: nothing is wrong."""
         ...
 
     def instance(self) -> str:
-        """The state directory's random id."""
+        """Gives the state directory's random id."""
         ...
 
     def seen(self) -> Seen:
-        """The newest plan that this node has seen; nothing at first."""
+        """Gives the newest plan that this node has seen; an empty one at first."""
         ...
 
     async def remember(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""From decided work to its shim: what is looked at and laid down before the start, and the right to start, which is taken once."""
+"""Takes decided work to its shim: the looks and files before the start, and the right to start, which is taken once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER_SECONDS = 60.0
 
 
 class Launcher:
-    """The starts of one node."""
+    """Starts the work of one node: looks at accounts and directories, journals, claims the right to start, and asks the runner."""
 
     def __init__(
         self, journal: Journal, scopes: Scopes, clock: Clock, facts: MachineFacts, starter: RunnerClient, disk: Threads, watch: ShimWatch
@@ -43,7 +43,7 @@ class Launcher:
         self._places: dict[Key, RunContext] = {}
 
     def drop(self, key: Key) -> None:
-        """Nothing more is started of it."""
+        """Forgets an attempt of which nothing more is started."""
         self._places.pop(key, None)
 
     async def prepare(self, work: NodeWork) -> None:
@@ -55,7 +55,7 @@ class Launcher:
         await self._prepared(work, self._lay_down, work)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """A step before the start on the disk, for which a disk that does not serve it is the node's fault."""
+        """Takes a step of the preparation on the disk; a disk that does not serve it is the node's fault."""
         try:
             return await self._preparing.call(function, *args, **kwargs)
         except Retry as error:
@@ -65,7 +65,7 @@ class Launcher:
         return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.is_settled(key)
 
     async def _find_place(self, work: NodeWork) -> RunContext:
-        """Who it runs as, where, with which files; looked at with the user's rights, in a process of its own."""
+        """Finds who the work runs as, where and with which files, with the user's rights, in a process of its own."""
         await asyncio.to_thread(launch.check, work)
         account = await asyncio.to_thread(users.account, work.account or work.user, min_uid=work.min_uid, node=work.node)
         request = {
@@ -85,7 +85,7 @@ class Launcher:
         return RunContext(account, answer["workdir"], note)
 
     async def _refused(self, work: NodeWork, answer: dict[str, Any]) -> Rejected:
-        """What was refused once is never started: whoever asks again, after a restart too, hears the same."""
+        """Records a refusal, so that whoever asks again hears the same, after a restart too; gives the error."""
         why, fault = _said(answer, "the process that looks at its files was killed")
         with suppress(Retry):
             await self._preparing.call(self._journal.write, work, self._facts.boot_id)
@@ -94,12 +94,12 @@ class Launcher:
         return _refusal(work, why, fault)
 
     async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False) -> None:
-        """Its end, which no shim writes; in memory at the least."""
+        """Records the end of an attempt of which no shim writes any; in memory at the least."""
         with suppress(Retry):
             await self._disk.call(self._journal.write_empty_exit, key, self._facts.boot_id, self._clock.now(), failure=failure, unfit=unfit)
 
     def _lay_down(self, work: NodeWork) -> None:
-        """Journal, script, scope; nothing of it starts anything."""
+        """Writes journal and script and makes the scope; nothing of it starts anything."""
         self._journal.write(work, self._facts.boot_id)
         place = self._places.get(work.key)
         if work.script is not None and place:
@@ -133,7 +133,7 @@ class Launcher:
         return await self._give_up(work, answer)
 
     async def _give_up(self, work: NodeWork, answer: dict[str, Any]) -> Running:
-        """Nobody may start it any more; if somebody just did, that is the answer."""
+        """Takes the right to start from everybody and raises the refusal; where somebody has just started the work, returns that."""
         why, fault = _said(answer, f"the process that keeps it was killed {LAUNCHES} times before it could begin")
         try:
             await self.claim(work.key)
@@ -155,7 +155,7 @@ class Launcher:
             raise Retry(f"the right to start attempt {key.attempt} of {key.uid} cannot be taken", reason="StateUnwritable")
 
     async def _started(self, work: NodeWork) -> Running | None:
-        """What an earlier start came to; None when there was none. Raises what it raised."""
+        """Returns what an earlier start came to, None when there was none. Raises what it raised."""
         running = await self._disk.call(self._journal.claimed, work.key)
         if running is None:
             return None
@@ -195,7 +195,7 @@ class Launcher:
 
 
 def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
-    """Why the runner did not do it, and whether the node is at fault: as it is when the answering process was itself killed."""
+    """Tells why the runner did not do it, and whether the node is at fault, as it is when the answering process was itself killed."""
     if "failure" in answer:
         return str(answer["failure"]), bool(answer.get("unfit"))
     return otherwise, True

@@ -1,4 +1,4 @@
-"""The real machine: the Host that starts processes, watches them by pidfd, and finds them again after its own death."""
+"""Is the host on a real machine: starts processes, watches them by pidfd, and finds them again after its own death."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PRUNE_SECONDS = 3600.0
 
 
 class LinuxHost:
-    """Effects on this machine. Made by `open_host`, whose TaskGroup holds its tasks."""
+    """Carries out the effects on this machine. It is made by `open_host`, whose TaskGroup holds its tasks."""
 
     def __init__(self, journal: Journal, scopes_: scopes.Scopes, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.journal, self.scopes = journal, scopes_
@@ -60,11 +60,11 @@ class LinuxHost:
     # what the node knows
 
     def facts(self) -> MachineFacts:
-        """What the machine is."""
+        """Gives the facts of the machine."""
         return self._facts
 
     async def flaw(self) -> str:
-        """Why this node should be given no work now: its state directory is full, cannot be written, or does not answer."""
+        """Tells why this node should be given no work now: its state directory is full, cannot be written, or does not answer."""
         if self._looking is None or self._looking.done():
             self._looking, self._look_began = self._spawn(self._look_at_disk()), self._clock.monotonic()
         done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_SECONDS)
@@ -73,7 +73,7 @@ class LinuxHost:
         return self._flaw
 
     async def _look_at_disk(self) -> None:
-        """Gives old output up, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
+        """Frees space, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
         try:
             found = await self._looks.call(
                 disk_pressure.check_disk, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
@@ -88,19 +88,19 @@ class LinuxHost:
             event(log, "EndBroughtToDisk", attempt=name, message="its end stood in the run directory only")
 
     def ends_in_memory(self) -> int:
-        """Of how many attempts only this boot's memory keeps the end, at the last look for flaws."""
+        """Counts the attempts whose end only this boot's memory keeps, at the last look for flaws."""
         return self._in_memory
 
     def survivors(self) -> dict[Key, str]:
-        """Attempts whose processes have survived KILL, each with a sentence that names them."""
+        """Lists the attempts whose processes have survived KILL, each with a clause that names them."""
         return dict(self.watch.survivors)
 
     def instance(self) -> str:
-        """The state directory's random id."""
+        """Gives the state directory's random id."""
         return self._instance
 
     def seen(self) -> Seen:
-        """The newest plan that this node has seen."""
+        """Gives the newest plan that this node has seen."""
         return self._seen
 
     async def remember(self, seen: Seen) -> None:
@@ -116,7 +116,7 @@ class LinuxHost:
             callback(*self._undelivered.popleft())
 
     async def attempts(self) -> list[Known]:
-        """All that this node knows of; those that live are watched, what lost its shim is ended."""
+        """Lists all attempts that this node knows of; those that live are watched, those that lost their shim are ended."""
         await self._prune()
         keys = await self._patiently(self._known)
         found = [await self._patiently(self._look, key) for key in keys]
@@ -128,7 +128,7 @@ class LinuxHost:
         return sorted({*self.journal.known(), *self.scopes.standing()})
 
     async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """An answer that nothing can be done without, however long the disk takes."""
+        """Asks the disk until it answers, however long that takes: nothing can be done without the answer."""
         while True:
             try:
                 return await self._disk.call(function, *args, **kwargs)
@@ -137,7 +137,7 @@ class LinuxHost:
                 await self._clock.sleep(1.0)
 
     async def recall(self, key: Key) -> Known | None:
-        """One attempt as the disk shows it, watched where it lives."""
+        """Looks one attempt up on the disk, and watches it where it lives."""
         if not await self._disk.call(self.journal.directory(key).is_dir):
             return None
         known = await self._disk.call(self._look, key)
@@ -151,7 +151,7 @@ class LinuxHost:
             self.watch.settle(known.key)
 
     def _look(self, key: Key) -> Known:
-        """One attempt as disk and /proc show it now; liveness first, for a shim writes its record before it dies."""
+        """Describes an attempt as disk and /proc show it now; liveness first, for a shim writes its record before it dies."""
         entry, running = self.journal.entry(key), self.journal.claimed(key)
         same_boot = entry is not None and entry.boot == self._facts.boot_id
         if running is None and entry is None:
@@ -180,7 +180,7 @@ class LinuxHost:
     # the end
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """TERM to every process of the work; what was never started ends at once. False: nothing was left to end."""
+        """Sends TERM to every process of the work; work that was never started ends at once. False: nothing was left to end."""
         with suppress(Retry):  # only the agent that follows this one wants to know
             await self._kernel.call(self.journal.note_order, key, order)
         if not await self._has_processes(key) and await self._end_without_shim(key):
@@ -189,7 +189,7 @@ class LinuxHost:
         return reached > 0 or not self.scopes.complete
 
     async def kill(self, key: Key) -> None:
-        """KILL to every process of the work, again and again until none is left."""
+        """Sends KILL to every process of the work, again and again until none is left."""
         if not await self._has_processes(key) and await self._end_without_shim(key):
             return
         if not self.watch.follows(key) and await self._kernel.call(self.scopes.populated, key):
@@ -197,7 +197,7 @@ class LinuxHost:
         await self.watch.kill(key)
 
     async def _has_processes(self, key: Key) -> bool:
-        """Whether something runs, as the kernel says it: no file stands between an order and what it ends."""
+        """Tells whether something runs, by the kernel's word: no file stands between an order and the processes that it ends."""
         return self.watch.follows(key) or await self._kernel.call(self.scopes.populated, key)
 
     async def _adopt(self, key: Key) -> None:
@@ -210,7 +210,7 @@ class LinuxHost:
         self.watch.settle(key)
 
     async def _end_without_shim(self, key: Key) -> bool:
-        """Ends what has no shim: never started (the right to start is taken away), or without tasks here."""
+        """Ends an attempt without a shim: one that was never started, whose right to start is taken away, or one without tasks here."""
         try:
             await self.launcher.claim(key)
         except NotFound:
@@ -224,11 +224,11 @@ class LinuxHost:
         return True
 
     async def remaining(self, key: Key) -> int:
-        """Processes of the work that are left."""
+        """Counts the processes of the work that are left."""
         return len(await self._kernel.call(self.scopes.work, key))
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """All that is kept of attempts but of those that were settled by a plan of this seq or before it."""
+        """Lists the attempts that are kept, without those that a plan of this seq or an earlier one has settled."""
         keys = await self._disk.call(self.journal.known)
         return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
 
@@ -237,11 +237,11 @@ class LinuxHost:
         return None if 0 < settled <= since else KeptAttempt(self._look(key), self.journal.prepared_at(key))
 
     def made(self) -> float:
-        """When the state directory was made."""
+        """Gives when the state directory was made, in seconds since the epoch."""
         return self.journal.made()
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Settled: the scope goes at once, exit record and logs after 7 days."""
+        """Lets go of a settled attempt: the scope at once, exit record and logs after 7 days."""
         with suppress(NotFound):
             await self.launcher.claim(key)
         if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove, key):
@@ -260,7 +260,7 @@ class LinuxHost:
     # what comes of it
 
     async def _find_record(self, key: Key) -> ExitRecord | None:
-        """The exit record, or that there is none, once the disk has answered."""
+        """Reads the exit record, or that there is none, once the disk has answered."""
         return await self._patiently(self.journal.exit_record, key)
 
     def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -285,7 +285,7 @@ class LinuxHost:
 
 
 def _of_pid(pid: int) -> Running | None:
-    """A shim that only its scope knows."""
+    """Names a shim that only its scope knows."""
     try:
         return Running(pid, start_ticks(pid), 0.0, 0.0) if pid else None
     except OSError:

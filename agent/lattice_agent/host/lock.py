@@ -1,4 +1,4 @@
-"""One agent on a state directory: the kernel holds the lock for as long as the process lives."""
+"""Admits one agent to a state directory: the kernel holds the lock for as long as the process lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's end of the runner: starts it, asks it, starts another one when it is gone."""
+"""Talks to the runner for the agent: starts it, asks it, starts another one when it is gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunnerClient:
 
     @property
     def pid(self) -> int:
-        """The runner's, 0 when there is none."""
+        """Gives the runner's pid, 0 when there is none."""
         return self._process.pid if self._process else 0
 
     def open(self) -> None:
@@ -70,7 +70,7 @@ class RunnerClient:
             self._process = None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The runner's answer; UnknownOutcome when it went before it answered."""
+        """Asks, and returns the runner's answer. Raises UnknownOutcome when the runner went before it answered."""
         self.open()
         self._last += 1
         number = self._last

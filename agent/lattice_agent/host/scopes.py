@@ -1,4 +1,4 @@
-"""Scopes: the set of processes of one attempt, counted and killed as a whole.
+"""Keeps the processes of one attempt as a set, its scope, which is counted and killed as a whole.
 
 `CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,work}` on cgroup v2. It asks the tree for nothing but
 `cgroup.kill` and `cgroup.events`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no controllers: there
@@ -26,7 +26,7 @@ _SLICE = "lattice.slice"
 
 @dataclass(frozen=True)
 class Entrances:
-    """What a shim writes to: files of the scope, empty without cgroups."""
+    """Names the files of the scope that a shim writes to; they are empty without cgroups."""
 
     shim_procs: str = ""
     work_procs: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Entrances:
 
 
 class Scopes(Protocol):
-    """One effect: processes of an attempt as a set. `work` is the tasks and what came from them."""
+    """Keeps the processes of an attempt as a set; `work` is the tasks and all processes that came from them."""
 
     kind: str
     complete: bool
@@ -45,31 +45,31 @@ class Scopes(Protocol):
         ...
 
     def entrances(self, key: Key) -> Entrances:
-        """Where shim and tasks join."""
+        """Names the files by which shim and tasks join."""
         ...
 
     def work(self, key: Key) -> list[int]:
-        """The processes of the work."""
+        """Lists the processes of the work."""
         ...
 
     def whole(self, key: Key) -> list[int]:
-        """All of its processes, shim included where it is known."""
+        """Lists all processes of the scope, the shim included where it is known."""
         ...
 
     def populated(self, key: Key) -> bool:
-        """Whether any process is left, shim included."""
+        """Tells whether any process is left, the shim included."""
         ...
 
     def shim_pid(self, key: Key) -> int:
-        """The shim, where the scope itself knows it; else 0."""
+        """Gives the shim's pid where the scope itself knows it, else 0."""
         ...
 
     def terminate(self, key: Key) -> int:
-        """TERM to the work; how many."""
+        """Sends TERM to the work. Returns to how many processes."""
         ...
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """KILL to the work, or to all of the scope."""
+        """Sends KILL to the work, or to all of the scope."""
         ...
 
     def remove(self, key: Key) -> bool:
@@ -77,7 +77,7 @@ class Scopes(Protocol):
         ...
 
     def standing(self) -> list[Key]:
-        """All scopes that stand there."""
+        """Lists the attempts whose scopes stand there."""
         ...
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Scopes(Protocol):
 
 
 class CgroupScopes:
-    """Scopes as cgroup v2 directories below `root`."""
+    """Keeps scopes as cgroup v2 directories below `root`."""
 
     complete = True
 
@@ -101,38 +101,38 @@ class CgroupScopes:
         self.controllers.limit(self._path(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
-        """Where shim and tasks join."""
+        """Names the files by which shim and tasks join."""
         path = self._path(key)
         work = (*self.controllers.procs(path), str(path / "work/cgroup.procs"))
         return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"))
 
     def work(self, key: Key) -> list[int]:
-        """The processes of the work, in sub-cgroups of its own making too."""
+        """Lists the processes of the work, in sub-cgroups of its own making too."""
         return _members(self._path(key) / "work")
 
     def whole(self, key: Key) -> list[int]:
-        """All of its processes, shim included."""
+        """Lists all processes of the scope, the shim included."""
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
-        """Whether any process is left, shim included."""
+        """Tells whether any process is left, the shim included."""
         try:
             return "populated 1" in (self._path(key) / "cgroup.events").read_text()
         except OSError:
             return False
 
     def shim_pid(self, key: Key) -> int:
-        """The shim, which stands in a cgroup of its own; else 0."""
+        """Gives the pid of the shim, which stands in a cgroup of its own, else 0."""
         return next(iter(_members(self._path(key) / "shim")), 0)
 
     def terminate(self, key: Key) -> int:
-        """TERM to the work, and CONT, so that what is stopped can hear it; how many."""
+        """Sends TERM to the work, and CONT, so that what is stopped can hear it. Returns to how many processes."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """KILL to the work, or to all of the scope."""
+        """Sends KILL to the work, or to all of the scope."""
         path = self._path(key) if whole else self._path(key) / "work"
         with suppress(FileNotFoundError, OSError):
             fd = os.open(path / "cgroup.kill", os.O_WRONLY)
@@ -151,7 +151,7 @@ class CgroupScopes:
         return not self._path(key).exists() and self.controllers.remove(self._path(key))
 
     def standing(self) -> list[Key]:
-        """All scopes that stand there."""
+        """Lists the attempts whose scopes stand there."""
         names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 
@@ -168,7 +168,7 @@ class CgroupScopes:
 
 
 class ProcessScopes:
-    """Scopes without cgroups: the processes whose environment names the attempt, and what descends from them."""
+    """Keeps scopes without cgroups: the processes whose environment names the attempt, and their descendants."""
 
     kind, complete = "processes", False
 
@@ -176,59 +176,59 @@ class ProcessScopes:
         self._made: set[Key] = set()
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Remembers it; there is nothing to make, and no limit but those that a process inherits."""
+        """Remembers the attempt; there is nothing to make, and no limit but those that a process inherits."""
         self._made.add(key)
 
     def entrances(self, key: Key) -> Entrances:
-        """None: nothing is joined."""
+        """Names no file: nothing is joined."""
         return Entrances()
 
     def work(self, key: Key) -> list[int]:
-        """The processes of the work that did not shed their environment, and their descendants."""
+        """Lists the processes of the work that did not shed their environment, and their descendants."""
         marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
         return sorted(marked | set(shim.descendants(*marked)))
 
     def whole(self, key: Key) -> list[int]:
-        """The processes of the work: the shim is known by its pid alone."""
+        """Lists the processes of the work: the shim is known by its pid alone."""
         return self.work(key)
 
     def populated(self, key: Key) -> bool:
-        """Whether any process of the work is left; the shim is known by its pid alone."""
+        """Tells whether any process of the work is left; the shim is known by its pid alone."""
         return bool(self.work(key))
 
     def shim_pid(self, key: Key) -> int:
-        """Unknown here: 0."""
+        """Gives 0: it is not known here."""
         return 0
 
     def terminate(self, key: Key) -> int:
-        """TERM to the work, and CONT, so that what is stopped can hear it; how many."""
+        """Sends TERM to the work, and CONT, so that what is stopped can hear it. Returns to how many processes."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """KILL to the work until a look finds nobody, at most 20 times."""
+        """Sends KILL to the work until a look finds nobody, at most 20 times."""
         for _ in range(20):
             if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
                 return
 
     def remove(self, key: Key) -> bool:
-        """Forgets it; False while processes are left."""
+        """Forgets the attempt; False while processes are left."""
         if self.populated(key):
             return False
         self._made.discard(key)
         return True
 
     def standing(self) -> list[Key]:
-        """Those made by this process; a stray one leaves no trace here."""
+        """Lists the scopes made by this process; a stray one leaves no trace here."""
         return sorted(self._made)
 
     def close(self) -> None:
-        """Nothing was made."""
+        """Does nothing: nothing was made."""
 
 
 def find_mount(mounts: str) -> tuple[Path, str] | None:
-    """Where cgroup v2 is mounted, from /proc/self/mounts, and `unified` (v2 alone) or `hybrid` (v1 beside it)."""
+    """Finds where cgroup v2 is mounted, from /proc/self/mounts, and whether it is `unified` (v2 alone) or `hybrid` (v1 beside it)."""
     rows = [line.split() for line in mounts.splitlines()]
     v2 = next((Path(row[1]) for row in rows if len(row) > 2 and row[2] == "cgroup2"), None)
     if v2 is None:
@@ -237,7 +237,7 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 
 
 def choose(node: str, root: Path | None) -> Scopes:
-    """Scopes below `root` (default: `lattice.slice/NODE` of the v2 mount), or by processes where that is refused."""
+    """Chooses scopes below `root` (default: `lattice.slice/NODE` of the v2 mount), or by processes where that is refused."""
     mounts = Path("/proc/self/mounts").read_text()
     found = find_mount(mounts)
     if found is None:

@@ -1,4 +1,4 @@
-"""From the name in `spec.user` to the account that the node has."""
+"""Finds the account that the node has for the name in `spec.user`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _ENVIRONMENT_FILE = Path("/etc/environment")
 
 
 def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> Account:
-    """The account by getpwnam and getgrouplist; Rejected (UserUnknown, UserRefused) with the node. May block (LDAP)."""
+    """Finds the account by getpwnam and getgrouplist. May block (LDAP).
+
+    Raises Rejected (UserUnknown, UserRefused), which names the node.
+    """
     if ":" in name:
         why = "an issuer's prefix is stripped only where spec.work.userPrefixes of the LatticeConfig lists it"
         said = f"node {node} knows no user {name!r}: {why}"
@@ -38,7 +41,7 @@ def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.str
 
 
 def environment_file() -> str:
-    """The text of /etc/environment; empty where there is none."""
+    """Reads /etc/environment; empty where there is none."""
     try:
         return _ENVIRONMENT_FILE.read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What runs on the machine, followed by the pidfds of the shims until nothing is left of it; KILL, and what survives it.
+"""Follows the shims of a machine by their pidfds until nothing is left of their work; sends KILL, and names what survives it.
 
 All it asks is the kernel: no file stands between an order to end work and its processes.
 """
@@ -33,7 +33,7 @@ NAMED = 3
 
 
 class ShimWatch:
-    """The shims of one node, and the attempts that are being ended."""
+    """Follows the shims of one node, and ends attempts."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class ShimWatch:
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs or is being ended."""
+        """Tells whether anything runs or is being ended."""
         return bool(self._shims or self._settling)
 
     def follows(self, key: Key) -> bool:
-        """Whether its shim lives."""
+        """Tells whether the attempt's shim lives."""
         return key in self._shims
 
     def follow(self, key: Key, running: Running) -> Running:
@@ -80,14 +80,14 @@ class ShimWatch:
         self.settle(key)
 
     async def kill(self, key: Key) -> None:
-        """KILL to every process of the work, again and again until none is left."""
+        """Sends KILL to every process of the work, again and again until none is left."""
         if key not in self._killing:
             self._killing.add(key)
             await self._kill(key)
             self._spawn(self._keep_killing(key))
 
     async def _keep_killing(self, key: Key) -> None:
-        """A kill that came before the shim forked would miss its tasks; so it is repeated while the shim lives.
+        """Repeats KILL while the shim lives: one that came before the shim forked would have missed its tasks.
 
         A shim that does not end although its work is gone is stopped or hangs: it is killed too, with what it alone knew.
         """
@@ -113,7 +113,7 @@ class ShimWatch:
             self._spawn(self._settle(key))
 
     async def _settle(self, key: Key) -> None:
-        """Goes on until nothing is left; what survives KILL keeps its place, and is named."""
+        """Kills until nothing is left and delivers the end; an attempt that survives KILL is named and stays."""
         begun, delay = self._clock.monotonic(), 0.002
         while key in self._shims or await self._is_populated(key):
             await self._kill(key, whole=True)

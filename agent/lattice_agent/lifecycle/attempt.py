@@ -1,4 +1,4 @@
-"""One attempt on this node: its stages, how each event changes it, and how it is found again after a restart."""
+"""Describes one attempt on this node: its stages, how each event changes it, and how it is found again after a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WALLTIME = "walltime"
 
 
 class Stage(Enum):
-    """Where an attempt stands on this node."""
+    """Names where an attempt stands on this node."""
 
     WAITING = "its terms are not read, or the node is not clean"
     PREPARING = "the host prepares it"
@@ -49,7 +49,7 @@ OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
 
 @dataclass(slots=True)
 class Attempt:
-    """All that the machine knows of one attempt."""
+    """Holds all that the machine knows of one attempt."""
 
     key: Key
     stage: Stage
@@ -85,18 +85,18 @@ class Attempt:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop row names it."""
+        """Tells whether a stop row names the attempt."""
         return self.row is not None and self.row.order == STOP
 
     @property
     def walltime_seconds(self) -> float | None:
-        """The shorter one of what its terms say and what was admitted; None: endless."""
+        """Gives the walltime in seconds, the shorter one of the terms' and the admitted one; None: endless."""
         asked = self.terms.walltime_seconds if self.terms is not None else None
         return min((seconds for seconds in (asked, self.admitted) if seconds is not None), default=None)
 
     @property
     def walltime_at(self) -> float | None:
-        """CLOCK_BOOTTIME at which its walltime is over; None: never."""
+        """Gives CLOCK_BOOTTIME at which the walltime is over; None: never."""
         walltime = self.walltime_seconds
         if self.terms is None or walltime is None or self.terms.tasks == 0 or not self.started_boottime:
             return None
@@ -104,7 +104,7 @@ class Attempt:
 
 
 def restored(known: Known) -> Attempt:
-    """An attempt as the disk and the scopes show it after a restart of the agent, or of the machine."""
+    """Rebuilds an attempt from disk and scopes after a restart of the agent, or of the machine."""
     terms = _journaled_terms(known)
     if known.alive or known.populated:
         started = known.running or Running(0, 0, 0.0, 0.0)
@@ -130,7 +130,7 @@ def restored(known: Known) -> Attempt:
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
-    """An attempt that this process had forgotten, or never knew: the end that lies on the disk is its end."""
+    """Rebuilds an attempt that this process had forgotten, or never knew: the end that the disk keeps is its end."""
     if attempt.stage is not Stage.PREPARING:
         return attempt
     found = restored(known)
@@ -141,14 +141,14 @@ def recalled(attempt: Attempt, known: Known) -> Attempt:
 
 
 def _outran(attempt: Attempt, record: ExitRecord) -> bool:
-    """Whether it ran for its walltime: then that ended it, though the agent that sent TERM is gone."""
+    """Tells whether the attempt ran for its whole walltime: then the walltime ended it, though the agent that sent TERM is gone."""
     walltime = attempt.walltime_seconds
     ended = max((task.end for task in record.tasks), default=record.end)
     return walltime is not None and bool(attempt.started) and ended - attempt.started >= walltime
 
 
 def _journaled_terms(known: Known) -> Terms | None:
-    """Terms of generation 0: good enough to end the work in time, read again as soon as a row names it."""
+    """Takes terms of generation 0 from the journal: good enough to end the work in time, read again as soon as a row names it."""
     if known.work is None:
         return None
     return Terms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
@@ -199,7 +199,7 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
 
 
 def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
-    """Whether its last task had ended before TERM was sent: then no order is the reason, however late somebody looked."""
+    """Tells whether the last task had ended before TERM was sent: then no order is the reason, however late somebody looked."""
     if not attempt.terminated_at:
         return False
     if record is None or not record.tasks:
@@ -210,18 +210,18 @@ def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
 
 
 def unread(attempt: Attempt) -> bool:
-    """Whether its row names a newer generation of the spec than the one that was read."""
+    """Tells whether the row names a newer generation of the spec than the one that was read."""
     row = attempt.row
     return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
 
 
 def ending(attempt: Attempt) -> bool:
-    """Whether a stop row or the reporter wants it ended."""
+    """Tells whether a stop row or the reporter wants the attempt ended."""
     return attempt.stopped or attempt.order is Order.END
 
 
 def forgettable(attempt: Attempt) -> bool:
-    """A row leaves the ledger only after the attempt's end is persisted, so what is over and unnamed is settled."""
+    """Tells whether an attempt without a row may go: a row leaves the ledger only after the attempt's end is persisted."""
     return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)
 
 
@@ -233,7 +233,7 @@ PHASES = {
 
 
 def report_state(attempt: Attempt) -> tuple[str, str]:
-    """State and detail of a row of the Lease report."""
+    """Gives state and detail of the attempt's row in the Lease report."""
     match attempt.stage:
         case Stage.LOST:
             return reports.LOST, ""

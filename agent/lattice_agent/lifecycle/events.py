@@ -1,4 +1,4 @@
-"""What befalls a node: everything that its state machine hears of."""
+"""Lists the events that a node's state machine is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRACE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the Allocation says about time, at one generation of its spec."""
+    """Holds what the Allocation says about time, at one generation of its spec."""
 
     generation: int
     grace_seconds: float = GRACE_SECONDS
@@ -25,7 +25,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class PlanRead:
-    """The plan, with the rows that name this node; epoch, term and `since` as in `PlanSpec`."""
+    """Tells that the plan was read, with the rows that name this node; epoch, term and `since` are those of `PlanSpec`."""
 
     seq: int
     rows: tuple[PlanRow, ...]
@@ -35,18 +35,18 @@ class PlanRead:
 
     @property
     def seen(self) -> Seen:
-        """What is remembered of it."""
+        """Gives what the node remembers of the plan."""
         return Seen(self.seq, self.epoch, self.term)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanAbsent:
-    """The cluster was asked and has no plan for this node: that says nothing about what it knows."""
+    """Tells that the cluster was asked and has no plan for this node, which says nothing about what the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermsRead:
-    """The Allocation was read."""
+    """Tells that the Allocation was read."""
 
     key: Key
     terms: Terms
@@ -54,14 +54,14 @@ class TermsRead:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The host has prepared it."""
+    """Tells that the host has prepared the attempt."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It cannot be read, prepared or started, with a reason of END_REASONS."""
+    """Tells that the attempt cannot be read, prepared or started, with a reason of END_REASONS."""
 
     key: Key
     reason: str
@@ -70,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """The host says that it was started here before, and nothing of it is left."""
+    """Tells that the attempt was started here before, and that nothing of it is left."""
 
     key: Key
     message: str
@@ -78,7 +78,7 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The host has started it."""
+    """Tells that the host has started the attempt."""
 
     key: Key
     running: Running
@@ -86,7 +86,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """No process is left; None: the exit record is gone with the process that keeps it."""
+    """Tells that no process is left; a record of None: the exit record is gone with the process that keeps it."""
 
     key: Key
     record: ExitRecord | None
@@ -94,14 +94,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """TERM found no process of the work: it had ended before."""
+    """Tells that TERM found no process of the work: it had ended before."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """KILL has not ended all of it: `message` names who is left."""
+    """Tells that KILL has not ended every process; `message` names who is left."""
 
     key: Key
     message: str
@@ -109,7 +109,7 @@ class Survived:
 
 @dataclass(frozen=True, slots=True)
 class Directed:
-    """The reporter's word."""
+    """Tells what the reporter wants of this node."""
 
     key: Key
     direction: Direction
@@ -117,18 +117,18 @@ class Directed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Tells that time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The host says that it was started here before, and what the disk keeps of it."""
+    """Tells that the attempt was started here before, and what the disk keeps of it."""
 
     known: Known
 
     @property
     def key(self) -> Key:
-        """The attempt."""
+        """Names the attempt."""
         return self.known.key
 
 

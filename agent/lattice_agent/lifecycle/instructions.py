@@ -1,4 +1,4 @@
-"""What the state machine orders: each is carried out once, in order, and most are answered by an event."""
+"""Lists what the state machine orders: each is carried out once, in order, and most are answered by an event."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from lattice_agent.attempts import Key, Ordered, Seen
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """GET the Allocation; answered by TermsRead or Refused."""
+    """Asks for the Allocation; TermsRead or Refused answers."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Answered by Prepared, Refused, Recalled or Vanished."""
+    """Has the host prepare the attempt; Prepared, Refused, Recalled or Vanished answers."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Answered by Started or Refused."""
+    """Has the host start the attempt; Started or Refused answers."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """TERM; Missed follows where there is nothing to end, Exited when it helps."""
+    """Sends TERM; Missed follows where there is nothing to end, Exited where TERM helps."""
 
     key: Key
     order: Ordered
@@ -38,14 +38,14 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """KILL until nothing is left; Exited follows."""
+    """Sends KILL until nothing is left; Exited follows."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Settled by the plan of this seq: the host may drop it."""
+    """Lets the host drop an attempt that the plan of this seq has settled."""
 
     key: Key
     seq: int = 0
@@ -53,7 +53,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Keep the newest plan's seq durably."""
+    """Keeps the newest plan's seq durably."""
 
     seen: Seen
 

@@ -1,4 +1,4 @@
-"""The node's state machine, pure: events in, instructions out (dask's worker state machine is the model).
+"""Holds the node's state machine, pure: events in, instructions out (dask's worker state machine is the model).
 
 One `Lifecycle` is one node. It knows every attempt that the node has not been allowed to forget, follows the plan,
 the reporter's orders and the walltime, and says what the host is to do. It asks no clock: every event comes with the
@@ -37,7 +37,7 @@ ANSWER_SECONDS = 2.0
 
 
 class Lifecycle:
-    """The attempts of one node; the only place that decides what starts and what ends there."""
+    """Decides what starts and what ends on one node, and nothing else decides that."""
 
     def __init__(self, node: str, *, seen: Seen, known: Iterable[Known], stimuli: StimulusLog | None = None) -> None:
         """`stimuli` is given every event with what it leads to; None: they are not kept."""
@@ -99,7 +99,7 @@ class Lifecycle:
 
     @property
     def seq(self) -> int:
-        """The highest plan seq that the node has seen, ever."""
+        """Gives the highest plan seq that the node has seen, ever."""
         return self.seen.seq
 
     def _read_plan(self, plan: PlanRead, out: list[Instruction]) -> None:
@@ -125,7 +125,7 @@ class Lifecycle:
                 out.append(Forget(key, plan.seq))
 
     def _meet(self, key: Key, row: PlanRow) -> Attempt:
-        """The attempt of a row that this node has not been asked for, as far as it remembers."""
+        """Makes the attempt of a row that this node has not been asked for, as far as the node remembers it."""
         if key in self.finished:
             return self.finished.pop(key)
         if row.order == STOP:
@@ -162,7 +162,7 @@ class Lifecycle:
             attempt.unanswered = self._awaits_answer(attempt) and _due(attempt.over_at + ANSWER_SECONDS, boottime)
 
     def _awaits_answer(self, attempt: Attempt) -> bool:
-        """Whether it failed here by itself, and the others are to be ended for that by a reporter on another node."""
+        """Tells whether the attempt failed here by itself, so that its reporter, on another node, has to end the others."""
         row = attempt.row
         if row is None or row.order != RUN or row.reporter in ("", self.node) or attempt.order is Order.END or attempt.settled:
             return False
@@ -178,11 +178,11 @@ class Lifecycle:
             out.append(Prepare(attempt.key))
 
     def clean(self) -> bool:
-        """Whether no attempt's scope is populated."""
+        """Tells whether no attempt's scope is populated."""
         return not any(attempt.stage in POPULATED for attempt in self.attempts.values())
 
     def deadline(self) -> float | None:
-        """CLOCK_BOOTTIME of the next walltime, KILL or overdue answer; None: nothing is due."""
+        """Gives CLOCK_BOOTTIME of the next walltime, KILL or overdue answer; None: nothing is due."""
         due = [attempt.walltime_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
         due += [attempt.kill_at for attempt in self.attempts.values() if attempt.stage is Stage.TERMINATING]
         due += [
@@ -195,7 +195,7 @@ class Lifecycle:
     # ── what others are told ────────────────────────────────────────────────────────────────────────────────────
 
     def member(self, key: Key) -> Member | None:
-        """What the reporter is told; None: the node knows nothing of it."""
+        """Describes the attempt for its reporter; None: the node knows nothing of it."""
         attempt = self.attempts.get(key)
         if attempt is None:
             return None
@@ -205,11 +205,11 @@ class Lifecycle:
         )  # fmt: skip
 
     def silent_reporters(self) -> list[str]:
-        """Reporters that have not answered to a failure here."""
+        """Lists reporters that have not answered to a failure here."""
         return [attempt.row.reporter for attempt in self.attempts.values() if attempt.unanswered and attempt.row is not None]
 
     def report(self) -> tuple[ReportRow, ...]:
-        """Every attempt as the Lease report says it."""
+        """Describes every attempt as a row of the Lease report."""
         return tuple(ReportRow(key.uid, key.attempt, *report_state(attempt)) for key, attempt in self.attempts.items())
 
     def validate(self) -> None:
@@ -235,7 +235,7 @@ class Lifecycle:
 
 
 def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
-    """Whether the ledger of a plan cannot be the one whose plan was seen: it went back between them, however far it has come since.
+    """Tells whether the plan's ledger went back since the plan that was seen, however far it has come since.
 
     An epoch has one term, a later one begins above every seq of those before it, and none comes back.
     """

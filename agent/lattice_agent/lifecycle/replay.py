@@ -13,7 +13,7 @@ from lattice_agent.lifecycle.stimulus_text import CheckpointLine, Header, Line, 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of the log, and the same line as the fresh machine leads to it, both as bytes with the line's end."""
+    """Holds one line of the log and the line that the fresh machine leads to, both as bytes with the line's end."""
 
     line: Line
     recorded: bytes
@@ -24,14 +24,14 @@ class Step:
 
     @property
     def same(self) -> bool:
-        """Whether the machine decided and stood as recorded; an event that was not handled to its end is compared with nothing."""
+        """Tells whether the machine decided and stood as recorded; an event that was not handled to its end is compared with nothing."""
         if isinstance(self.line, Stimulus) and self.line.instructions is None:
             return not self.flaw
         return self.recorded == self.replayed and not self.flaw
 
 
 def replay(lines: Iterable[Line]) -> Iterator[Step]:
-    """Every line with what comes of it, in order. Whatever a machine raises over an event goes through.
+    """Replays the lines in order. What a machine raises over an event goes through.
 
     A checkpoint is compared with the machine that has come so far; a first one, and one behind a gap, is where a machine begins.
     """

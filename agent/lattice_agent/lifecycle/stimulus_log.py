@@ -1,4 +1,4 @@
-"""The last events of a node with what they led to, kept so that the node's story can be told and replayed (dask's stimulus log).
+"""Keeps the last events of a node with what they led to, so that its story can be told and replayed (dask's stimulus log).
 
 The log is a ring of two segments. Each begins with a checkpoint, the whole state of the machine before its first event, so that what is
 left after the oldest events have gone can still be replayed. Keeping an event costs one object and one append: nothing is copied or
@@ -20,7 +20,7 @@ from lattice_agent.lifecycle.instructions import Instruction
 
 @dataclass(slots=True)
 class Stimulus:
-    """One event as the machine was given it."""
+    """Holds one event as the machine was given it."""
 
     boottime: float
     """CLOCK_BOOTTIME in seconds."""
@@ -31,7 +31,7 @@ class Stimulus:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The whole state of a machine between two events; attempts are in the machine's order."""
+    """Holds the whole state of a machine between two events; attempts are in the machine's order."""
 
     node: str
     seen: Seen
@@ -43,7 +43,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Segment:
-    """A checkpoint and the events that followed it."""
+    """Holds a checkpoint and the events that followed it."""
 
     first: int
     """How many events were logged before this segment."""
@@ -52,7 +52,7 @@ class Segment:
 
 
 class StimulusLog:
-    """The last events of one machine: at most `limit`, at least half as many once so many have come."""
+    """Keeps the last events of one machine: at most `limit`, at least half as many once so many have come."""
 
     def __init__(self, limit: int) -> None:
         self._size = max(1, limit // 2)
@@ -74,5 +74,5 @@ class StimulusLog:
 
 
 def copies(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
-    """The attempts as they stand now; their parts are immutable, so that one level is enough."""
+    """Copies the attempts as they stand now; their parts are immutable, so that one level is enough."""
     return tuple(copy(attempt) for attempt in attempts)

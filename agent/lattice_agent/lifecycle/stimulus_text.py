@@ -1,4 +1,4 @@
-"""The stimulus log as text (docs/explanation/formats.md, stimulus log 1): JSON lines, which hold no text that people or programs wrote.
+"""Writes and reads the stimulus log as JSON lines (docs/explanation/formats.md, stimulus log 1), without text of people or programs.
 
 A header names the node; a checkpoint holds the machine's state; every other line is one event with its instructions. The machine decides
 by keys, orders, times, exit codes and reasons. Sentences, and of a node's work everything but times, tasks and nodes, are left out:
@@ -43,7 +43,10 @@ _LENGTH = re.compile(r"[0-9]+ characters")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line: whose log it is, which version wrote it, and one moment on two clocks (RFC 3339; CLOCK_BOOTTIME in seconds)."""
+    """Holds the first line: whose log it is, which version wrote it, and one moment on two clocks.
+
+    `written` is in RFC 3339, `boottime` is CLOCK_BOOTTIME in seconds.
+    """
 
     format: int
     node: str
@@ -54,7 +57,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
-    """A machine's state; `first`: how many events came before it, `gap`: some of them are not in this text."""
+    """Holds a machine's state; `first`: how many events came before it, `gap`: some of them are not in this text."""
 
     first: int
     checkpoint: Checkpoint
@@ -65,7 +68,7 @@ Line = Header | CheckpointLine | Stimulus
 
 
 def encode(header: Header, segments: Iterable[Segment]) -> bytes:
-    """The whole text of a log, as `decode` reads it."""
+    """Writes the whole text of a log, as `decode` reads it."""
     lines = [header_line(header)]
     for segment in segments:
         lines.append(checkpoint_line(CheckpointLine(segment.first, segment.checkpoint)))
@@ -74,12 +77,12 @@ def encode(header: Header, segments: Iterable[Segment]) -> bytes:
 
 
 def header_line(header: Header) -> bytes:
-    """One line with its end."""
+    """Writes one line with its end."""
     return msgspec.json.encode(header) + b"\n"
 
 
 def checkpoint_line(line: CheckpointLine) -> bytes:
-    """One line with its end."""
+    """Writes one line with its end."""
     point = line.checkpoint
     body = {
         "first": line.first, "gap": line.gap, "node": point.node, "seen": point.seen, "fresh": point.fresh,
@@ -90,7 +93,7 @@ def checkpoint_line(line: CheckpointLine) -> bytes:
 
 
 def stimulus_line(stimulus: Stimulus) -> bytes:
-    """One line with its end."""
+    """Writes one line with its end."""
     event = without_sentences(stimulus.event)
     body = {
         "at": stimulus.boottime, "event": type(event).__name__, "with": event,
@@ -137,7 +140,7 @@ def _instruction(name: str, body: Mapping[str, Any]) -> Instruction:
 
 
 def _attempt_body(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as it is written: its stage by name, since a stage's value is a sentence that may be put better."""
+    """Writes an attempt, its stage by name, since a stage's value is a sentence that may be put better."""
     body: dict[str, Any] = msgspec.to_builtins(replace(attempt, message=length_of(attempt.message)))
     return body | {"stage": attempt.stage.name}
 
@@ -150,14 +153,14 @@ def _attempt(body: dict[str, Any]) -> Attempt:
 
 
 def length_of(sentence: str) -> str:
-    """What stands for a sentence: its length; nothing for none, and the same again for what stands for one already."""
+    """Gives what stands for a sentence: its length; nothing for none, and the same again for what stands for one already."""
     if not sentence or _LENGTH.fullmatch(sentence):
         return sentence
     return f"{len(sentence)} characters"
 
 
 def without_sentences(event: Event) -> Event:
-    """The event without what programs and people wrote; the machine decides by it as by the event itself."""
+    """Gives the event without what programs and people wrote; the machine decides by it as by the event itself."""
     match event:
         case events.Refused() | events.Vanished() | events.Survived():
             return replace(event, message=length_of(event.message))
@@ -178,7 +181,7 @@ def _known(known: Known) -> Known:
 
 
 def _times_of(work: NodeWork) -> NodeWork:
-    """Of a node's work its identity, its times and its tasks; whatever is added to it later is left out too."""
+    """Keeps identity, times and tasks of a node's work; whatever is added to it later is left out too."""
     return NodeWork(
         key=Key(*work.key), number=work.number, namespace=work.namespace, name=work.name, user="", tenant="", job_name="",
         nodes=work.nodes, node=work.node, rank_of_node=work.rank_of_node, head=work.head, tasks=work.tasks, first_rank=work.first_rank,

@@ -1,4 +1,4 @@
-"""The shell around one node's state machine: events come in one at a time, what they lead to goes out.
+"""Runs one node's state machine: events come in one at a time, what they lead to goes out.
 
 `post` is the only way in. It runs the machine, lines its instructions up, tells the reporter, and arms the timers;
 everything that waits for something does so in a queue of the `WorkQueues` or in a task of the process's group.
@@ -50,7 +50,7 @@ LONGEST_SLEEP = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What an agent is given: the API server as this node sees it, time, the machine, the other agents, the gateways."""
+    """Holds what an agent is given: the API server as this node sees it, time, the machine, the other agents, the gateways."""
 
     cluster: Cluster
     clock: Clock
@@ -61,7 +61,7 @@ class Outside:
 
 @dataclass(slots=True)
 class _MemberSide:
-    """This node's end of a conversation with another node's reporter (peers.interface.MemberSide)."""
+    """Plays this node's part in a conversation with another node's reporter (peers.interface.MemberSide)."""
 
     key: Key
     changed: VersionedCondition
@@ -72,23 +72,23 @@ class _MemberSide:
     task: asyncio.Task[None] | None = field(default=None)
 
     def member(self) -> Member | None:
-        """The node's whole state."""
+        """Gives the node's whole state."""
         return self.agent.machine.member(self.key)
 
     def directed(self, direction: Direction) -> None:
-        """The reporter's whole answer."""
+        """Takes the reporter's whole answer."""
         self.away = False
         self.agent.post(Directed(self.key, direction))
 
     def unreached(self, seconds: float) -> None:
-        """Calls to the reporter have failed for so long."""
+        """Notes for how many seconds calls to the reporter have failed."""
         if seconds >= AWAY_SECONDS and not self.away:
             self.away = True
             self.agent.beat_if_urgent()
 
 
 class Agent:
-    """One node."""
+    """Runs one node: hands events to its state machine, and what the machine orders to whoever carries it out."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Agent:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def plan(self, read: PlanRead, *, call: int = 0) -> None:
-        """The node's plan has been read; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
+        """Takes the node's plan; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
         self._plan_readable = True
         self.post(read)
         if call > self._called:
@@ -175,12 +175,12 @@ class Agent:
         self._begin_beating()
 
     def no_plan(self) -> None:
-        """The cluster has been asked, and has no plan for this node."""
+        """Takes the word that the cluster has no plan for this node."""
         self.post(PlanAbsent())
         self._begin_beating()
 
     def unreadable_plan(self) -> None:
-        """There is a plan that this agent cannot read: it acts on none of it, and goes on with what it knows."""
+        """Takes the word that the plan cannot be read: the agent acts on none of it, and goes on with what it knows."""
         self._metrics.plans_ignored.inc()
         if self._plan_readable:
             self._plan_readable = False
@@ -192,18 +192,18 @@ class Agent:
             self._queues.queue_heartbeat(self.node)
 
     def beat_if_urgent(self) -> None:
-        """Renews the Lease at once when something is to be said that does not wait for the next beat."""
+        """Renews the Lease at once when the report does not wait for the next heartbeat."""
         if self.planned and self.heartbeat.wants(self._report()):
             self._queues.queue_heartbeat(self.node)
 
     def _report(self) -> reports.ReportContent:
-        """What the next heartbeat says."""
+        """Gives what the next heartbeat reports."""
         away = {side.target[0] for side in self._sides.values() if side.away}
         rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
         return reports.ReportContent(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
-        """The first heartbeat follows the first plan, so that nothing is claimed here before this agent has looked."""
+        """Sends the first heartbeat after the first plan, so that nothing is claimed here before this agent has looked."""
         if not self.planned:
             self.planned = True
             self._queues.queue_heartbeat(self.node)
@@ -300,7 +300,7 @@ class Agent:
         self._known = set(self.machine.attempts)
 
     def _talk_to(self, key: Key, target: tuple[str, str]) -> None:
-        """Talks to this reporter from now on; what has changed is told."""
+        """Talks to this reporter from now on, and tells it what has changed."""
         side = self._sides.get(key)
         if side is not None and side.target != target:
             self._stop_talking(key)
@@ -325,7 +325,7 @@ class Agent:
         return await self._effects.carry_out(key)
 
     async def persist(self, key: Key) -> float | None:
-        """Persists what the head concludes."""
+        """Persists what the reporter of the attempt concludes."""
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
@@ -334,7 +334,7 @@ class Agent:
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
-        """A node that finds itself unfit says so, and once more when it is well: it is given work accordingly."""
+        """Has the node registered as unfit when the host finds a flaw, and as well when the flaw is over: work is given accordingly."""
         survivors = self._outside.host.survivors()
         for key, message in survivors.items():
             self.post(Survived(key, message))
@@ -350,18 +350,18 @@ class Agent:
             self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:
-        """A certificate of the node is near its end and cannot be renewed; without a message that is over."""
+        """Notes that a certificate of the node is near its end and cannot be renewed; without a message that is over."""
         if found != self._registration.expiring:
             self._registration.expiring = found
             self._queues.queue_registration(self.node)
 
     async def tick(self) -> float | None:
-        """A walltime or a grace period may be over."""
+        """Lets the machine look whether a walltime or a grace period is over."""
         self.post(Tick())
         return None
 
     async def register(self) -> float | None:
-        """Keeps the node's own object, and tells its history when a recovery asks for it."""
+        """Keeps the node's own object, and writes its history when a recovery asks for it."""
         again = await self._registration.keep()
         try:
             await self.history.write_owed()
@@ -381,12 +381,12 @@ class Agent:
         return attempt is not None and attempt.stage is Stage.WAITING
 
     def ended(self, key: Key) -> bool:
-        """Whether nothing more will be printed by this attempt here."""
+        """Tells whether nothing more will be printed by this attempt here."""
         attempt = self.machine.attempts.get(key)
         return attempt is None or attempt.stage in OVER
 
     def ready(self) -> tuple[bool, str]:
-        """Whether the node does its work, and a sentence."""
+        """Tells whether the node does its work, with a sentence for people."""
         if not self.planned:
             return False, f"node {self.node} has no index yet, or its plan has not been read"
         if not self.heartbeat.acknowledged:

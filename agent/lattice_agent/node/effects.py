@@ -30,7 +30,7 @@ NODE_KEY = Key("-", 0)
 
 
 class Effects:
-    """The hands of one node: gateway and host. An instruction stays first in line until it is done."""
+    """Carries out the instructions of one node through gateway and host; an instruction stays first in line until it is done."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Effects:
         """What no gateway has given this node, though it was asked."""
 
     def put(self, instruction: Instruction) -> Key:
-        """Lines it up; the key names the line."""
+        """Lines an instruction up, and returns the key that names the line."""
         key = NODE_KEY if isinstance(instruction, instructions.Remember) else instruction.key
         self._pending.setdefault(key, deque()).append(instruction)
         return key
 
     async def carry_out(self, key: Key) -> float | None:
-        """Works the line off; the seconds after which to go on when something refused to be done."""
+        """Works the line off. Returns the seconds after which to go on when something refused to be done, else None."""
         line = self._pending.get(key)
         while line:
             delay = await self._carry_out_one(line[0])
@@ -185,7 +185,7 @@ class Effects:
         return None
 
     def drop(self, key: Key) -> None:
-        """Nothing more is asked about it."""
+        """Drops all that is kept of an attempt: nothing more is asked about it."""
         self.unserved.discard(key)
         self._objects.pop(key, None)
         self._rows.pop(key, None)

@@ -1,4 +1,4 @@
-"""What the nodes of a process hear of the cluster: their own objects, their plans, the configuration.
+"""Follows the cluster for the nodes of a process: their own objects, their plans, the configuration.
 
 A real node watches three objects by name, which is the cheap kind of watch. A hollow process watches the kinds once
 and hands out what concerns each of its nodes.
@@ -31,7 +31,7 @@ CONFIG_NAME = "lattice"
 
 
 class Configuration:
-    """The LatticeConfig as it stands now, or stood last; its defaults until it is read."""
+    """Follows the LatticeConfig: its last known options, the defaults until it is read."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0, retimed: Callable[[], None] = lambda: None
@@ -56,11 +56,11 @@ class Configuration:
         await self._informer.run()
 
     def spec(self) -> ConfigSpec:
-        """Every option."""
+        """Gives every option."""
         return self._known.object.spec if self._known.object is not None else ConfigSpec()
 
     def heartbeat(self) -> float:
-        """Seconds between two heartbeats; a setting of this process is stronger than the cluster's."""
+        """Gives the seconds between two heartbeats; a setting of this process is stronger than the cluster's."""
         return self._heartbeat_seconds or parse_duration(self.spec().nodes.heartbeat_interval)
 
 
@@ -117,7 +117,7 @@ class Feed:
     # ── the plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hand(self, agent: Agent) -> None:
-        """The node's first look: the plan as a consistent list has it, or the word that there is none."""
+        """Gives a node its first plan, as a consistent list has it, or the word that there is none."""
         if agent.planned or agent.index is None or self._plans is None or not self._plans.synced.is_set():
             return
         plan = self._plans.objects.get(plan_name(agent.index))
@@ -146,13 +146,16 @@ class Feed:
 
 
 def read_as(plan: Plan, rows: Iterable[PlanRow]) -> PlanRead:
-    """These rows with what the plan says of the ledger that it was made from."""
+    """Makes the event of a plan from these of its rows."""
     spec = plan.spec
     return PlanRead(spec.seq, tuple(rows), spec.epoch, spec.term, spec.since)
 
 
 def rows_by_node(plan: Plan) -> dict[str, list[PlanRow]]:
-    """The rows of every node that the plan names: one pass for a process that is many nodes."""
+    """Sorts a plan's rows by the nodes that they name: one pass for a process that is many nodes.
+
+    Raises Corrupt for a plan that this agent cannot read: it acts on none of it.
+    """
     found: dict[str, list[PlanRow]] = {}
     if plan.spec.text:
         for row in parse_plan(plan.spec.text):

@@ -1,4 +1,4 @@
-"""The queues of an agent process, shared by its nodes: one for a real node, thousands for a hollow process."""
+"""Queues the work of an agent process, shared by its nodes: one for a real node, thousands for a hollow process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lattice_agent.attempts import Key
 
 
 class NodeWorker(Protocol):
-    """What a node does when its turn comes; the seconds that are returned are when to come again."""
+    """Does a node's share of the work when its turn comes; each method returns the seconds after which to come again, or None."""
 
     async def carry_out(self, key: Key) -> float | None:
         """Carries out what the machine has ordered for this attempt."""
 
     async def persist(self, key: Key) -> float | None:
-        """Persists what the head of this attempt concludes."""
+        """Persists what the reporter of the attempt concludes."""
 
     async def beat(self) -> float | None:
         """Renews the node's Lease."""
@@ -31,7 +31,7 @@ class NodeWorker(Protocol):
 
 
 class WorkQueues:
-    """Workers for all nodes of a process; a key names the node first."""
+    """Queues the work of all nodes of a process for a few workers; a key names the node first."""
 
     def __init__(self, clock: Clock, *, workers: int = 8) -> None:
         self.workers: dict[str, NodeWorker] = {}
@@ -48,23 +48,23 @@ class WorkQueues:
                 group.create_task(queue.run())
 
     def queue_effects(self, node: str, key: Key) -> None:
-        """There is something to carry out."""
+        """Queues the instructions of an attempt."""
         self._effects.add(_join(node, key))
 
     def queue_report(self, node: str, key: Key, after: float = 0.0) -> None:
-        """There may be something to persist."""
+        """Queues the status that an attempt's reporter may have to write, after so many seconds."""
         self._reports.add(_join(node, key), after)
 
     def queue_heartbeat(self, node: str, after: float = 0.0) -> None:
-        """The Lease is due."""
+        """Queues a renewal of the Lease, after so many seconds."""
         self._heartbeats.add(node, after)
 
     def queue_deadline(self, node: str, after: float) -> None:
-        """A walltime or a grace period ends then."""
+        """Queues a look at walltimes and grace periods, after so many seconds."""
         self._deadlines.add(node, after)
 
     def queue_registration(self, node: str) -> None:
-        """The node's own object has changed."""
+        """Queues the keeping of the node's own object."""
         self._registrations.add(node)
 
     async def _carry_out(self, name: str) -> float | None:

@@ -33,7 +33,7 @@ FOLLOWED_BYTES, LEAST_BYTES = 64 << 20, 64 << 10
 
 
 class KeepsStimuli(Protocol):
-    """A node with a state machine, which may keep its stimuli."""
+    """Has a state machine, which may keep its stimuli."""
 
     machine: Lifecycle
 
@@ -126,7 +126,7 @@ class AtFailure:
         self._agents = agents
 
     async def __aenter__(self) -> None:
-        """Nothing happens before an error."""
+        """Does nothing before an error."""
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Writes, and lets the error go on."""
@@ -136,7 +136,7 @@ class AtFailure:
 
 
 class FollowedFile:
-    """One node's stimuli as they come, in PATH; at its limit it becomes PATH.1, and a new one begins with a checkpoint."""
+    """Appends one node's stimuli to PATH as they come; at its limit it becomes PATH.1, and a new one begins with a checkpoint."""
 
     def __init__(self, path: Path, limit: int) -> None:
         """`limit` in bytes; a former process's file becomes PATH.1 too."""

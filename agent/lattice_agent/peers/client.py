@@ -1,4 +1,4 @@
-"""A node's words to a reporter on another machine: one stream an attempt, connected again for ever."""
+"""Talks for a node to a reporter on another machine: one stream for each attempt, connected again for ever."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class GrpcPeers:
             delay = min(LONGEST_BACK_OFF, delay * 2)
 
     async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
-        """One connection, until it ends; whether the reporter has said anything."""
+        """Talks over one connection until it ends. Returns whether the reporter has said anything."""
         options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
         async with aio.secure_channel(dial_target(address), client_credentials(self._files), options=options) as channel:
             call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated

@@ -1,4 +1,4 @@
-"""The two ends of a conversation between agents, and what carries it."""
+"""Defines the two sides of a conversation between agents, and what carries it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from lattice_agent.members import Direction, Member
 
 
 class MemberSide(Protocol):
-    """A node's end: one attempt there."""
+    """Plays a node's part in the conversation about one attempt."""
 
     key: Key
     changed: VersionedCondition
     """Notified when `member` has changed."""
 
     def member(self) -> Member | None:
-        """The node's whole state of the attempt; None: it has forgotten it, nothing follows."""
+        """Gives the node's whole state of the attempt; None: the node has forgotten it, and nothing follows."""
         ...
 
     def directed(self, direction: Direction) -> None:
-        """The reporter's whole answer."""
+        """Takes the reporter's whole answer."""
         ...
 
     def unreached(self, seconds: float) -> None:
-        """Calls to the reporter have failed for so long; `directed` ends that."""
+        """Notes for how many seconds calls to the reporter have failed; `directed` ends that."""
         ...
 
 
 class ReporterSide(Protocol):
-    """The reporter's end: every attempt that this agent reports for."""
+    """Plays the reporter's part for every attempt that this agent reports for."""
 
     async def find(self, key: Key) -> VersionedCondition | None:
-        """The condition that is notified when the attempt's direction changes; waits a moment for its plan row; None: not here."""
+        """Gives the condition that is notified when the attempt's direction changes; None: this agent does not report for it.
+
+        Waits a moment for the plan row.
+        """
         ...
 
     def hear(self, member: Member) -> bool:
@@ -42,27 +45,27 @@ class ReporterSide(Protocol):
         ...
 
     def direction(self, key: Key) -> Direction | None:
-        """What the nodes of the attempt are told; None: this agent no longer reports for it."""
+        """Gives what the nodes of the attempt are told; None: this agent no longer reports for it."""
         ...
 
     def left(self, key: Key, node: str) -> None:
-        """The node's call has ended; whether it should have, its last state tells."""
+        """Notes that the node's call has ended; whether it should have, the node's last state tells."""
         ...
 
 
 class Logs(Protocol):
-    """What this node keeps of the output of attempts."""
+    """Finds what this node keeps of the output of attempts."""
 
     def newest(self, uid: str) -> int:
-        """The newest attempt of the Allocation that this node has; 0: none."""
+        """Finds the newest attempt of the Allocation that this node has; 0: none."""
         ...
 
     def directory(self, key: Key) -> Path | None:
-        """Where its segments are; None: this node has nothing of it."""
+        """Finds the directory of the attempt's log segments; None: this node has nothing of it."""
         ...
 
     def ended(self, key: Key) -> bool:
-        """Whether nothing more will be printed."""
+        """Tells whether nothing more will be printed."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The same conversation between the nodes of one process (hollow nodes): no wire, the same words."""
+"""Carries the same conversation between the nodes of one process (hollow nodes): no wire, the same words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RETRY_SECONDS = 0.2
 
 
 class LocalPeers:
-    """Knows the reporter of every node of this process."""
+    """Carries the conversation between the nodes of one process, and knows the reporter of each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What the work printed on this node, as a stream: followed with back pressure, from the log segments."""
+"""Streams what the work printed on this node, from the log segments, with back pressure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAMS: dict[str, pb.Stream.ValueType] = {"stdout": pb.STDOUT, "stderr": pb.STD
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Which part of which streams; `tail_lines` −1: all; `since` in seconds since the epoch."""
+    """Selects a part of some streams; `tail_lines` −1: all; `since` is in seconds since the epoch."""
 
     streams: tuple[str, ...]
     follow: bool
@@ -28,13 +28,13 @@ class LogSelection:
 
 
 def wanted(request: pb.ReadLogsRequest) -> LogSelection:
-    """The request, read."""
+    """Reads the request."""
     streams = tuple(name for name, value in STREAMS.items() if request.stream in (pb.STREAM_UNSPECIFIED, value))
     return LogSelection(streams, request.follow, request.tail_lines, request.since)
 
 
 async def read(directory: Path, attempt: int, want: LogSelection, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
-    """The chunks, oldest first within a stream; the last one says `end` when the work on this node has ended."""
+    """Yields the chunks, oldest first within a stream; the last one says `end` when the work on this node has ended."""
     readers: dict[str, LogReader] = {}
     try:
         for stream in want.streams:
@@ -66,7 +66,7 @@ async def read(directory: Path, attempt: int, want: LogSelection, ended: Callabl
 
 
 def _chunks(stream: str, attempt: int, entries: list[LogEntry], since: float) -> list[pb.LogChunk]:
-    """One message an entry, cut where it is large; what is older than `since` is left out, not counted as dropped."""
+    """Makes one message for each entry, cut where it is large; entries older than `since` are left out, not counted as dropped."""
     found = []
     for entry in entries:
         if entry.time < since:

@@ -1,4 +1,4 @@
-"""The agent's gRPC server: Coordinate for the nodes of its attempts, ReadLogs for the gateway."""
+"""Serves the agent's gRPC: Coordinate for the nodes of its attempts, ReadLogs for the gateway."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AgentService(rpc.AgentServicer):
     async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
         self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
     ) -> None:
-        """One node of one attempt: its states come in, directions go out until one side has nothing to say."""
+        """Serves one node of one attempt: its states come in, directions go out until one side has nothing to say."""
         first = await context.read()
         if not isinstance(first, pb.MemberState):  # the end of the stream
             return
@@ -99,7 +99,7 @@ class AgentService(rpc.AgentServicer):
             await changed.wait(seen)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
-        """What an attempt printed here; for the gateway alone, which has asked the API server who may read it."""
+        """Streams what an attempt printed here, for the gateway alone, which has asked the API server who may read it."""
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")

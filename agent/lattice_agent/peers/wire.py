@@ -1,4 +1,4 @@
-"""The protobuf messages, to and from the agent's own values."""
+"""Translates the agent's own values to protobuf messages and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 
 
 def member_to_wire(member: Member) -> pb.MemberState:
-    """A node's state as it travels."""
+    """Encodes a node's state."""
     return pb.MemberState(
         uid=member.key.uid,
         attempt=member.key.attempt,
@@ -26,7 +26,7 @@ def member_to_wire(member: Member) -> pb.MemberState:
 
 
 def member_from_wire(message: pb.MemberState) -> Member:
-    """A node's state as it arrived. Raises Rejected for a phase that this agent does not know."""
+    """Decodes a node's state. Raises Rejected for a phase that this agent does not know."""
     try:
         phase = Phase(message.phase)
     except ValueError as error:
@@ -46,11 +46,11 @@ def member_from_wire(message: pb.MemberState) -> Member:
 
 
 def direction_to_wire(direction: Direction) -> pb.ReporterState:
-    """The reporter's answer as it travels."""
+    """Encodes the reporter's answer."""
     return pb.ReporterState(order=pb.Order.ValueType(direction.order.value), cause=direction.cause, settled=direction.settled)
 
 
 def direction_from_wire(message: pb.ReporterState) -> Direction:
-    """The reporter's answer as it arrived; an order that this agent does not know means wait."""
+    """Decodes the reporter's answer; an order that this agent does not know means wait."""
     order = Order(message.order) if message.order in {order.value for order in Order} else Order.WAIT
     return Direction(order, message.cause, message.settled)

@@ -1,4 +1,4 @@
-"""The reporter's view of one attempt, pure: what its nodes say goes in; orders to them and the verdict come out.
+"""Concludes what a reporter makes of one attempt, pure: what its nodes say goes in; orders to them and the verdict come out.
 
 The first reporter is the head's agent. A new one starts from nothing and rebuilds the same view from what the
 nodes say, since each of them sends its whole state. One-node attempts use it too, without any message.
@@ -18,12 +18,12 @@ from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEn
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Nothing to persist yet: nodes prepare, or not all of them have said anything."""
+    """Says that there is nothing to persist yet: nodes prepare, or not all of them have said anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Every node has started: condition Started."""
+    """Says that every node has started: condition Started."""
 
     start: float
     nodes: int
@@ -31,7 +31,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """The first failure: which task, where."""
+    """Names the task that failed first, and its node."""
 
     node: str
     task: TaskEnd
@@ -39,7 +39,10 @@ class FirstFailure:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """No process is left anywhere: condition Finished, with a reason of END_REASONS. `start` and `end` are 0 when unknown."""
+    """Says that no process is left anywhere: condition Finished, with a reason of END_REASONS.
+
+    `start` and `end` are 0 when unknown.
+    """
 
     reason: str
     message: str
@@ -52,7 +55,10 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Surviving:
-    """KILL has not ended every process: condition Finished stays False, and says who is left. `start` is 0 when unknown."""
+    """Says that KILL has not ended every process: condition Finished stays False, and says who is left.
+
+    `start` is 0 when unknown.
+    """
 
     message: str
     begun: bool
@@ -63,7 +69,7 @@ Verdict = Open | Begun | Surviving | Over
 
 
 class Head:
-    """One attempt, as its reporter sees it."""
+    """Collects what the nodes of one attempt say, and concludes what they are told and what is persisted."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -105,14 +111,14 @@ class Head:
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
 
     def direction(self) -> Direction:
-        """What every node of the attempt is told; the same to all of them."""
+        """Gives what every node of the attempt is told; the same to all of them."""
         cause = self._cause()
         if cause:
             return Direction(Order.END, cause, self.settled)
         return Direction(Order.START if self.started else Order.WAIT, "", self.settled)
 
     def verdict(self) -> Verdict:
-        """What is to be persisted now."""
+        """Gives what is to be persisted now."""
         members = self._present()
         begun = len(members) == len(self.nodes) and all(_has_started(member) for member in members)
         starts = [member.started for member in members if member.started]
@@ -128,7 +134,7 @@ class Head:
         return Open()
 
     def missing(self) -> list[str]:
-        """Nodes that have not said anything yet."""
+        """Lists the nodes that have not said anything yet."""
         return [node for node in self.nodes if node not in self.members]
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +143,7 @@ class Head:
         return [self.members[node] for node in self.nodes if node in self.members]
 
     def _may_start(self, member: Member) -> bool:
-        """Every node is ready, or this one has started already: then an earlier reporter had said START."""
+        """Tells whether the tasks may start: every node is ready, or this one has started, so an earlier reporter had said START."""
         if member.phase is Phase.RUNNING or member.started:
             return True
         return len(self.members) == len(self.nodes) and all(each.phase is Phase.READY for each in self.members.values())
@@ -151,7 +157,7 @@ class Head:
         )
 
     def _cause(self) -> str:
-        """Why the others are to be ended; empty: they are not."""
+        """Gives the cause for which the others are to be ended; empty: they are not."""
         for member in self._present():
             match member.phase:
                 case Phase.START_FAILED:
@@ -187,7 +193,7 @@ class Head:
         return self._ended(begun, start, end, failure)
 
     def _ended(self, begun: bool, start: float, end: float, failure: FirstFailure | None) -> Over:
-        """The end of work that was neither stopped, nor refused, nor lost."""
+        """Concludes the end of work that was neither stopped, nor refused, nor lost."""
         by_walltime = [member for member in self._present() if member.walltime]
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
             limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""
@@ -203,7 +209,10 @@ class Head:
         return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
 
     def _knows_exit(self, failure: FirstFailure | None) -> bool:
-        """Whether an exit code can be named: that of the first failure, or 0 once every node with tasks has said how all of them ended."""
+        """Tells whether an exit code can be named.
+
+        That is the code of the first failure, or 0 once every node with tasks has said how all of them ended.
+        """
         if failure is not None:
             return not failure.task.unknown
         with_tasks = [self.head] if self.on_head_only else self.nodes
@@ -215,7 +224,7 @@ def _has_started(member: Member) -> bool:
 
 
 def _first(members: Iterable[Member]) -> FirstFailure | None:
-    """The first failure: one that came by itself before one that an END, a stop or a walltime brought about."""
+    """Finds the first failure: one that came by itself before one that an END, a stop or a walltime brought about."""
     found = []
     for member in members:
         failed = first_failure(member.exits)

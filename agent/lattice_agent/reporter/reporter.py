@@ -1,4 +1,4 @@
-"""The reporter's desk of one node: every attempt that its agent reports for, and the status that it persists."""
+"""Reports every attempt for which this node is the reporter: collects what its nodes say, directs them, persists the status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIND_SECONDS, FIND_STEP = 2.0, 0.02
 
 
 class _Case:
-    """One attempt at the desk."""
+    """Holds one attempt that this node reports for."""
 
     def __init__(self, row: PlanRow) -> None:
         self.head = Head(Key(*row.key))
@@ -82,7 +82,7 @@ class Reporter:
     # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow(self, rows: dict[Key, PlanRow]) -> None:
-        """Takes the rows of the newest plan: attempts come to this desk, and leave it for another reporter's."""
+        """Takes the rows of the newest plan: attempts come to this reporter, and leave it for another one."""
         for key, row in rows.items():
             case = self._cases.get(key)
             if row.reporter != self.node:
@@ -113,13 +113,13 @@ class Reporter:
             self._update_direction(key)
 
     def reports(self, key: Key) -> bool:
-        """Whether the attempt is at this desk."""
+        """Tells whether this node reports for the attempt."""
         return key in self._cases
 
     # ── the nodes (peers.interface.ReporterSide) ────────────────────────────────────────────────────────────────────────
 
     async def find(self, key: Key) -> VersionedCondition | None:
-        """The attempt's condition; its plan row may come a moment later than the first node's word."""
+        """Gives the attempt's condition; its plan row may come a moment later than the first node's word."""
         waited = 0.0
         while key not in self._cases and waited < FIND_SECONDS:
             await self._clock.sleep(FIND_STEP)
@@ -128,7 +128,7 @@ class Reporter:
         return case.changed if case else None
 
     def hear(self, member: Member) -> bool:
-        """Takes a node's whole state; what many nodes say at once is weighed once."""
+        """Takes a node's whole state; what many nodes say at once is judged once."""
         case = self._cases.get(member.key)
         if case is None:
             return False
@@ -147,12 +147,12 @@ class Reporter:
         return True
 
     def direction(self, key: Key) -> Direction | None:
-        """What the nodes of the attempt are told."""
+        """Gives what the nodes of the attempt are told."""
         case = self._cases.get(key)
         return case.direction if case else None
 
     def left(self, key: Key, node: str) -> None:
-        """A node's call has ended: before the end of its work that is a cut."""
+        """Notes that a node's call has ended: before the end of its work that is a cut."""
         case = self._cases.get(key)
         member = case.head.members.get(node) if case is not None else None
         if case is not None and member is not None and member.phase not in FINAL:
@@ -160,7 +160,7 @@ class Reporter:
             self._on_away()
 
     def away(self) -> set[str]:
-        """Nodes of the attempts at this desk whose calls have broken off."""
+        """Lists the nodes whose calls about attempts of this reporter have broken off."""
         return {node for case in self._cases.values() for node in case.away}
 
     def _update_direction(self, key: Key) -> None:
@@ -179,7 +179,7 @@ class Reporter:
     # ── the status ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def persist(self, key: Key) -> float | None:
-        """Persists the verdict; the seconds until the next look, None: when something changes."""
+        """Persists the verdict. Returns the seconds until the next look, None: when something changes."""
         case = self._cases.get(key)
         if case is None or case.head.settled:
             return None
@@ -202,7 +202,7 @@ class Reporter:
         return self._after(key, case, outcome)
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
-        """What is to be written by the object as it is known here, or, where that is behind, as it is now."""
+        """Decides what to write by the object as it is known here, or, where that is behind, as it is now."""
         if case.found is not None:
             outcome = self._outcome(case, case.found)
             if not isinstance(outcome, status.Later):

@@ -1,4 +1,4 @@
-"""The reporter's one change of an Allocation's status: pure. What it may not write, it does not."""
+"""Decides the reporter's one change of an Allocation's status: pure. It changes only what the reporter may write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lattice_agent.reporter.head import Begun, Over, Surviving, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Change the status so (a merge patch of it); `settles`: with it the attempt's end is persisted."""
+    """Changes the status by a merge patch; `settles`: with it the attempt's end is persisted."""
 
     status: dict[str, Any]
     settles: bool
@@ -25,19 +25,19 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The scheduler has not written what this report needs; look again."""
+    """Says that the scheduler has not written what this report needs: look again."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """All that can be said stands there."""
+    """Says that all there is to say stands in the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The end of this attempt is persisted already, or nobody waits for it any more."""
+    """Says that the end of this attempt is persisted already, or that nobody waits for it any more."""
 
     why: str
 
@@ -46,7 +46,7 @@ Outcome = Write | Later | Nothing | Closed
 
 
 def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hollow: bool = False) -> Outcome:
-    """What the reporter on `node` writes for this attempt; `now` in seconds since the epoch."""
+    """Decides what the reporter on `node` writes for this attempt; `now` is in seconds since the epoch."""
     status = work.status
     if work.metadata.uid != key.uid:
         return Closed(f"{work.metadata.key} is another object now")
@@ -107,7 +107,7 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
 
 
 def _moment(text: str | None) -> float:
-    """Seconds since the epoch; a clock of the node that is behind the scheduler's begins and ends nothing before it was placed."""
+    """Reads seconds since the epoch, 0 for none."""
     return parse_time(text) if text else 0.0
 
 

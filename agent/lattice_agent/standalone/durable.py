@@ -1,8 +1,9 @@
-"""What must outlive a crash: files written whole, the right to start an attempt, its exit record and the room kept for it.
+"""Writes what must outlive a crash: files written whole, the right to start an attempt, its exit record and the room kept for it.
 
-One file of standard library, shared by shim and agent. An attempt has two directories: one below the state directory, on a
-disk, and one below the run directory, in memory, where the right to start is taken and where the end stands at once, so that
-a disk that is full, read-only or slow hinders neither. Formats: docs/explanation/formats.md (exit record 1, state directory 1).
+It is of standard library alone, for shim and agent. An attempt has two directories: one below the state directory, on a disk, and
+one below the run directory, in memory, where the right to start is taken and where the end stands at once, so that a disk that is
+full, read-only or slow hinders neither. Formats (docs/explanation/formats.md): exit record, claim and state directory are written in
+format 1 here, and read in formats 1 and 2 by `state.journal`, so that a node may go back from the next agent to this one.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -17,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 FORMAT = 1
+"""The number that is written; what is read is `state.journal.NEWEST` and the one before."""
 EXIT, RESERVE, CLAIM = "exit", "reserve", "shim"
 RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
 """Room for an exit record: of any, and for each task in it."""
@@ -40,7 +42,7 @@ def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600) 
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Writes all of it."""
+    """Writes all of the data to the descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -59,7 +61,7 @@ def sync_directory(directory: str) -> None:
 
 
 def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes:
-    """The file `shim`: the right to start this attempt, taken once."""
+    """Encodes the file `shim`: the right to start this attempt, taken once."""
     return f"{FORMAT}\n{pid} {ticks} {started!r} {boottime!r}\n".encode()
 
 
@@ -78,7 +80,7 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
 
 
 def _link(directory: str, data: bytes) -> None:
-    """Makes the claim once, whole. Not fsynced: it matters in this boot only."""
+    """Makes the claim once, whole. It is not fsynced: it matters in this boot only."""
     draft = os.path.join(directory, f".{CLAIM}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -95,7 +97,7 @@ def _link(directory: str, data: bytes) -> None:
 def encode_exit(
     uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False
 ) -> bytes:
-    """The text of an exit record (1); `unfit`: the node's own fault, not the work's."""
+    """Encodes an exit record; `unfit`: the node's own fault, not the work's."""
     body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
     if failure:
         body["failure"] = failure
@@ -116,7 +118,10 @@ def reserve(directory: str, tasks: int) -> None:
 
 
 def keep_exit(run_directory: str, directory: str, data: bytes) -> None:
-    """Keeps the exit record in memory and on the disk; goes on while neither takes it and there is a directory to take it."""
+    """Keeps the exit record in memory and on the disk.
+
+    Goes on while neither takes it and there is a directory to take it.
+    """
     delay, kept = 0.02, False
     while True:
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""What an attempt leaves outside its processes: files in the directories for everybody, removed when the user runs nothing else here.
+"""Removes what an attempt leaves in the directories for everybody, when its user runs nothing else here.
 
-Of standard library alone, for the shim. SysV and POSIX message queues, semaphores and segments need no removal: each attempt has
+It is of standard library alone, for the shim. SysV and POSIX message queues, semaphores and segments need no removal: each attempt has
 an IPC namespace of its own, which goes with its last process.
 """
 
@@ -40,7 +40,9 @@ def separate_ipc() -> None:
 
 @contextmanager
 def locked(how: int) -> Iterator[bool]:
-    """Holds the machine's lock, shared (LOCK_SH) from a start's first file until its processes run as the user, else alone (LOCK_EX).
+    """Holds the machine's lock for a start (LOCK_SH) or a removal (LOCK_EX).
+
+    A start shares it from its first file until its processes run as the user; a removal has it alone.
 
     False: it was not to be had, because of a start that hangs, or without the right.
     """
@@ -67,7 +69,7 @@ def _lock(fd: int, how: int) -> bool:
 
 
 def remove(user: int | None, since: float, keep: Collection[str] = ()) -> int:
-    """Removes what the user has made in the directories for everybody since then; how many entries.
+    """Removes what the user has made in the directories for everybody since then. Returns how many entries.
 
     Nothing goes while a process of his runs or is being started on this machine, for it may be another attempt's; what stands
     at a path of `keep` stays.
@@ -85,7 +87,7 @@ def remove(user: int | None, since: float, keep: Collection[str] = ()) -> int:
 
 
 def _made(directory: str, user: int, since: float, keep: Collection[str]) -> list[str]:
-    """What the user has made in a directory since then."""
+    """Lists what the user has made in a directory since then."""
     found = list[str]()
     with suppress(OSError):
         for name in os.listdir(directory):
@@ -97,7 +99,7 @@ def _made(directory: str, user: int, since: float, keep: Collection[str]) -> lis
 
 
 def _put_aside(directory: str, names: list[str]) -> int:
-    """Moves entries into a directory of root's in the same place, which takes no time, however much is in them; how many.
+    """Moves entries into a directory of root's in the same place, which takes no time, however much is in them. Returns how many.
 
     Where there is no room for such a directory they are removed at once.
     """
@@ -130,7 +132,7 @@ def _remove(path: str) -> None:
 
 
 def _born(path: str) -> float:
-    """When it was made, by statx(2); 0 where the file system does not know: then it stays."""
+    """Reads by statx(2) when the file was made; 0 where the file system does not know: then it stays."""
     found = ctypes.create_string_buffer(256)
     if _libc.statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
         return 0.0
@@ -141,7 +143,7 @@ def _born(path: str) -> float:
 
 
 def _runs_something(user: int) -> bool:
-    """Whether any process of the machine is the user's, by its real uid."""
+    """Tells whether any process of the machine is the user's, by its real uid."""
     wanted = str(user).encode()
     for entry in os.listdir("/proc"):
         if entry.isdigit():

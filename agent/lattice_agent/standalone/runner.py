@@ -1,6 +1,6 @@
 """Starts work for the agent: a small, single-threaded process that forks shims and looks at files as the user.
 
-Started as `python -I -S runner.py FD` with one end of a socketpair. Frames are a length of four bytes (big
+The agent starts it as `python -I -S runner.py FD` with one end of a socketpair. Frames are a length of four bytes (big
 endian) and JSON; each request has an `id`, and its one answer the same. It keeps no state: when it is killed
 the agent starts another one, and when the agent goes (end of file) it ends. Shims outlive both.
 """
@@ -27,7 +27,10 @@ MAX_FRAME = 64 << 20
 
 
 def load_shim() -> ModuleType:
-    """The shim's code, from the folder of this file; the folder above it is importable as the package `lattice_agent` and no other way."""
+    """Loads the shim's code from the folder of this file.
+
+    The folder above it is importable as the package `lattice_agent`, and no other way.
+    """
     package = ModuleType("lattice_agent")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["lattice_agent"] = package
@@ -45,7 +48,7 @@ class Runner:
         self._poll.register(sock.fileno(), select.POLLIN)
 
     def serve(self) -> None:
-        """Until the agent is gone."""
+        """Serves requests until the agent is gone."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd != self._sock.fileno():
@@ -122,7 +125,7 @@ def note_crash(request: dict[str, Any]) -> None:
 
 
 def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
-    """As the user, for good: enters the first directory that lets it, opens the output files, reads the script."""
+    """Becomes the user for good, enters the first directory that lets it, and opens the output files."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])).become()
     os.umask(0o022)

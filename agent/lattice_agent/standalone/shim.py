@@ -1,7 +1,7 @@
-"""The process that keeps one attempt: it starts the tasks as the user, copies their output, writes the exit record.
+"""Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-Of standard library alone (with `durable.py` and `streams.py` beside it), loaded by `runner.py` and run in a fork of it. It is
-session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and
+It is of standard library alone (with `durable.py`, `streams.py` and `leftovers.py` beside it), loaded by `runner.py` and run in a fork
+of it. It is session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and
 ends when no process of the work is left.
 """
 
@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Launch:
-    """Everything that decides what is started, as JSON brings it."""
+    """Holds everything that decides what is started, as JSON brings it."""
 
     directory: str
     run_directory: str
@@ -66,13 +66,13 @@ class Launch:
 
     @property
     def identity(self) -> UserIdentity:
-        """Who the tasks run as."""
+        """Names who the tasks run as."""
         return UserIdentity(self.user, self.group, tuple(self.groups))
 
 
 @dataclass
 class Task:
-    """One task, and how it ended (`status` is the wait status)."""
+    """Holds one task, and how it ended (`status` is the wait status)."""
 
     rank: int
     pid: int
@@ -83,12 +83,12 @@ class Task:
 
 
 def prctl(option: int, value: int | bytes) -> None:
-    """prctl(2) with one argument."""
+    """Calls prctl(2) with one argument."""
     _libc.prctl(option, value, 0, 0, 0)
 
 
 def start_ticks(pid: int | str) -> int:
-    """Field 22 of /proc/PID/stat: with the pid it names a process."""
+    """Reads field 22 of /proc/PID/stat: with the pid it names a process."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
@@ -98,18 +98,21 @@ def start_ticks(pid: int | str) -> int:
 
 @dataclass(frozen=True)
 class StopWatch:
-    """Times of one attempt that differ by what has passed, whoever sets the machine's clock meanwhile: one moment on two clocks."""
+    """Gives times of one attempt that differ by what has passed, whoever sets the machine's clock meanwhile.
+
+    It holds one moment on two clocks.
+    """
 
     epoch: float
     boottime: float
 
     def now(self) -> float:
-        """Seconds since the epoch, as they would be had nobody set the clock."""
+        """Gives the seconds since the epoch, as they would be had nobody set the clock."""
         return self.epoch + time.clock_gettime(time.CLOCK_BOOTTIME) - self.boottime
 
 
 class Shim:
-    """One attempt, from the claim to the exit record."""
+    """Keeps one attempt, from the claim to the exit record."""
 
     def __init__(self, launch: Launch, watch: StopWatch) -> None:
         self.launch = launch
@@ -228,7 +231,7 @@ class Shim:
                 task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
 
     def record(self, failure: str, *, unfit: bool = False) -> bytes:
-        """The exit record."""
+        """Encodes the exit record."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
         return durable.encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
@@ -250,7 +253,7 @@ def _task_entry(task: Task) -> dict[str, Any]:
 
 
 def descendants(*roots: int) -> list[int]:
-    """All processes below `roots`, from the parents that /proc shows."""
+    """Finds all processes below `roots`, from the parents that /proc shows."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -319,7 +322,7 @@ def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseExcep
 
 
 def _reset_signals() -> None:
-    """The work inherits no ignored signal of Python's, no mask."""
+    """Restores all signals and the mask, so that the work inherits no ignored signal of Python's."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -410,7 +413,7 @@ def run(launch: Launch, report: int) -> None:
 
 
 def _start(shim: Shim) -> tuple[str, bool]:
-    """Starts the tasks; why that failed, and whether the node is at fault; empty: they run."""
+    """Starts the tasks. Returns why that failed (empty: they run), and whether the node is at fault."""
     try:
         with leftovers.locked(fcntl.LOCK_SH):
             shim.start()
@@ -426,6 +429,6 @@ def _state_sentence(launch: Launch, error: OSError) -> str:
 
 
 def send(report: int, what: dict[str, Any]) -> None:
-    """One line to the runner, who may be gone."""
+    """Sends one line to the runner, who may be gone."""
     with suppress(OSError):
         os.write(report, json.dumps(what).encode())

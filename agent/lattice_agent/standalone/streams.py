@@ -1,6 +1,6 @@
-"""Where the output of one attempt goes: log segments of the agent's, and files of the user's, written with the user's rights.
+"""Writes the output of one attempt: to log segments of the agent's, and to files of the user's with the user's rights.
 
-Of standard library alone, for the shim. Formats: docs/explanation/formats.md (log segment 1).
+It is of standard library alone, for the shim. Formats: docs/explanation/formats.md (log segment 1).
 """
 
 # System calls by their names: paths are plain strings here.
@@ -39,12 +39,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class StartFailure(Exception):
-    """The work cannot be started; the text is the sentence for people."""
+    """Says that the work cannot be started; the text is the sentence for people."""
 
 
 @dataclass(frozen=True)
 class UserIdentity:
-    """Who the work runs as; without ids the process stays who it is."""
+    """Names who the work runs as; without ids the process stays who it is."""
 
     user: int | None = None
     group: int | None = None
@@ -76,7 +76,7 @@ class UserIdentity:
 
 
 def check_output(path: str) -> bool:
-    """Refuses what is there and takes no output; whether it is a pipe, whose reader would take a look for the end."""
+    """Raises StartFailure for a file that takes no output. Returns whether it is a pipe, whose reader would take a look for the end."""
     try:
         found = os.stat(path)
     except OSError:
@@ -115,13 +115,13 @@ def _unsuitable(path: str) -> StartFailure:
 
 
 def _file_system(fd: int) -> int:
-    """The type of its file system, the first word of struct statfs."""
+    """Reads the type of the file system, the first word of struct statfs."""
     found = (ctypes.c_long * 32)()
     return int(found[0]) if _libc.fstatfs(fd, found) == 0 else 0
 
 
 class OutputFile:
-    """A file of the user's that gets a copy; what it does not take is counted and the work goes on."""
+    """Writes a copy of the output to a file of the user's; what it does not take is counted and the work goes on."""
 
     def __init__(self, path: str, fd: int, identity: UserIdentity) -> None:
         self.path, self.fd, self.identity, self.lost, self.error = path, fd, identity, 0, ""
@@ -139,7 +139,7 @@ class OutputFile:
 
 
 class LogStream:
-    """One stream's rotating segments; the oldest is dropped beyond `keep_bytes`, what a full disk loses is counted."""
+    """Writes one stream's rotating segments; the oldest is dropped beyond `keep_bytes`, what a full disk loses is counted."""
 
     def __init__(self, directory: str, name: str, keep_bytes: int) -> None:
         self._prefix = os.path.join(directory, name + ".")
@@ -148,7 +148,7 @@ class LogStream:
         self._position, self._lost = 0, 0
 
     def write(self, now: float, data: bytes) -> None:
-        """Appends it as records of at most 256 KiB."""
+        """Appends the data as records of at most 256 KiB."""
         for at in range(0, len(data), MAX_RECORD):
             self._append(now, data[at : at + MAX_RECORD])
 
@@ -197,7 +197,7 @@ class LogStream:
 
 
 class Stream:
-    """Where one of the two streams goes: log segments, and a file when asked."""
+    """Writes one of the two streams: to log segments, and to a file when asked."""
 
     def __init__(self, log: LogStream) -> None:
         self.log = log
@@ -211,7 +211,7 @@ class Stream:
 
 
 class Inlet:
-    """The read end of one task's pipe: passes whole lines on, partial ones after a moment."""
+    """Reads one task's pipe: passes whole lines on, partial ones after a moment."""
 
     def __init__(self, fd: int, stream: Stream) -> None:
         self.fd, self._stream, self._pending, self.since = fd, stream, b"", 0.0
@@ -237,12 +237,12 @@ class Inlet:
             self.flush(now)
 
     def overdue(self, now: float) -> bool:
-        """Whether a partial line has waited long enough."""
+        """Tells whether a partial line has waited long enough."""
         return bool(self._pending) and not 0 <= now - self.since < PARTIAL_SECONDS
 
     @property
     def waiting(self) -> bool:
-        """Whether a partial line is held back."""
+        """Tells whether a partial line is held back."""
         return bool(self._pending)
 
     def flush(self, now: float) -> None:

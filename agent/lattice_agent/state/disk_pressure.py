@@ -1,6 +1,6 @@
-"""The disk below the state directory: when a node has too little room to take work, and what it gives up before that.
+"""Watches the disk below the state directory: when it has too little room for work, and what is given up before that.
 
-Synchronous file work; `LinuxHost` calls it in a thread with every heartbeat.
+It is synchronous file work; `LinuxHost` calls it in a thread with every heartbeat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHIM_WRITES_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class DiskCheck:
-    """What a look at the disk found and did; attempts by the names of their directories."""
+    """Tells what a look at the disk found and did; attempts are named by their directories."""
 
     flaw: str
     given_up: list[str]
@@ -46,7 +46,7 @@ def check_disk(journal: Journal, now: float, *, wanting: bool, busy: bool) -> Di
 
 
 def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
-    """Which ends are on the disk now, and how many still are not."""
+    """Brings ends to the disk that stand in memory only. Returns which are there now, and how many still are not."""
     brought, waiting = list[str](), 0
     for key in journal.in_memory_only():
         directory = journal.run_directory(key)
@@ -60,7 +60,10 @@ def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
 
 
 def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
-    """What is wrong with the disk, as a clause; empty: nothing. `wanting`: it was wrong at the last look, so more has to be free."""
+    """Tells what is wrong with the disk, as a clause; empty: nothing.
+
+    `wanting`: something was wrong at the last look, so more has to be free.
+    """
     try:
         disk = os.statvfs(state_dir)
     except OSError as error:
@@ -81,7 +84,7 @@ def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
 
 
 def _try_to_write(state_dir: Path) -> None:
-    """One byte to the disk itself: an error of the device shows nowhere else."""
+    """Writes one byte to the disk itself: an error of the device shows nowhere else."""
     fd = os.open(state_dir / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.pwrite(fd, b"1", 0)
@@ -91,7 +94,10 @@ def _try_to_write(state_dir: Path) -> None:
 
 
 def free_space(journal: Journal, now: float) -> list[str]:
-    """Gives up the output of settled attempts while room is short, and names them; exit records stay, what goes is counted as dropped."""
+    """Deletes the output of settled attempts while room is short, and names them.
+
+    Exit records stay; what goes is counted as dropped.
+    """
     given_up: list[str] = []
     if not _is_short(journal.state_dir):
         return given_up

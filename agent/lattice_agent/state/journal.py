@@ -1,8 +1,8 @@
-"""What a node remembers: decisions and ends in the state directory (format 1), on a disk; this boot's also in the run directory, in memory.
+"""Remembers decisions and ends: in the state directory, on a disk; those of this boot in the run directory, too, in memory.
 
-Synchronous file work without decisions; `LinuxHost` calls it in a thread. The journal of an attempt is fsynced
-before its first fork; the right to start it is the file `shim` of the run directory, which is taken once by link(2).
-What stands in memory is read there, so that a disk that does not answer is not asked.
+All of it is synchronous file work without decisions; `LinuxHost` calls it in a thread. Format 1 is written, 1 and 2 are read. The
+journal of an attempt is fsynced before its first fork; the right to start it is the file `shim` of the run directory, which is taken
+once by link(2). What stands in memory is read there, so that a disk that does not answer is not asked.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER, _ACL_NOBODY = 1, 2, 4,
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One journal: what was decided, in which boot."""
+    """Holds one journal: what was decided, and in which boot."""
 
     boot: str
     work: NodeWork
 
 
 class Journal:
-    """The one owner of STATE, but for what a shim writes into its attempt's directory."""
+    """Reads and writes the state directory and the run directory, but for what a shim writes into its attempt's."""
 
     def __init__(self, state_dir: Path, run_dir: Path) -> None:
         self.state_dir, self.run_dir = state_dir, run_dir
         self.attempts_dir = state_dir / "attempts"
 
     def open(self) -> None:
-        """Makes the directories, or refuses a state directory of another format (Corrupt)."""
+        """Makes the directories. Raises Corrupt for a state directory of another format."""
         for directory in (self.state_dir, self.attempts_dir, self.run_dir):
             directory.mkdir(parents=True, exist_ok=True)
             if stat.S_IMODE(directory.stat().st_mode) != 0o711:
@@ -65,11 +65,14 @@ class Journal:
             durable.write_durably(str(self.state_dir), "instance", f"{secrets.token_hex(8)}\n".encode())
 
     def instance(self) -> str:
-        """The directory's random id."""
+        """Reads the directory's random id."""
         return (self._read("instance") or b"").decode().strip()
 
     def seen(self) -> Seen:
-        """The newest plan kept; a seq that is not a number is Corrupt. Its epoch is known where the two files agree."""
+        """Reads the newest plan that is kept. Its epoch is known where the two files agree.
+
+        Raises Corrupt for a seq that is not a number.
+        """
         seq = self._seen_seq()
         words = (self._read("epoch") or b"").decode(errors="replace").split()
         if len(words) == len(_EPOCH_WORDS) and words[0] == str(seq) and words[1].isdigit():
@@ -86,22 +89,25 @@ class Journal:
         return int(text)
 
     def remember(self, seen: Seen) -> None:
-        """Keeps the seq durably, and its epoch beside it: an older agent reads `seq` alone, and one that is torn is known no more."""
+        """Keeps the seq durably, and its epoch beside it.
+
+        An older agent reads `seq` alone, and an epoch that is torn is known no more.
+        """
         if seen.epoch:
             (self.state_dir / "epoch.new").write_text(f"{seen.seq} {seen.epoch} {seen.term}\n", encoding="utf-8")
             (self.state_dir / "epoch.new").rename(self.state_dir / "epoch")
         durable.write_durably(str(self.state_dir), "seq", f"{seen.seq}\n".encode())
 
     def directory(self, key: Key) -> Path:
-        """Where the attempt's files stand."""
+        """Names the directory of the attempt's files."""
         return self.attempts_dir / f"{key.uid}-{key.attempt}"
 
     def run_directory(self, key: Key) -> Path:
-        """Where this boot's part of it stands."""
+        """Names the directory of this boot's part of the attempt."""
         return self.run_dir / f"{key.uid}-{key.attempt}"
 
     def known(self) -> list[Key]:
-        """Every attempt that has a directory."""
+        """Lists every attempt that has a directory."""
         paths = [path for directory in (self.attempts_dir, self.run_dir) for path in directory.iterdir()]
         return sorted({key for path in paths if (key := parse_key(path.name))})
 
@@ -117,7 +123,7 @@ class Journal:
         durable.sync_directory(str(self.attempts_dir))
 
     def write_script(self, key: Key, script: str, account: Account | None) -> Path:
-        """The script, which its user may read and execute, and only the agent change; without an account it is the agent's own."""
+        """Writes the script, which its user may read and execute, and only the agent change; without an account it is the agent's own."""
         path = self.directory(key) / "script"
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o500)
@@ -128,11 +134,14 @@ class Journal:
         return path
 
     def entry(self, key: Key) -> JournalEntry | None:
-        """The journal; None when it is absent or torn. Raises Corrupt for another format."""
+        """Reads the journal; None when it is absent or torn. Raises Corrupt for another format."""
         return _decode(f"journal of {self.directory(key).name}", self._read_of(key, "journal"), JournalEntry)
 
     def claimed(self, key: Key) -> Running | None:
-        """Who took the right to start; pid 0: it was ended before, or has no tasks here. None: nobody yet. Corrupt: another format."""
+        """Reads who took the right to start; pid 0: the attempt was ended before, or has no tasks here; None: nobody yet.
+
+        Raises Corrupt for another format.
+        """
         body = _body(f"claim of {self.directory(key).name}", self._read_of(key, durable.CLAIM))
         try:
             pid, ticks, started, boottime = body.partition(b"\n")[0].split()
@@ -141,7 +150,7 @@ class Journal:
             return None
 
     def claim(self, key: Key, running: Running = _NOBODY) -> bool:
-        """Takes the right to start away from every shim; False when one has it. NotFound without a directory."""
+        """Takes the right to start away from every shim; False when one has it. Raises NotFound without a directory."""
         text = durable.encode_claim(running.pid, running.start_ticks, running.started, running.started_boottime)
         self.run_directory(key).mkdir(exist_ok=True, mode=0o700)
         try:
@@ -157,30 +166,30 @@ class Journal:
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
-        """How it ended; None while it has not, or when no shim could say. Raises Corrupt for another format."""
+        """Reads how the attempt ended; None while it has not, or when no shim could say. Raises Corrupt for another format."""
         return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
 
     def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False) -> None:
-        """The record of an attempt that had no tasks here, or never began; in memory where the disk does not take it."""
+        """Writes the record of an attempt that had no tasks here, or never began; in memory where the disk does not take it."""
         text = durable.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit)
         durable.write_in_memory(str(self.run_directory(key)), durable.EXIT, text)
         with suppress(OSError):
             durable.write_exit(str(self.directory(key)), text)
 
     def note_order(self, key: Key, order: Ordered) -> None:
-        """Keeps why it is ended, for this boot: an agent that finds it ended shall not take that for its own doing."""
+        """Keeps why an attempt is ended, for this boot: an agent that finds it ended shall not take that for the attempt's own doing."""
         if self.run_directory(key).is_dir():
             durable.write_in_memory(str(self.run_directory(key)), "order", f"{FORMAT}\n{order.at!r} {order.why}\n".encode())
 
     def order(self, key: Key) -> Ordered | None:
-        """The last order to end it; None where there was none in this boot."""
+        """Reads the last order to end the attempt; None where there was none in this boot."""
         with suppress(OSError, IndexError, ValueError):
             at, _, why = (self.run_directory(key) / "order").read_text(encoding="utf-8").splitlines()[1].partition(" ")
             return Ordered(why, float(at))
         return None
 
     def in_memory_only(self) -> list[Key]:
-        """Attempts whose end no disk has yet."""
+        """Lists the attempts whose end no disk has yet."""
         keys = [key for path in self.run_dir.glob(f"*/{durable.EXIT}") if (key := parse_key(path.parent.name))]
         return sorted(key for key in keys if self.directory(key).is_dir() and not (self.directory(key) / durable.EXIT).exists())
 
@@ -189,26 +198,26 @@ class Journal:
         durable.write_exit(str(self.directory(key)), (self.run_directory(key) / durable.EXIT).read_bytes())
 
     def is_settled(self, key: Key) -> bool:
-        """Whether it is settled."""
+        """Tells whether the attempt is settled."""
         return (self.directory(key) / "settled").exists()
 
     def settled_by(self, key: Key) -> int:
-        """The seq of the plan that settled it; 0: it is not settled, or an older agent did it."""
+        """Reads the seq of the plan that settled the attempt; 0: it is not settled, or an older agent did it."""
         text = self._read_of(key, "settled-by") or b""
         return int(text) if text.strip().isdigit() and self.is_settled(key) else 0
 
     def prepared_at(self, key: Key) -> float:
-        """When its journal was written, in seconds since the epoch; 0: there is none."""
+        """Reads when the journal was written, in seconds since the epoch; 0: there is none."""
         with suppress(OSError):
             return (self.directory(key) / "journal").stat().st_mtime
         return 0.0
 
     def made(self) -> float:
-        """When the state directory was made, in seconds since the epoch."""
+        """Reads when the state directory was made, in seconds since the epoch."""
         return (self.state_dir / "instance").stat().st_mtime
 
     def settle(self, key: Key, now: float, seq: int = 0) -> None:
-        """Settles it, by the plan of this seq (0: unknown): exit record and logs stay for a while."""
+        """Settles an attempt, by the plan of this seq (0: unknown): exit record and logs stay for a while."""
         directory = self.directory(key)
         if not directory.is_dir():
             shutil.rmtree(self.run_directory(key), ignore_errors=True)
@@ -224,11 +233,11 @@ class Journal:
         shutil.rmtree(self.run_directory(key), ignore_errors=True)
 
     def settled(self) -> list[Key]:
-        """Attempts that are settled and still kept, the longest settled first."""
+        """Lists the attempts that are settled and still kept, the longest settled first."""
         return [key for at, key in sorted((self._settled_at(key), key) for key in self.known()) if at > 0.0]
 
     def prune(self, now: float) -> int:
-        """Removes what was settled more than 7 days ago; how many."""
+        """Removes what was settled more than 7 days ago. Returns how many attempts."""
         old = [key for key in self.known() if 0.0 < self._settled_at(key) < now - KEEP_SECONDS]
         for key in old:
             shutil.rmtree(self.directory(key), ignore_errors=True)
@@ -247,7 +256,7 @@ class Journal:
             return None
 
     def _read_of(self, key: Key, name: str) -> bytes | None:
-        """The file as it stands in memory, else on the disk."""
+        """Reads the file as it stands in memory, else on the disk."""
         for directory in (self.run_directory(key), self.directory(key)):
             with suppress(FileNotFoundError, NotADirectoryError):
                 return (directory / name).read_bytes()
@@ -255,7 +264,10 @@ class Journal:
 
 
 def _let_execute(fd: int, account: Account) -> None:
-    """Gives the user, who does not own the file, the right to read and execute it; his group, where the disk knows no ACLs."""
+    """Gives the user, who does not own the file, the right to read and execute it.
+
+    Where the disk knows no ACLs, his group gets the right.
+    """
     entries = ((_ACL_OWNER, 5, _ACL_NOBODY), (_ACL_USER, 5, account.uid), (_ACL_GROUP, 0, _ACL_NOBODY), (_ACL_MASK, 5, _ACL_NOBODY))
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in (*entries, (_ACL_OTHER, 0, _ACL_NOBODY)))
     try:
@@ -266,7 +278,7 @@ def _let_execute(fd: int, account: Account) -> None:
 
 
 def parse_key(name: str) -> Key | None:
-    """`UID-ATTEMPT`, or None."""
+    """Parses `UID-ATTEMPT`; None for any other name."""
     uid, _, attempt = name.rpartition("-")
     return Key(uid, int(attempt)) if uid and attempt.isdigit() else None
 
@@ -278,7 +290,7 @@ def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
 
 
 def _body(what: str, data: bytes | None) -> bytes:
-    """What stands below the format number; nothing where the file is absent or torn. Raises Corrupt for a number that is not read."""
+    """Cuts off the format number; empty where the file is absent or torn. Raises Corrupt for a number that is not read."""
     number, _, body = (data or b"").partition(b"\n")
     if not number.isdigit():
         return b""

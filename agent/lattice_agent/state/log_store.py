@@ -1,4 +1,4 @@
-"""What the work printed, read back from the log segments that its shim writes (log segment 1).
+"""Reads what the work printed back from the log segments that its shim writes (log segment 1).
 
 A segment is `1 START\\n` and records: `<dQI` (when it was read, bytes lost before it to a full disk, bytes that
 follow) and the bytes. START counts the stream's bytes before the segment, so what rotation dropped shows as a gap.
@@ -24,14 +24,14 @@ MAX_UID = 64
 
 
 class LogStore:
-    """The output below one state directory (peers.interface.Logs)."""
+    """Finds the output below one state directory (peers.interface.Logs)."""
 
     def __init__(self, state_dir: Path, ended: Callable[[Key], bool]) -> None:
         self._attempts = state_dir / "attempts"
         self._ended = ended
 
     def newest(self, uid: str) -> int:
-        """The newest attempt of the Allocation that this node has; 0: none."""
+        """Finds the newest attempt of the Allocation that this node has; 0: none."""
         try:
             names = [path.name for path in self._attempts.iterdir() if path.name.startswith(f"{uid}-")]
         except FileNotFoundError:
@@ -39,20 +39,20 @@ class LogStore:
         return max((int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()), default=0)
 
     def directory(self, key: Key) -> Path | None:
-        """Where its segments are; None: this node has nothing of it."""
+        """Finds the directory of the attempt's log segments; None: this node has nothing of it."""
         if "/" in key.uid or key.uid.startswith(".") or len(key.uid) > MAX_UID:
             return None
         path = self._attempts / f"{key.uid}-{key.attempt}"
         return path if path.is_dir() else None
 
     def ended(self, key: Key) -> bool:
-        """Whether nothing more will be printed."""
+        """Tells whether nothing more will be printed."""
         return self._ended(key)
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """Some whole lines where possible; `dropped` bytes are missing before them."""
+    """Holds some whole lines where possible; `dropped` bytes are missing before them."""
 
     time: float
     data: bytes
@@ -70,7 +70,7 @@ class LogReader:
         self._first = first
 
     def read(self, max_bytes: int = 1 << 20) -> list[LogEntry]:
-        """The next entries, about `max_bytes` of them; empty when nothing is there now."""
+        """Reads the next entries, about `max_bytes` of them; empty when nothing is there now."""
         found: list[LogEntry] = []
         size = 0
         while size < max_bytes:
@@ -83,7 +83,7 @@ class LogReader:
 
     @property
     def position(self) -> int:
-        """Bytes of the stream before what is read next."""
+        """Gives the bytes of the stream before what is read next."""
         return self._position
 
     def close(self) -> None:
@@ -144,7 +144,10 @@ class LogReader:
 
 
 def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogReader]:
-    """The last lines that are there now, and a reader that goes on behind them; only as many segments are read as hold them."""
+    """Reads the last lines that are there now, and gives a reader that goes on behind them.
+
+    Only as many segments are read as hold the lines.
+    """
     numbers = segments(directory, stream)
     for first in reversed(numbers[1:]):
         entries, reader = _tail_from(directory, stream, lines, first)
@@ -156,7 +159,7 @@ def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogR
 
 
 def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[LogEntry], LogReader]:
-    """What these segments have of the last lines, and a little more."""
+    """Reads these segments' last lines, and a little more."""
     reader = LogReader(directory, stream, first=first)
     kept: deque[LogEntry] = deque()
     count = 0
@@ -170,7 +173,7 @@ def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[li
 
 
 def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
-    """Only the last `lines`; a last line without its end counts as one."""
+    """Keeps the last `lines`; a last line without its end counts as one."""
     text = b"".join(entry.data for entry in entries)
     whole = text.count(b"\n") + (0 if text.endswith(b"\n") or not text else 1)
     surplus, result = max(0, whole - lines), list[LogEntry]()
@@ -186,7 +189,7 @@ def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
 
 
 def shed(directory: Path, stream: str, now: float) -> int:
-    """Gives up what an attempt that has ended printed, and leaves a segment that says how much; the bytes that this frees."""
+    """Deletes the output of an attempt that has ended, and leaves a segment that says how much. Returns the bytes that this frees."""
     numbers = segments(directory, stream)
     paths = [directory / f"{stream}.{number}" for number in numbers]
     freed = sum(path.stat().st_size for path in paths)
@@ -211,7 +214,7 @@ def shed(directory: Path, stream: str, now: float) -> int:
 
 
 def segments(directory: Path, stream: str) -> list[int]:
-    """The numbers of the segments that are there, oldest first."""
+    """Lists the numbers of the segments that are there, oldest first."""
     prefix = stream + "."
     try:
         names = [path.name for path in directory.iterdir()]

@@ -1,4 +1,4 @@
-"""What one node starts for one row: pure. Names and patterns are expanded here, and every default is filled in."""
+"""Decides what one node starts for one row: pure. Names and patterns are expanded here, and every default is filled in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
 
 def tasks_on(allocation: Allocation, node: str, head: str) -> int:
-    """How many tasks run on this node: work of the head runs once, and on the head only."""
+    """Counts the tasks of this node: work of the head runs once, and on the head only."""
     if allocation.spec.on_head_only:
         return 1 if node == head else 0
     return allocation.spec.tasks.per_node
 
 
 def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
-    """The times that the Allocation's present generation gives."""
+    """Gives the times of the Allocation's present generation."""
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
     grace = grace_seconds(lifecycle.grace_period)
@@ -29,14 +29,14 @@ def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
 
 
 def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
-    """The longest run in seconds: the shorter one of the spec's and the admitted one; None: endless."""
+    """Gives the longest run in seconds: the shorter one of the spec's and the admitted one; None: endless."""
     walltime = allocation.spec.lifecycle.walltime
     asked = parse_duration(walltime) if walltime else None
     return min((seconds for seconds in (asked, row.walltime) if seconds is not None), default=None)
 
 
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
-    """The work of this node; `node` is one of the row's nodes."""
+    """Describes the work of this node; `node` is one of the row's nodes."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)
@@ -62,7 +62,7 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
 
 
 def _files(environment: Environment, names: PatternValues) -> tuple[str, str, bool]:
-    """Files for the output, expanded, and whether they are kept as they stand when the work starts."""
+    """Names the files for the output, expanded, and tells whether they are kept as they stand when the work starts."""
     output = environment.output
     if output is None:
         return "", "", False

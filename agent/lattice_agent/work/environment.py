@@ -1,4 +1,4 @@
-"""The environment of the work: pure. A login environment, then those of Secrets, the user's variables, LATTICE_* and SLURM_*."""
+"""Composes the environment of the work, pure: a login environment, then Secrets, the user's variables, LATTICE_* and SLURM_*."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAIRED_QUOTES = ("'", '"')
 
 @dataclass(frozen=True)
 class Account:
-    """A user as the node's account database has it."""
+    """Describes a user as the node's account database has it."""
 
     name: str
     uid: int
@@ -25,7 +25,7 @@ class Account:
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """The variables of /etc/environment, read as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
+    """Parses the variables of /etc/environment as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         entry = line.strip().removeprefix("export ").lstrip()
@@ -40,7 +40,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
 
 def login(account: Account, environment_file: str) -> dict[str, str]:
-    """What the user's login would start from, without running anything of the user's."""
+    """Gives the variables that the user's login would start from, without running anything of the user's."""
     return {
         "PATH": DEFAULT_PATH,
         **parse_environment_file(environment_file),
@@ -52,7 +52,7 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
 
 
 def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
-    """The LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
+    """Gives the LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
         "LATTICE_JOB_ID": str(work.number),
@@ -75,7 +75,7 @@ def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
 
 
 def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
-    """The variables in which the tasks of one node differ."""
+    """Gives the variables in which the tasks of one node differ."""
     rank = work.first_rank + local_rank
     own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
     if work.slurm_env:
@@ -106,18 +106,18 @@ def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
 
 
 def compose(work: NodeWork, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
-    """The whole environment but for what differs from task to task; later parts win."""
+    """Composes the whole environment but for what differs from task to task; later parts win."""
     return login(account, environment_file) | work.variables | of_node(work, workdir=workdir)
 
 
 def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str) -> dict[str, str]:
-    """Those variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
+    """Selects the variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
     stronger = work.variables.keys() | of_node(work, workdir=workdir).keys()
     return {name: value for name, value in private.items() if name not in stronger}
 
 
 def flaw(variables: dict[str, str]) -> str:
-    """What the kernel could not take of these variables, as a clause; empty when there is nothing."""
+    """Tells what the kernel could not take of these variables, as a clause; empty when there is nothing."""
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name:
             return f"the variable name {name!r} is not possible"

@@ -1,4 +1,4 @@
-"""From decided work to what a shim is told: pure. Which command, which environment, which files."""
+"""Makes what a shim is told from decided work, pure: which command, which environment, which files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SHOWN = 80
 
 
 def refuse(work: NodeWork, why: str) -> Rejected:
-    """The error of work that this node cannot start."""
+    """Makes the error of work that this node cannot start."""
     return Rejected(f"node {work.node} cannot start it: {why}", reason="StartFailed")
 
 
 def unfit(work: NodeWork, why: str) -> Rejected:
-    """The error of work that this node is not able to take now, whatever the work is."""
+    """Makes the error of work that this node is not able to take now, whatever the work is."""
     return Rejected(f"node {work.node} is not able to take it: {why}", reason="NodeUnfit")
 
 
 def check(work: NodeWork) -> None:
-    """Refuses (Rejected, StartFailed) what no kernel could run, before anything is made."""
+    """Raises Rejected (StartFailed) for what no kernel could run, before anything is made."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
     if why := environment.flaw(work.variables):
@@ -69,13 +69,13 @@ def _shorten(text: str) -> str:
 
 
 def command(work: NodeWork, script_path: str) -> list[str]:
-    """The argument list: the script's own path, or the entrypoint split as a shell would."""
+    """Gives the argument list: the script's own path, or the entrypoint split as a shell would."""
     return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """What `prepare` found out: who, where, and what was passed over on the way there."""
+    """Holds what `prepare` found out: who runs the work, where, and which directories were passed over on the way there."""
 
     account: Account
     workdir: str
@@ -93,7 +93,7 @@ def describe(
     environment_file: str,
     switch_user: bool,
 ) -> dict[str, object]:
-    """The fields of `shim.Launch`, but for the scope's entrances."""
+    """Gives the fields of `shim.Launch`, but for the scope's entrances."""
     account = place.account
     return {
         "directory": directory,

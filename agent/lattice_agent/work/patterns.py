@@ -1,4 +1,4 @@
-"""Names of output files, expanded as Slurm expands them: pure, one function and what it needs.
+"""Expands names of output files as Slurm expands them: pure.
 
 A number between `%` and the letter pads with zeros (`%4j`); a backslash anywhere switches expansion off; an
 unknown letter stays as it stands.
@@ -18,7 +18,7 @@ _PER_NODE = frozenset("nN")
 
 @dataclass(frozen=True)
 class PatternValues:
-    """What the letters stand for."""
+    """Holds what the letters stand for."""
 
     number: int
     job_name: str
@@ -27,7 +27,7 @@ class PatternValues:
     rank_of_node: int
 
     def value(self, letter: str) -> str | int | None:
-        """The value of `%letter`; None where Slurm has no such letter."""
+        """Gives the value of `%letter`; None where Slurm has no such letter."""
         match letter:
             case "j" | "A" | "J":
                 return self.number
@@ -50,7 +50,7 @@ class PatternValues:
 
 
 def expand(pattern: str, names: PatternValues) -> str:
-    """The file name that `pattern` means for this work on this node."""
+    """Expands `pattern` to the file name that it means for this work on this node."""
     if "\\" in pattern:
         return pattern.replace("\\", "")
 
@@ -67,5 +67,5 @@ def expand(pattern: str, names: PatternValues) -> str:
 
 
 def is_per_node(pattern: str) -> bool:
-    """Whether each node gets a file of its own; if not, only rank 0 may truncate it."""
+    """Tells whether each node gets a file of its own; if not, only rank 0 may truncate it."""
     return "\\" not in pattern and any(match[3] in _PER_NODE for match in _SYMBOL.finditer(pattern) if match[3])
