@@ -146,6 +146,19 @@ class ApiServer:
         for file in sorted((ROOT / "crds").rglob("*.yaml")):
             self.install(yaml.safe_load(file.read_text()))
 
+    def install_spec_policy(self) -> None:
+        """Apply the policy of an Allocation's spec, and wait until it is enforced."""
+        paths = {"ValidatingAdmissionPolicy": "policies", "ValidatingAdmissionPolicyBinding": "policybindings"}
+        file = ROOT / "charts" / "lattice" / "files" / "policies-allocation-spec.yaml"
+        for manifest in yaml.safe_load_all(file.read_text()):
+            path = f"/apis/admissionregistration.k8s.io/v1/validatingadmission{paths[manifest['kind']]}/{manifest['metadata']['name']}"
+            query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+            answer = self.request("PATCH", path, manifest, content_type=APPLY, query=query)
+            assert answer.ok, answer.message
+        neither = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "neither"}, "spec": {}}
+        target = "/apis/lattice.dev/v1alpha1/namespaces/default/allocations?dryRun=All"
+        until(lambda: "exactly one of them" in self.request("POST", target, neither).message, "the policy is enforced", within=30)
+
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run the built kubectl as the administrator."""
         command = [str(self.programs / "kubectl"), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory}/kubectl", *arguments]

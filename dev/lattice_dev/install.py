@@ -31,6 +31,8 @@ _KINDS = {
         Resource(*_FLOW, "prioritylevelconfigurations", "PriorityLevelConfiguration", namespaced=False, status=True),
     )
 }  # fmt: skip
+BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec"})
+"""Policies that hold what a schema held before: where the schema stands, they come first, so that nobody finds neither."""
 _ORDER = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "PriorityLevelConfiguration")
 _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
@@ -123,6 +125,10 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     bundle = base64.b64encode(authority.read_bytes()).decode()
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
+    if any(item["metadata"]["name"] == "allocations.lattice.dev" for item in cluster.list(resources.CRDS).items):
+        for manifest in chosen:
+            if manifest["metadata"]["name"] in BEFORE_SCHEMAS:
+                apply(cluster, manifest)
     for manifest in definitions:
         apply(cluster, manifest)
     for manifest in foreign:

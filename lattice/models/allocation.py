@@ -196,13 +196,6 @@ class Lifecycle(Part):
             "spec.lifecycle.type Reactive is not served yet: nothing scales it; use Bounded or Unbounded",
         ),
         Rule("!has(self.scale)", "spec.lifecycle.scale is not served yet: nothing scales it; remove the field"),
-        Rule(
-            " && ".join(
-                f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
-                for name in FIXED_LIFECYCLE
-            ),
-            LIFECYCLE_IS_FIXED,
-        ),
     )
 
 
@@ -234,7 +227,7 @@ IMMUTABLE = (
 
 def _immutable(name: str) -> Rule:
     return Rule(
-        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+        f"self.?{name} == oldSelf.?{name}",
         f"spec.{name} cannot be changed after creation: cancel this allocation and submit a new one",
     )
 
@@ -291,16 +284,23 @@ class AllocationSpec(Part):
     cancel: Cancel | None = None
     """Set: it is ended, and the object and its history stay."""
 
-    rules: ClassVar = (
+    policies: ClassVar = (
         Rule("has(self.entrypoint) != has(self.script)", "give either spec.entrypoint or spec.script, exactly one of them"),
         *(_immutable(name) for name in IMMUTABLE),
         Rule(
-            "has(oldSelf.lifecycle) ? has(self.lifecycle) : !has(self.lifecycle) || !("
-            + " || ".join(f"has(self.lifecycle.{name})" for name in FIXED_LIFECYCLE)
-            + ")",
+            "(!has(oldSelf.lifecycle) || has(self.lifecycle)) && "
+            + " && ".join(f"self.?lifecycle.?{name} == oldSelf.?lifecycle.?{name}" for name in FIXED_LIFECYCLE),
             LIFECYCLE_IS_FIXED,
         ),
+        Rule(
+            "self.?lifecycle.?preemptionClass.orValue(5) == oldSelf.?lifecycle.?preemptionClass.orValue(5)"
+            " || object.?status.?nodes.orValue('') == ''",
+            "spec.lifecycle.preemptionClass can be changed only while the allocation holds no nodes:"
+            " cancel this allocation and submit a new one",
+        ),
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
+    )
+    rules: ClassVar = (
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
         not_served("data", "data is not staged by this release"),
         not_served("connectivity", "network domains are not served by this release"),
@@ -483,16 +483,7 @@ class Allocation(Kind):
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
         selectable=(".spec.tenant", ".spec.vcluster", ".spec.user", ".status.phase"),
-        rules=(
-            Rule("!has(oldSelf.status) || has(self.status)", "the status of an allocation is never removed"),
-            Rule(
-                "self.spec.?lifecycle.?preemptionClass.orValue(5) == oldSelf.spec.?lifecycle.?preemptionClass.orValue(5)"
-                " || self.?status.?nodes.orValue('') == ''",
-                "spec.lifecycle.preemptionClass can be changed only while the allocation holds no nodes:"
-                " cancel this allocation and submit a new one",
-                field_path=".spec.lifecycle.preemptionClass",
-            ),
-        ),
+        rules=(Rule("!has(oldSelf.status) || has(self.status)", "the status of an allocation is never removed"),),
     )
     kind: str = "Allocation"
     spec: AllocationSpec

@@ -85,6 +85,12 @@ class Part(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
     rules: ClassVar[tuple[Rule, ...]] = ()
+    """Rules of the schema: the API server asks them at every write of the object, of its status too."""
+    policies: ClassVar[tuple[Rule, ...]] = ()
+    """Rules of a ValidatingAdmissionPolicy: asked when the object itself is written, so that a write of its status costs nothing.
+
+    On creation `oldSelf` is `self`; `object` is the whole object.
+    """
 
 
 class ObjectMeta(BaseModel):

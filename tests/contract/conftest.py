@@ -20,11 +20,12 @@ _namespaces = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ApiServer]:
-    """etcd and kube-apiserver with every CRD of `crds/`."""
+    """etcd and kube-apiserver with every CRD of `crds/`, and the policy that holds the rules of an Allocation's spec."""
     if servers.programs() is None:
         pytest.skip("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
     with servers.running(tmp_path_factory.mktemp("control-plane")) as server:
         server.install_all()
+        server.install_spec_policy()
         yield server
 
 

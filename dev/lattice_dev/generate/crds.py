@@ -36,7 +36,9 @@ KINDS: Final[tuple[type[Kind], ...]] = (
 HEADER: Final = "# Generated from lattice/models by `make generate`; change the model, not this file.\n"
 
 _INT32_MAX: Final = 2**31 - 1
-_DROPPED: Final = frozenset({"title", "default", "examples", "propertyNames", "discriminator", "$defs"})
+POLICIES: Final = "x-lattice-policies"
+"""In pydantic's schema of a class: the rules that a policy asks."""
+_DROPPED: Final = frozenset({"title", "default", "examples", "propertyNames", "discriminator", "$defs", POLICIES})
 _ORDER: Final = (
     "description", "type", "format", "enum", "pattern", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum",
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "required",
@@ -51,9 +53,10 @@ class _WithRules(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """The schema of one class, with its rules."""
         made = super().model_schema(schema)
-        rules = getattr(schema["cls"], "rules", ())
-        if rules:
-            made["x-kubernetes-validations"] = [rule.schema() for rule in rules]
+        for name, key in (("rules", "x-kubernetes-validations"), ("policies", POLICIES)):
+            rules = getattr(schema["cls"], name, ())
+            if rules:
+                made[key] = [rule.schema() for rule in rules]
         return made
 
 

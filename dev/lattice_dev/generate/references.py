@@ -31,7 +31,7 @@ from lattice.models.shape import API_VERSION, DURATION_PATTERN, QUANTITY_PATTERN
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 from lattice_dev.generate.commands import commands_page
-from lattice_dev.generate.crds import Schema, json_schema, resolve
+from lattice_dev.generate.crds import POLICIES, Schema, json_schema, resolve
 from lattice_dev.generate.metrics import metrics_page
 
 PAGES: Final[tuple[tuple[str, type[Kind]], ...]] = (
@@ -146,7 +146,8 @@ def _section(path: str, node: Schema, definitions: Mapping[str, Any]) -> str:
     refused = _refused(node)
     lines = [_row(name, resolve(child, definitions), node, refused, definitions) for name, child in node["properties"].items()]
     text = f"\n## `{path}`\n\n{_sentence(node)}\n\n| field | type | default | what |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
-    rules = [rule["message"] for rule in node.get("x-kubernetes-validations", ()) if not _REFUSED.match(rule["rule"])]
+    asked = (*node.get(POLICIES, ()), *node.get("x-kubernetes-validations", ()))
+    rules = [rule["message"] for rule in asked if not _REFUSED.match(rule["rule"])]
     if rules:
         text += "\n" + "".join(f"- {message}\n" for message in dict.fromkeys(rules))
     return text

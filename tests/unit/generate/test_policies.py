@@ -1,0 +1,51 @@
+"""The policy of an Allocation's spec says what the model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lattice.models.allocation import FIXED_LIFECYCLE, IMMUTABLE, Allocation, AllocationSpec
+from lattice.models.shape import Rule
+from lattice_dev.generate.crds import openapi
+from lattice_dev.generate.policies import condition, files
+from lattice_dev.install import BEFORE_SCHEMAS
+
+(TEXT,) = files(Path()).values()
+POLICY, BINDING = yaml.safe_load_all(TEXT)
+BROKEN = {entry["name"]: entry["expression"] for entry in POLICY["spec"]["variables"]}["broken"]
+
+
+@pytest.mark.parametrize("rule", AllocationSpec.policies, ids=lambda rule: rule.message[:40])
+def test_every_rule_of_the_spec_stands_in_the_policy_with_its_sentence(rule: Rule) -> None:
+    assert f"({condition(rule)}) ? '' : '{rule.message}'" in BROKEN
+    assert "'" not in rule.message
+
+
+def test_every_field_that_is_fixed_has_its_rule() -> None:
+    for name in IMMUTABLE:
+        assert f"variables.spec.?{name} == variables.former.?{name}" in BROKEN
+    for name in FIXED_LIFECYCLE:
+        assert f"variables.spec.?lifecycle.?{name} == variables.former.?lifecycle.?{name}" in BROKEN
+
+
+def test_the_policy_is_asked_of_everybody_and_of_no_status() -> None:
+    assert "matchConditions" not in POLICY["spec"]
+    (resources,) = POLICY["spec"]["matchConstraints"]["resourceRules"]
+    assert (resources["resources"], resources["operations"]) == (["allocations"], ["CREATE", "UPDATE"])
+    assert BINDING["spec"] == {"policyName": POLICY["metadata"]["name"], "validationActions": ["Deny"]}
+
+
+def test_it_is_installed_before_a_schema_that_lost_these_rules() -> None:
+    assert POLICY["metadata"]["name"] in BEFORE_SCHEMAS
+
+
+def test_a_write_of_the_status_asks_no_rule_of_what_the_spec_was_before() -> None:
+    def rules(node: dict[str, object]) -> list[str]:
+        own = [entry["rule"] for entry in node.get("x-kubernetes-validations", ())]  # type: ignore[attr-defined]
+        below = list(node.get("properties", {}).values())  # type: ignore[attr-defined]
+        return own + [rule for child in below for rule in rules(child)]
+
+    assert [rule for rule in rules(openapi(Allocation)["properties"]["spec"]) if "oldSelf" in rule] == []
