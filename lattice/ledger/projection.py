@@ -93,7 +93,10 @@ def placed(
     allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False,
     score: Patch | None = None, gpus: int = 0,
 ) -> Patch:  # fmt: skip
-    """Show where this attempt runs, and the score that it was placed with; `gpus`: of its nodes together."""
+    """Show where this attempt runs, and the total of the score that it was placed with; `gpus`: of its nodes together.
+
+    The terms of the score go: they inform while it waits, and every later write would carry them.
+    """
     status = allocation.status
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
     fresh = status.attempt != row.attempt
@@ -120,8 +123,8 @@ def placed(
         fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
     if hollow:
         fields["hollow"] = True
-    if score:
-        fields["score"] = score
+    if score or status.score is not None:
+        fields["score"] = {**(score or {}), "terms": None}
     if status.expected_start is not None:
         fields["expectedStart"] = None
     return _patch(allocation, settled.phase, settled.conditions, seq, **fields, **_reserved_at(allocation))

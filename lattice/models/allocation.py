@@ -389,7 +389,7 @@ class Score(Part):
     total: Annotated[str, Field(max_length=16)]
     """Weighted sum of the terms, times the multiplier of the tenant's budgets."""
     terms: Annotated[dict[str, Annotated[str, Field(max_length=16)]], Field(max_length=12)] = Field(default_factory=dict)
-    """By factor: f1 class, f2 waiting, f3 fair share, f4 topology, f5 data, f6 backlog, f7 energy, f8 checkpoint, f9 conformance."""
+    """While it waits: f1 class, f2 waiting, f3 fair share, f4 topology, f5 data, f6 backlog, f7 energy, f8 checkpoint, f9 conformance."""
 
 
 class AllocationStatus(Part):

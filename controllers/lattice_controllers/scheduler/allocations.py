@@ -54,6 +54,7 @@ from lattice_controllers.scheduler.expectations import Expectations
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.pending_work import PendingWork
+from lattice_controllers.scheduler.status_writer import write_status
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +281,10 @@ class Allocations:
         meta = allocation.metadata
         self._metrics.writes.labels(what).inc()
         try:
-            written = await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource=subresource, type=Allocation)
+            if subresource:
+                written = await write_status(self._cluster, allocation, patch["status"])
+            else:
+                written = await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, type=Allocation)
         except NotFound:
             return None  # the informer tells
         self._cache.keep(written)

@@ -28,7 +28,7 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.lasting import LastKnown
-from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODES, PLANS
+from lattice.kube.resources import LEDGERS, NODES, PLANS
 from lattice.ledger.plans import PlanRow, plan_name
 from lattice.ledger.proposals import Pool, Proposal, Recover, Refused
 from lattice.ledger.reports import NodeReport
@@ -43,6 +43,7 @@ from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
 from lattice_controllers.scheduler.histories import Answer, Histories
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
+from lattice_controllers.scheduler.status_writer import write_status
 
 log = logging.getLogger(__name__)
 
@@ -380,9 +381,8 @@ class Recovery:
     async def _write(self, restored: Restored) -> None:
         """Ends, and the attempts that run; raises Stale where an object has changed since it was judged."""
         for allocation, patch in restored.patches:
-            meta = allocation.metadata
             try:
-                await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource="status")
+                await write_status(self._cluster, allocation, patch["status"])
             except NotFound:
                 continue  # deleted meanwhile: its row says the rest
 

@@ -30,6 +30,7 @@ from lattice_agent.cluster.reports import NodeIdentity, ReportContent
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.reporter import status
 from lattice_agent.reporter.head import Begun, Over
+from lattice_controllers.scheduler.status_writer import write_status
 from lattice_dev.bench import work
 from lattice_dev.bench.drive import NAMESPACE, Driver
 from lattice_dev.bench.figures import Aim, Baseline, Figure, shown
@@ -221,7 +222,7 @@ class _Writers:
                 found, _row(found, node), self._names, number=1_000_000 + self._count + number, seq=self._ledger_seq,
                 now=self._driver.clock.now(), hollow=True, score=_SCORE,
             )  # fmt: skip
-            calls.append(partial(self._scheduler.patch, ALLOCATIONS, name, patch, NAMESPACE, subresource="status", type=Allocation))
+            calls.append(partial(write_status, self._scheduler, found, patch["status"]))
         self._placed[:] = self._created
         return calls
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from lattice.kube.patches import merge
 from lattice.ledger import projection
 from lattice.ledger.steps import End, Retry, ShowEnding
 from lattice.lifecycle.settle import is_final
@@ -19,13 +20,7 @@ NAMES = {0: "nid001", 1: "nid002"}
 
 def patched(subject: Allocation, patch: dict[str, Any]) -> Allocation:
     """The object after the merge patch."""
-    body = msgspec.to_builtins(subject)
-    status = body.setdefault("status", {})
-    for name, value in patch["status"].items():
-        if value is None:
-            status.pop(name, None)
-        else:
-            status[name] = value
+    body = merge(msgspec.to_builtins(subject), {"status": patch["status"]})
     return msgspec.convert(body, Allocation)
 
 
@@ -162,6 +157,12 @@ def test_the_score_is_written_with_the_reason_and_never_alone() -> None:
 def test_a_placed_one_shows_the_score_that_it_was_placed_with() -> None:
     after = patched(allocation(), projection.placed(allocation(), row(1, (0,)), NAMES, number=7, seq=3, now=NOW, score=SCORE))
     assert after.status.score is not None
-    assert after.status.score.total == "0.731"
+    assert (after.status.score.total, after.status.score.terms) == ("0.731", {})
+    waited = patched(
+        allocation(), projection.pending(allocation(), "WaitingForNodes", "needs 4", number=7, seq=3, now=NOW, score=SCORE) or {}
+    )
+    later = patched(waited, projection.placed(waited, row(1, (0,)), NAMES, number=7, seq=4, now=NOW))
+    assert later.status.score is not None
+    assert (later.status.score.total, later.status.score.terms) == ("0.731", {})
     without = projection.placed(allocation(), row(1, (0,)), NAMES, number=7, seq=3, now=NOW)
     assert "score" not in without["status"]

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from lattice import views
 from lattice.models import allocation, config, elastic_quota, history, ledger, node, reservation, tenant, usage, vcluster
 from lattice.views import cluster, koordinator, meta, work
+from lattice.views.allocation import AllocationStatus
 from lattice.views.history import NodeHistory
 from lattice.views.usage import UsageRecord
 
@@ -99,6 +100,24 @@ def test_what_the_model_requires_may_be_absent_only_where_the_view_says_so(view:
     for where, field, found in compare(view, model):
         if field.required and found is not None:
             assert found.is_required(), f"{where} is required by the view, but the server may leave it out"
+
+
+def test_the_cached_status_of_an_allocation_holds_every_field_of_the_kind() -> None:
+    """Whoever replaces a status writes what the view holds: a field that it lacked would be lost."""
+
+    def lacking(view: type[msgspec.Struct], model: type[BaseModel], path: str) -> Iterator[str]:
+        fields = {field.encode_name: field for field in msgspec.structs.fields(view)}
+        for name, info in model.model_fields.items():
+            held = fields.get(info.alias or name)
+            if held is None:
+                yield f"{path}.{info.alias or name}"
+                continue
+            below, model_below = inner(held.type, msgspec.Struct), inner(info.annotation, BaseModel)
+            assert (below is None) == (model_below is None), f"{path}.{name}"
+            if below is not None and model_below is not None:
+                yield from lacking(below, model_below, f"{path}.{name}")
+
+    assert list(lacking(AllocationStatus, allocation.AllocationStatus, "status")) == []
 
 
 def test_metadata_and_lease_have_the_names_of_kubernetes() -> None:
