@@ -51,7 +51,7 @@ Call = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class WriteKind:
     """A kind of write; `batch` prepares so many of them, each a call, and is not measured."""
 
     name: str
@@ -63,7 +63,7 @@ class Kind:
 
 
 @dataclass
-class Measured:
+class CostRounds:
     """What was seen of one kind: milliseconds a write, of each round."""
 
     rounds: list[float] = field(default_factory=list)
@@ -82,10 +82,10 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
     await _hold_nodes(driver)
     for daemon in STOPPED:
         await asyncio.to_thread(driver.instance.stop, daemon)
-    usage = Processor(driver.instance.pid("kube-apiserver"))
+    usage = ProcessorTime(driver.instance.pid("kube-apiserver"))
     async with _writers(driver) as writers:
         kinds = await writers.kinds()
-        found = {kind.name: Measured() for kind in kinds}
+        found = {kind.name: CostRounds() for kind in kinds}
         await driver.clock.sleep(1.0)
         idle = await _idle(driver, usage)
         for _ in range(rounds):
@@ -100,7 +100,7 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
     return [_figure(kind, found, each) for kind in kinds]
 
 
-def _figure(kind: Kind, found: Mapping[str, Measured], each: int) -> Figure:
+def _figure(kind: WriteKind, found: Mapping[str, CostRounds], each: int) -> Figure:
     mine, lean = found[kind.name], found[kind.beside].median
     aim = None if kind.aim is None else Aim(round(kind.aim * lean, 2))
     detail = f"{len(mine.rounds)} rounds of {each}: {shown(min(mine.rounds))} to {shown(max(mine.rounds))}"
@@ -108,7 +108,7 @@ def _figure(kind: Kind, found: Mapping[str, Measured], each: int) -> Figure:
 
 
 @dataclass(frozen=True)
-class Processor:
+class ProcessorTime:
     """The processor time of a process."""
 
     pid: int
@@ -119,7 +119,7 @@ class Processor:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _idle(driver: Driver, usage: Processor) -> float:
+async def _idle(driver: Driver, usage: ProcessorTime) -> float:
     """Seconds of processor a second while nobody writes."""
     before = usage.seconds()
     await driver.clock.sleep(IDLE_SECONDS)
@@ -138,17 +138,17 @@ async def _hold_nodes(driver: Driver) -> None:
 
 
 @asynccontextmanager
-async def _writers(driver: Driver) -> AsyncIterator[_Writers]:
+async def _writers(driver: Driver) -> AsyncIterator[_DaemonWrites]:
     """The daemons' own connections, each as the daemon itself."""
     async with AsyncExitStack() as stack:
         made: list[AiohttpCluster] = []
         for name in ("scheduler", "operator", "hollow"):
             file = str(driver.instance.kubeconfig(name))
             made.append(await stack.enter_async_context(connect(file, user_agent="lattice-bench", connections=AT_ONCE)))
-        yield _Writers(driver, *made)
+        yield _DaemonWrites(driver, *made)
 
 
-class _Writers:
+class _DaemonWrites:
     """One batch after the other: allocations that are created, placed, started and ended."""
 
     def __init__(self, driver: Driver, scheduler: AiohttpCluster, operator: AiohttpCluster, hollow: AiohttpCluster) -> None:
@@ -161,7 +161,7 @@ class _Writers:
         self._placed: list[str] = []
         self._started: list[str] = []
 
-    async def kinds(self) -> list[Kind]:
+    async def kinds(self) -> list[WriteKind]:
         """Every kind of write, an allocation's in the order of its life."""
         index = await self._admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
         self._names = {int(number): name for number, name in index.spec.names.items() if name.startswith("hollow-")}
@@ -169,18 +169,20 @@ class _Writers:
         self._ledger_seq = ledger.status.seq if ledger.status is not None else 0
         await self._operator.create(USAGE_RECORDS, _usage_record())
         return [
-            Kind(CREATION, self._maps, CREATION),
-            Kind(CHANGE, self._map_changes, CHANGE),
-            Kind("Allocation, created", self._creations, CREATION, aim=CREATION_AIM),
-            Kind("Allocation, created without webhook", self._creations_unasked, CREATION),
-            Kind("status, placed by the scheduler", self._placements, CHANGE, aim=STATUS_AIM),
-            Kind("status, started by the reporter", partial(self._reports, self._placed, self._started, _begun), CHANGE, aim=STATUS_AIM),
-            Kind("status, ended by the reporter", partial(self._reports, self._started, [], _over), CHANGE, aim=STATUS_AIM),
-            Kind("Ledger, committed", self._commits, CHANGE, at_once=1),
-            Kind("NodeGroupPlan, replaced", self._plans, CHANGE, at_once=1),
-            Kind("Lease, renewed", self._heartbeats, CHANGE),
-            Kind("Event, created", self._events, CREATION),
-            Kind("UsageRecord, appended to", self._usage, CHANGE, at_once=1),
+            WriteKind(CREATION, self._maps, CREATION),
+            WriteKind(CHANGE, self._map_changes, CHANGE),
+            WriteKind("Allocation, created", self._creations, CREATION, aim=CREATION_AIM),
+            WriteKind("Allocation, created without webhook", self._creations_unasked, CREATION),
+            WriteKind("status, placed by the scheduler", self._placements, CHANGE, aim=STATUS_AIM),
+            WriteKind(
+                "status, started by the reporter", partial(self._reports, self._placed, self._started, _begun), CHANGE, aim=STATUS_AIM
+            ),
+            WriteKind("status, ended by the reporter", partial(self._reports, self._started, [], _over), CHANGE, aim=STATUS_AIM),
+            WriteKind("Ledger, committed", self._commits, CHANGE, at_once=1),
+            WriteKind("NodeGroupPlan, replaced", self._plans, CHANGE, at_once=1),
+            WriteKind("Lease, renewed", self._heartbeats, CHANGE),
+            WriteKind("Event, created", self._events, CREATION),
+            WriteKind("UsageRecord, appended to", self._usage, CHANGE, at_once=1),
         ]
 
     def _fresh(self, prefix: str, count: int) -> list[str]:
