@@ -216,14 +216,14 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
                 stimulus_events=settings.events_kept,
                 stimulus_files=stimuli,
             )
-            await agent.begin()
+            await agent.restore()
             agents[node] = agent
 
         async with asyncio.TaskGroup() as entering:
             for place in setup.nodes:
                 entering.create_task(enter(place))
         if settings.stimulus_log is not None:
-            group.create_task(StimulusFiles(settings.stimulus_log, clock).follow(agents))
+            group.create_task(StimulusFiles(settings.stimulus_log, clock).follow_logs(agents))
         for start in setup.beside:
             group.create_task(start(agents, counted))
         only = "" if settings.is_hollow else setup.nodes[0].me.node

@@ -50,7 +50,7 @@ def ask(instance: Instance, node: str, row: PlanRow, *, of: str = "", stale: str
     async def asked() -> FetchedWork:
         works = GatewayWorkSource([site.work_gateway], Files(pair.certificate, pair.key, site.authority("agents-ca")))
         try:
-            return await works.find(of or node, row, stale=stale)
+            return await works.find_work(of or node, row, stale=stale)
         finally:
             await works.close()
 

@@ -103,7 +103,7 @@ class Registration:
             raise Rejected(message, reason="NameTaken")
         return await self._write(found)
 
-    async def keep(self) -> float | None:
+    async def keep_true(self) -> float | None:
         """Puts the object right after somebody deleted it or a fact changed. Returns the seconds until another try, None: it is right."""
         try:
             found = await self._found()

@@ -65,7 +65,7 @@ class Written(View, frozen=True):
 class WorkSource(Protocol):
     """Reads the work of a row."""
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
+    async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """Reads the Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
 
         `variables`: with the values of `environment.variablesFrom`. Raises NotFound (it is gone, or the attempt is over),
@@ -83,7 +83,7 @@ class GatewayWorkSource:
         self._channel: aio.Channel | None = None
         self._stamp: object = None
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
+    async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """Reads the Allocation from the first gateway that answers."""
         request = pb.GetWorkRequest(
             node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
@@ -129,14 +129,14 @@ class GatewayWorkSource:
 def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
     """Reads a gateway's answer. Raises Corrupt when it is no Allocation."""
     try:
-        status = msgspec.json.decode(answer.allocation, type=_Status).status
+        status = msgspec.json.decode(answer.allocation, type=_StatusOnly).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
         return FetchedWork(work, status, dict(answer.variables) if variables else None, answer.refusal)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a gateway's answer is no allocation: {error}", reason="AnswerUndecodable") from error
 
 
-class _Status(msgspec.Struct):
+class _StatusOnly(msgspec.Struct):
     status: dict[str, Any] = {}
 
 
@@ -160,13 +160,13 @@ class WorkCache:
         self._found: dict[str, FetchedWork] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
+    async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """Reads the Allocation, or gives it as another of the row's nodes has read it."""
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:
             found = self._found.get(row.uid)
             if found is None or not _serves(found, row, stale, variables):
-                found = await self._works.find(node, row, stale=stale, variables=variables)
+                found = await self._works.find_work(node, row, stale=stale, variables=variables)
                 self._found.pop(row.uid, None)
                 self._found[row.uid] = found
                 self._drop_old()

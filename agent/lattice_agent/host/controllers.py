@@ -66,7 +66,7 @@ class Controllers:
         files = [self._beside(controller, scope) / "cgroup.procs" for controller in self._v1]
         return [str(file) for file in files if file.exists()]
 
-    def remove(self, scope: Path) -> bool:
+    def remove_limits(self, scope: Path) -> bool:
         """Removes the v1 cgroups of an empty scope; False while one is not empty."""
         directories = [self._beside(controller, scope) for controller in self._v1]
         for directory in directories:

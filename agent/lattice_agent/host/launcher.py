@@ -42,7 +42,7 @@ class Launcher:
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
         self._places: dict[Key, RunContext] = {}
 
-    def drop(self, key: Key) -> None:
+    def drop_context(self, key: Key) -> None:
         """Forgets an attempt of which nothing more is started."""
         self._places.pop(key, None)
 
@@ -88,7 +88,7 @@ class Launcher:
         """Records a refusal, so that whoever asks again hears the same, after a restart too; gives the error."""
         why, fault = _said(answer, "the process that looks at its files was killed")
         with suppress(Retry):
-            await self._preparing.call(self._journal.write, work, self._facts.boot_id)
+            await self._preparing.call(self._journal.write_journal, work, self._facts.boot_id)
             await self._preparing.call(self._journal.claim, work.key)
             await self.keep_empty_end(work.key, failure=why, unfit=fault)
         return _refusal(work, why, fault)
@@ -100,7 +100,7 @@ class Launcher:
 
     def _lay_down(self, work: NodeWork) -> None:
         """Writes journal and script and makes the scope; nothing of it starts anything."""
-        self._journal.write(work, self._facts.boot_id)
+        self._journal.write_journal(work, self._facts.boot_id)
         place = self._places.get(work.key)
         if work.script is not None and place:
             self._journal.write_script(work.key, work.script, place.account if _is_root() else None)
@@ -125,7 +125,7 @@ class Launcher:
         for _ in range(LAUNCHES):
             answer = await self._ask(request, why_not="the command does not begin")
             if "running" in answer:
-                return self._watch.follow(work.key, Running(*answer["running"]))
+                return self._watch.follow_shim(work.key, Running(*answer["running"]))
             if running := await self._started(work):  # taken, or its shim could not answer
                 return running
             if "failure" in answer:
@@ -164,7 +164,7 @@ class Launcher:
             raise _refusal(work, record.failure, record.unfit)
         if running.started == 0:
             raise refuse(work, "it was ended before it was started")
-        return self._watch.follow(work.key, running) if running.pid else running
+        return self._watch.follow_shim(work.key, running) if running.pid else running
 
     def _describe(self, work: NodeWork, private: Mapping[str, str]) -> dict[str, Any]:
         described = launch.describe(
@@ -186,7 +186,7 @@ class Launcher:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while True:
                     try:
-                        return await self._starter.ask(request)
+                        return await self._starter.request(request)
                     except UnknownOutcome:
                         await self._clock.sleep(pause)
                         pause = min(1.0, 2 * pause)

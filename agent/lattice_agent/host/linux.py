@@ -46,7 +46,7 @@ class LinuxHost:
         self._looks = Threads(state, count=1, within=_ANSWER_SECONDS)
         self._kernel = Threads("the kernel", count=4, within=_ANSWER_SECONDS)
         self._facts = facts.gather()
-        self._instance, self._seen = journal.instance(), journal.seen()
+        self._instance, self._seen = journal.instance(), journal.read_seen()
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
         self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
@@ -125,7 +125,7 @@ class LinuxHost:
         return found
 
     def _known(self) -> list[Key]:
-        return sorted({*self.journal.known(), *self.scopes.standing()})
+        return sorted({*self.journal.known(), *self.scopes.standing_scopes()})
 
     async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Asks the disk until it answers, however long that takes: nothing can be done without the answer."""
@@ -146,7 +146,7 @@ class LinuxHost:
 
     def _take_up(self, known: Known) -> None:
         if known.alive and known.running and known.running.pid:
-            self.watch.follow(known.key, known.running)
+            self.watch.follow_shim(known.key, known.running)
         elif known.running and known.populated and not known.alive:
             self.watch.settle(known.key)
 
@@ -205,7 +205,7 @@ class LinuxHost:
         with suppress(Retry):
             known = await self._disk.call(self._look, key)
             if known.alive and known.running:
-                self.watch.follow(key, known.running)
+                self.watch.follow_shim(key, known.running)
                 return
         self.watch.settle(key)
 
@@ -244,11 +244,11 @@ class LinuxHost:
         """Lets go of a settled attempt: the scope at once, exit record and logs after 7 days."""
         with suppress(NotFound):
             await self.launcher.claim(key)
-        if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove, key):
+        if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove_scope, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
-        await self._disk.call(self.journal.settle, key, self._clock.now(), seq)
-        self.launcher.drop(key)
+        await self._disk.call(self.journal.mark_settled, key, self._clock.now(), seq)
+        self.launcher.drop_context(key)
         await self._prune()
 
     async def _prune(self) -> None:

@@ -69,7 +69,7 @@ class RunnerClient:
                 self._process.wait()
             self._process = None
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Asks, and returns the runner's answer. Raises UnknownOutcome when the runner went before it answered."""
         self.open()
         self._last += 1

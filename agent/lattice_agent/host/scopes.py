@@ -72,11 +72,11 @@ class Scopes(Protocol):
         """Sends KILL to the work, or to all of the scope."""
         ...
 
-    def remove(self, key: Key) -> bool:
+    def remove_scope(self, key: Key) -> bool:
         """Removes an empty scope; False while it is not empty."""
         ...
 
-    def standing(self) -> list[Key]:
+    def standing_scopes(self) -> list[Key]:
         """Lists the attempts whose scopes stand there."""
         ...
 
@@ -141,16 +141,16 @@ class CgroupScopes:
             finally:
                 os.close(fd)
 
-    def remove(self, key: Key) -> bool:
+    def remove_scope(self, key: Key) -> bool:
         """Removes an empty scope; False while it is not empty."""
         if self.populated(key):
             return False
         for directory, _, _ in os.walk(self._path(key), topdown=False):
             with suppress(OSError):  # a process just joined: the answer below says so
                 Path(directory).rmdir()
-        return not self._path(key).exists() and self.controllers.remove(self._path(key))
+        return not self._path(key).exists() and self.controllers.remove_limits(self._path(key))
 
-    def standing(self) -> list[Key]:
+    def standing_scopes(self) -> list[Key]:
         """Lists the attempts whose scopes stand there."""
         names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
@@ -212,14 +212,14 @@ class ProcessScopes:
             if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
                 return
 
-    def remove(self, key: Key) -> bool:
+    def remove_scope(self, key: Key) -> bool:
         """Forgets the attempt; False while processes are left."""
         if self.populated(key):
             return False
         self._made.discard(key)
         return True
 
-    def standing(self) -> list[Key]:
+    def standing_scopes(self) -> list[Key]:
         """Lists the scopes made by this process; a stray one leaves no trace here."""
         return sorted(self._made)
 

@@ -61,7 +61,7 @@ class ShimWatch:
         """Tells whether the attempt's shim lives."""
         return key in self._shims
 
-    def follow(self, key: Key, running: Running) -> Running:
+    def follow_shim(self, key: Key, running: Running) -> Running:
         """Follows the shim by pidfd; an attempt whose shim is dead already is settled at once."""
         if key in self._shims or key in self._settling:
             return running

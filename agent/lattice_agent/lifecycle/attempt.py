@@ -18,9 +18,9 @@ from lattice_agent.lifecycle.events import (
     Refused,
     Started,
     Survived,
-    Terms,
     TermsRead,
     Vanished,
+    WorkTerms,
 )  # fmt: skip
 from lattice_agent.members import Order, Phase, TaskEnd, first_failure
 
@@ -57,7 +57,7 @@ class Attempt:
     """Of the newest plan; None: that plan does not name it."""
     admitted: float | None = None
     """Seconds of walltime that the last plan row admitted; None: no limit but the terms'."""
-    terms: Terms | None = None
+    terms: WorkTerms | None = None
     reading: bool = False
     prepared: bool = False
     adopted: bool = False
@@ -147,11 +147,11 @@ def _outran(attempt: Attempt, record: ExitRecord) -> bool:
     return walltime is not None and bool(attempt.started) and ended - attempt.started >= walltime
 
 
-def _journaled_terms(known: Known) -> Terms | None:
+def _journaled_terms(known: Known) -> WorkTerms | None:
     """Takes terms of generation 0 from the journal: good enough to end the work in time, read again as soon as a row names it."""
     if known.work is None:
         return None
-    return Terms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
+    return WorkTerms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
 
 
 def apply(attempt: Attempt, event: Answer) -> None:

@@ -13,7 +13,7 @@ GRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkTerms:
     """Holds what the Allocation says about time, at one generation of its spec."""
 
     generation: int
@@ -49,7 +49,7 @@ class TermsRead:
     """Tells that the Allocation was read."""
 
     key: Key
-    terms: Terms
+    terms: WorkTerms
 
 
 @dataclass(frozen=True, slots=True)

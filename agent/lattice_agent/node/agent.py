@@ -151,7 +151,7 @@ class Agent:
         self._known: set[Key] = set()
         self._met: dict[Key, float] = {}
 
-    async def begin(self) -> None:
+    async def restore(self) -> None:
         """Takes up what the node knows from before; nothing is decided before the first plan."""
         known = await self._outside.host.attempts()
         stimuli = StimulusLog(self._stimulus_events) if self._stimulus_events else None
@@ -237,7 +237,7 @@ class Agent:
                     seen=self.machine.seq, seen_epoch=self.machine.seen.epoch or None,
                 )  # fmt: skip
             else:
-                self.reporter.follow({Key(*row.key): row for row in event.rows})
+                self.reporter.follow_plan({Key(*row.key): row for row in event.rows})
         for instruction in instructions:
             self._queues.queue_effects(self.node, self._effects.put(instruction))
         self._note_startup(event)
@@ -256,7 +256,7 @@ class Agent:
         self._flaw = flaw
 
     def _write_stimuli(self, why: str) -> None:
-        self._group.create_task(self._stimulus_files.write(self.node, self.machine, why))
+        self._group.create_task(self._stimulus_files.write_log(self.node, self.machine, why))
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
         for key, attempt in self.machine.attempts.items():
@@ -292,7 +292,7 @@ class Agent:
             elif key in self._sides:
                 self._talk_to(key, self._sides[key].target)
         for key in self._known - self.machine.attempts.keys():
-            self._effects.drop(key)
+            self._effects.drop_attempt(key)
             self._met.pop(key, None)
             side = self._sides.pop(key, None)
             if side is not None:
@@ -307,7 +307,7 @@ class Agent:
             side = None
         if side is None:
             side = self._sides[key] = _MemberSide(key, VersionedCondition(), self, target)
-            side.task = self._group.create_task(self._outside.peers.follow(*target, side))
+            side.task = self._group.create_task(self._outside.peers.converse(*target, side))
         member = side.member()
         if member != side.last:
             side.last = member
@@ -362,7 +362,7 @@ class Agent:
 
     async def register(self) -> float | None:
         """Keeps the node's own object, and writes its history when a recovery asks for it."""
-        again = await self._registration.keep()
+        again = await self._registration.keep_true()
         try:
             await self.history.write_owed()
         except LatticeError as error:

@@ -110,7 +110,7 @@ class Effects:
         if row is None:
             return None  # no plan names it now; the next one that does asks again
         try:
-            found = await self._works.find(self.node, row, variables=row.order == RUN and self._awaits(key))
+            found = await self._works.find_work(self.node, row, variables=row.order == RUN and self._awaits(key))
             terms = assignment.terms_of(found.work, self.node, row.head)
         except (NotFound, Rejected) as error:
             self.unserved.discard(key)
@@ -181,10 +181,10 @@ class Effects:
             pass  # forgotten already
         except LatticeError as error:
             return self._again(key, "ForgetFailed", error)
-        self.drop(key)
+        self.drop_attempt(key)
         return None
 
-    def drop(self, key: Key) -> None:
+    def drop_attempt(self, key: Key) -> None:
         """Drops all that is kept of an attempt: nothing more is asked about it."""
         self.unserved.discard(key)
         self._objects.pop(key, None)

@@ -49,7 +49,7 @@ class StimulusFiles:
         """Names the node, this version, and this moment on two clocks."""
         return Header(FORMAT, node, __version__, format_time(self._clock.now()), self._clock.monotonic())
 
-    async def write(self, node: str, machine: Lifecycle, why: str) -> None:
+    async def write_log(self, node: str, machine: Lifecycle, why: str) -> None:
         """Writes one node's log; `why` is for the process's log."""
         if machine.stimuli is not None:
             header, segments = self.header(node), machine.stimuli.segments()
@@ -70,7 +70,7 @@ class StimulusFiles:
         else:
             event(log, "StimuliWritten", node=header.node, reason=why, file=str(path))
 
-    async def follow(self, agents: Mapping[str, KeepsStimuli]) -> None:
+    async def follow_logs(self, agents: Mapping[str, KeepsStimuli]) -> None:
         """Writes every node's events into DIRECTORY/NODE as they come, until cancelled; files are rotated and bounded."""
         limit = max(LEAST_BYTES, FOLLOWED_BYTES // max(1, len(agents)))
         files = {node: FollowedFile(self._directory / node, limit) for node in agents}
@@ -113,7 +113,7 @@ class StimulusFiles:
                 if not kept:
                     event(log, "StimuliNotWritten", logging.WARNING, message="this process keeps none (--stimulus-events)")
                 for node, machine in kept.items():
-                    await self.write(node, machine, "Signal")
+                    await self.write_log(node, machine, "Signal")
         finally:
             loop.remove_signal_handler(signal.SIGUSR1)
 
@@ -132,7 +132,7 @@ class AtFailure:
         """Writes, and lets the error go on."""
         if error is not None and not isinstance(error, asyncio.CancelledError):
             for node, agent in self._agents.items():
-                await self._files.write(node, agent.machine, "Failure")
+                await self._files.write_log(node, agent.machine, "Failure")
 
 
 class FollowedFile:

@@ -45,7 +45,7 @@ class GrpcPeers:
         self._files = files
         self._clock = clock
 
-    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+    async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks for the member until it is forgotten; every failure is followed by another try after at most 1 s."""
         delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
         while member_side.member() is not None:

@@ -33,7 +33,7 @@ class MemberSide(Protocol):
 class ReporterSide(Protocol):
     """Plays the reporter's part for every attempt that this agent reports for."""
 
-    async def find(self, key: Key) -> VersionedCondition | None:
+    async def find_condition(self, key: Key) -> VersionedCondition | None:
         """Gives the condition that is notified when the attempt's direction changes; None: this agent does not report for it.
 
         Waits a moment for the plan row.
@@ -72,6 +72,6 @@ class Logs(Protocol):
 class Peers(Protocol):
     """Carries a member's words to its reporter."""
 
-    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+    async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks for the member until it is forgotten, and connects again for ever when it is cut off; back-off at most 1 s."""
         ...

@@ -25,12 +25,12 @@ class LocalPeers:
         """Takes a node away, as when its agent dies."""
         self._reporters.pop(node, None)
 
-    async def follow(self, reporter: str, address: str, member_side: MemberSide) -> None:
+    async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks for the member until it is forgotten."""
         reached = self._clock.monotonic()
         while member_side.member() is not None:
             reporter_side = self._reporters.get(reporter)
-            changed = await reporter_side.find(member_side.key) if reporter_side is not None else None
+            changed = await reporter_side.find_condition(member_side.key) if reporter_side is not None else None
             if reporter_side is not None and changed is not None:
                 await self._converse(reporter, reporter_side, changed, member_side)
             if reporter_side is not None:

@@ -60,7 +60,7 @@ class AgentService(rpc.AgentServicer):
         caller, key = peer_name(context), Key(first.uid, first.attempt)
         if caller != AGENT + first.node:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{caller or 'nobody'} speaks for node {first.node}")
-        changed = await self._reporter.find(key)
+        changed = await self._reporter.find_condition(key)
         if changed is None:
             await context.abort(NOT_HERE, f"this agent does not report for {first.uid}, attempt {first.attempt}")
             return

@@ -17,7 +17,7 @@ from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEn
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class NothingYet:
     """Says that there is nothing to persist yet: nodes prepare, or not all of them have said anything."""
 
 
@@ -65,10 +65,10 @@ class Surviving:
     start: float
 
 
-Verdict = Open | Begun | Surviving | Over
+Verdict = NothingYet | Begun | Surviving | Over
 
 
-class Head:
+class AttemptView:
     """Collects what the nodes of one attempt say, and concludes what they are told and what is persisted."""
 
     def __init__(self, key: Key) -> None:
@@ -85,7 +85,7 @@ class Head:
 
     # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, row: PlanRow) -> None:
+    def follow_row(self, row: PlanRow) -> None:
         """Takes the newest row: a run row names all nodes, a stop row those that have not confirmed."""
         self.head = row.head or self.head
         if row.order == STOP:
@@ -131,7 +131,7 @@ class Head:
             return Surviving("; ".join(f"{member.node}: {member.message}" for member in surviving), begun, start)
         if begun:
             return Begun(start, len(self.nodes))
-        return Open()
+        return NothingYet()
 
     def missing(self) -> list[str]:
         """Lists the nodes that have not said anything yet."""

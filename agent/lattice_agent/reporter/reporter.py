@@ -18,7 +18,7 @@ from lattice_agent.cluster.work_source import FetchedWork, WorkSource, Written
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import FINAL, Direction, Member
 from lattice_agent.reporter import status
-from lattice_agent.reporter.head import Begun, Head, Open
+from lattice_agent.reporter.head import AttemptView, Begun, NothingYet
 from lattice_agent.work.assignment import walltime_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class _Case:
     """Holds one attempt that this node reports for."""
 
     def __init__(self, row: PlanRow) -> None:
-        self.head = Head(Key(*row.key))
+        self.head = AttemptView(Key(*row.key))
         self.row = row
         self.named = True
         self.described = False
@@ -81,7 +81,7 @@ class Reporter:
 
     # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, rows: dict[Key, PlanRow]) -> None:
+    def follow_plan(self, rows: dict[Key, PlanRow]) -> None:
         """Takes the rows of the newest plan: attempts come to this reporter, and leave it for another one."""
         for key, row in rows.items():
             case = self._cases.get(key)
@@ -92,7 +92,7 @@ class Reporter:
             if case is None:
                 case = self._cases[key] = _Case(row)
             case.row, case.named = row, True
-            case.head.follow(row)
+            case.head.follow_row(row)
             self._update_direction(key)
         for key in [key for key, case in self._cases.items() if key not in rows and case.named]:
             case = self._cases[key]
@@ -118,7 +118,7 @@ class Reporter:
 
     # ── the nodes (peers.interface.ReporterSide) ────────────────────────────────────────────────────────────────────────
 
-    async def find(self, key: Key) -> VersionedCondition | None:
+    async def find_condition(self, key: Key) -> VersionedCondition | None:
         """Gives the attempt's condition; its plan row may come a moment later than the first node's word."""
         waited = 0.0
         while key not in self._cases and waited < FIND_SECONDS:
@@ -184,7 +184,7 @@ class Reporter:
         if case is None or case.head.settled:
             return None
         verdict = case.head.verdict()
-        if isinstance(verdict, Open) and case.named and (case.described or not case.head.members):
+        if isinstance(verdict, NothingYet) and case.named and (case.described or not case.head.members):
             return None
         if isinstance(verdict, Begun) and not case.waited:
             case.waited = True
@@ -208,7 +208,7 @@ class Reporter:
             if not isinstance(outcome, status.Later):
                 return case.found, outcome
             case.stale = case.found.work.metadata.resource_version
-        case.found = await self._works.find(self.node, case.row, stale=case.stale)
+        case.found = await self._works.find_work(self.node, case.row, stale=case.stale)
         if not case.described:
             self.describe(case.head.key, case.found)
         return case.found, self._outcome(case, case.found)

@@ -23,7 +23,16 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lattice_agent.standalone import durable, leftovers, streams
-from lattice_agent.standalone.streams import PARTIAL_SECONDS, PIPE_BYTES, Inlet, LogStream, OutputFile, StartFailure, Stream, UserIdentity
+from lattice_agent.standalone.streams import (
+    PARTIAL_SECONDS,
+    PIPE_BYTES,
+    Inlet,
+    LogStream,
+    OutputFile,
+    OutputStream,
+    StartFailure,
+    UserIdentity,
+)
 
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
@@ -120,7 +129,7 @@ class Shim:
         self.tasks: dict[int, Task] = {}
         self.inlets: dict[int, Inlet] = {}
         self.files: list[OutputFile] = []
-        self.out, self.err = (Stream(LogStream(launch.directory, name, launch.log_bytes)) for name in ("stdout", "stderr"))
+        self.out, self.err = (OutputStream(LogStream(launch.directory, name, launch.log_bytes)) for name in ("stdout", "stderr"))
         self._wake, wake_end = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake_end, False)
@@ -171,7 +180,7 @@ class Shim:
         self.tasks[pid] = Task(self.launch.first_rank + local, pid, started)
         self.inlets |= {out_r: Inlet(out_r, self.out), err_r: Inlet(err_r, self.err)}
 
-    def keep(self) -> None:
+    def copy_output(self) -> None:
         """Copies output until the last task has ended."""
         poll = select.poll()
         for fd in (self._wake, *self.inlets):
@@ -184,7 +193,7 @@ class Shim:
             for fd, _ in ready:
                 if fd == self._wake:
                     os.read(fd, 4096)
-                elif not self.inlets[fd].read(now):
+                elif not self.inlets[fd].read_pipe(now):
                     poll.unregister(fd)
                     self.inlets.pop(fd).drain(now)
             for inlet in self.inlets.values():
@@ -399,7 +408,7 @@ def run(launch: Launch, report: int) -> None:
     if not failure:
         send(report, {"running": running})
         os.close(report)
-        shim.keep()
+        shim.copy_output()
     shim.end_leftovers()
     record = shim.record(failure, unfit=unfit)
     with suppress(OSError):  # before the last output: a file that hangs must not take the exit code along

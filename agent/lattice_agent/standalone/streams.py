@@ -196,7 +196,7 @@ class LogStream:
             os.unlink(f"{self._prefix}{number - SEGMENTS}")
 
 
-class Stream:
+class OutputStream:
     """Writes one of the two streams: to log segments, and to a file when asked."""
 
     def __init__(self, log: LogStream) -> None:
@@ -213,11 +213,11 @@ class Stream:
 class Inlet:
     """Reads one task's pipe: passes whole lines on, partial ones after a moment."""
 
-    def __init__(self, fd: int, stream: Stream) -> None:
+    def __init__(self, fd: int, stream: OutputStream) -> None:
         self.fd, self._stream, self._pending, self.since = fd, stream, b"", 0.0
         os.set_blocking(fd, False)
 
-    def read(self, now: float) -> bool:
+    def read_pipe(self, now: float) -> bool:
         """Takes what is there; False at the end."""
         try:
             data = os.read(self.fd, PIPE_BYTES)

@@ -68,7 +68,7 @@ class Journal:
         """Reads the directory's random id."""
         return (self._read("instance") or b"").decode().strip()
 
-    def seen(self) -> Seen:
+    def read_seen(self) -> Seen:
         """Reads the newest plan that is kept. Its epoch is known where the two files agree.
 
         Raises Corrupt for a seq that is not a number.
@@ -111,7 +111,7 @@ class Journal:
         paths = [path for directory in (self.attempts_dir, self.run_dir) for path in directory.iterdir()]
         return sorted({key for path in paths if (key := parse_key(path.name))})
 
-    def write(self, work: NodeWork, boot: str) -> None:
+    def write_journal(self, work: NodeWork, boot: str) -> None:
         """Makes the attempt's directories with journal and reserve, durably."""
         directory = self.directory(work.key)
         for made, mode in ((directory, 0o711), (self.run_directory(work.key), 0o700)):
@@ -216,7 +216,7 @@ class Journal:
         """Reads when the state directory was made, in seconds since the epoch."""
         return (self.state_dir / "instance").stat().st_mtime
 
-    def settle(self, key: Key, now: float, seq: int = 0) -> None:
+    def mark_settled(self, key: Key, now: float, seq: int = 0) -> None:
         """Settles an attempt, by the plan of this seq (0: unknown): exit record and logs stay for a while."""
         directory = self.directory(key)
         if not directory.is_dir():

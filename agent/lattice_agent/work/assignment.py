@@ -9,7 +9,7 @@ from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Environment
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import Key, NodeWork
-from lattice_agent.lifecycle.events import Terms
+from lattice_agent.lifecycle.events import WorkTerms
 from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
 
@@ -20,12 +20,12 @@ def tasks_on(allocation: Allocation, node: str, head: str) -> int:
     return allocation.spec.tasks.per_node
 
 
-def terms_of(allocation: Allocation, node: str, head: str) -> Terms:
+def terms_of(allocation: Allocation, node: str, head: str) -> WorkTerms:
     """Gives the times of the Allocation's present generation."""
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
     grace = grace_seconds(lifecycle.grace_period)
-    return Terms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
+    return WorkTerms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
 
 
 def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:

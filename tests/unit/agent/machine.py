@@ -103,10 +103,10 @@ async def machine(directory: Path, node: str = "", *, swept: bool = True) -> Asy
 
 def sweep(host: LinuxHost) -> None:
     """Kills and removes what a failed test left."""
-    for key in host.scopes.standing():
+    for key in host.scopes.standing_scopes():
         for _ in range(200):
             host.scopes.kill(key, whole=True)
-            if host.scopes.remove(key):
+            if host.scopes.remove_scope(key):
                 break
             time.sleep(0.01)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import ExitRecord, Key, Known, NodeWork, Running, TaskExit
-from lattice_agent.lifecycle.events import Terms
+from lattice_agent.lifecycle.events import WorkTerms
 from lattice_agent.members import Member, Phase, TaskEnd
 from tests.build import uid
 
@@ -36,8 +36,8 @@ def stop(number: int = 1, attempt: int = 1, *, nodes: tuple[str, ...] = ("n1",),
     return PlanRow("stop", cause, uid(number), attempt, 1, 40 + number, nodes[0], f"{nodes[0]}:50052", "physics", name, nodes[0], nodes)
 
 
-def terms(**fields: Any) -> Terms:
-    return Terms(**{"generation": 1, "grace_seconds": 30.0, "walltime_seconds": 100.0} | fields)
+def terms(**fields: Any) -> WorkTerms:
+    return WorkTerms(**{"generation": 1, "grace_seconds": 30.0, "walltime_seconds": 100.0} | fields)
 
 
 def running(started: float = 1000.0, boottime: float = 10.0) -> Running:

@@ -57,7 +57,7 @@ class GatewayOf:
         self.asked = 0
         self._cluster = cluster
 
-    async def find(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
+    async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """The Allocation as the API server has it."""
         self.asked += 1
         if self.away:

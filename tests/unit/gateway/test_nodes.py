@@ -82,7 +82,7 @@ async def answered(works: GatewayWorkSource, node_name: str, placed: PlanRow) ->
     deadline = time.monotonic() + 30
     while True:
         try:
-            return str((await works.find(node_name, placed)).work.spec.script)
+            return str((await works.find_work(node_name, placed)).work.spec.script)
         except Retry:
             assert time.monotonic() < deadline
 
@@ -93,7 +93,7 @@ async def test_a_node_is_answered_for_itself_alone(tmp_path: Path) -> None:
     async with net.gateway(address), net.asking("lattice:agent:n1", address) as works:
         assert "# job" in await answered(works, "n1", placed)
         with pytest.raises(Denied) as caught:
-            await works.find("n2", placed)
+            await works.find_work("n2", placed)
         assert caught.value.reason == "NotYourNode"
         assert net.metrics.requests.labels("GetWork", "PERMISSION_DENIED")._value.get() == 1
 
@@ -104,7 +104,7 @@ async def test_a_process_of_hollow_nodes_speaks_for_hollow_nodes_only(tmp_path: 
     async with net.gateway(address), net.asking("lattice:hollow", address) as works:
         assert "# job" in await answered(works, "n2", placed)
         with pytest.raises(Denied):
-            await works.find("n1", placed)
+            await works.find_work("n1", placed)
 
 
 @pytest.mark.parametrize("name", ["lattice:gateway", "lattice:scheduler", "alice", "lattice:agent:n3"])
@@ -114,7 +114,7 @@ async def test_nobody_else_is_answered(tmp_path: Path, name: str) -> None:
     async with net.gateway(address), net.asking("lattice:agent:n1", address) as works, net.asking(name, address) as other:
         await answered(works, "n1", placed)
         with pytest.raises(Denied):
-            await other.find("n1", placed)
+            await other.find_work("n1", placed)
 
 
 async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_a_node_that_is_not_registered_any_more_gets_nothing(tmp_path: Pat
         await answered(works, "n1", placed)
         net.nodes.pop("n1")
         with pytest.raises(Retry, match="NodeUnknown: node n1 is not registered, or was forgotten"):
-            await works.find("n1", placed)
+            await works.find_work("n1", placed)
 
 
 async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_certificate_of_another_authority_is_not_heard(tmp_path: Path) -
     ):  # fmt: skip
         await answered(works, "n1", placed)
         with pytest.raises(Retry):
-            await forged.find("n2", placed)
+            await forged.find_work("n2", placed)
 
 
 async def test_another_server_is_not_taken_for_a_gateway(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_another_server_is_not_taken_for_a_gateway(tmp_path: Path) -> None
     placed = await net.work()
     async with net.gateway(address, name="lattice:agent:n9", host="n9"), net.asking("lattice:agent:n1", address) as works:
         with pytest.raises(Retry) as caught:
-            await works.find("n1", placed)
+            await works.find_work("n1", placed)
         assert caught.value.reason == "GatewayAway"
 
 
@@ -153,7 +153,7 @@ async def test_another_gateway_answers_when_one_is_away(tmp_path: Path) -> None:
     placed = await net.work()
     async with net.asking("lattice:agent:n1", away, there) as works:
         with pytest.raises(Retry) as caught:
-            await works.find("n1", placed)
+            await works.find_work("n1", placed)
         assert away in caught.value.message
         assert there in caught.value.message
         async with net.gateway(there):

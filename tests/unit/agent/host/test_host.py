@@ -64,7 +64,7 @@ async def test_the_work_runs_as_the_user_in_its_directory_and_its_exit_code_is_k
         assert record.boot == host.facts().boot_id
         assert await host.remaining(KEY) == 0
         await host.forget(KEY)
-        assert host.scopes.standing() == []
+        assert host.scopes.standing_scopes() == []
 
 
 async def test_private_variables_reach_the_tasks_and_stand_in_no_file_and_in_no_other_process(place: Path) -> None:
@@ -263,7 +263,7 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(place: Path, change
         assert refusal.value.reason == reason
         assert sentence in refusal.value.message
         assert "n1" in refusal.value.message
-        await until(lambda: host.scopes.remove(KEY))
+        await until(lambda: host.scopes.remove_scope(KEY))
         assert ends.none()
 
 
@@ -502,7 +502,7 @@ async def test_a_stray_scope_is_shown_left_alone_and_killed_on_order(place: Path
 
 async def test_after_a_reboot_nothing_is_taken_for_running(place: Path) -> None:
     async with machine(place) as (host, _):
-        host.journal.write(work(), "another-boot")
+        host.journal.write_journal(work(), "another-boot")
         host.journal.claim(KEY, Running(os.getpid(), 1, 5.0, 5.0))
         [known] = await host.attempts()
         assert (known.boot_matches, known.alive, known.populated) == (False, False, False)
@@ -565,7 +565,7 @@ async def test_a_full_disk_refuses_a_start_with_a_sentence_and_keeps_the_seq_onc
                 await host.remember(Seen(7))
             filler.unlink()
             await host.remember(Seen(7))
-            assert (host.journal.seen().seq, host.seen().seq) == (7, 7)
+            assert (host.journal.read_seen().seq, host.seen().seq) == (7, 7)
             assert ends.none()
 
 

@@ -134,10 +134,10 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         run.keeper.kill()
         run.keeper.wait()
         scopes = choose(run.node, None)
-        for key in scopes.standing():
+        for key in scopes.standing_scopes():
             scopes.kill(key, whole=True)
             for _ in range(200):
-                if scopes.remove(key):
+                if scopes.remove_scope(key):
                     break
                 time.sleep(0.01)
         scopes.close()
@@ -158,7 +158,7 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
             assert starts[uid] == 1, (uid, run.kills)
             assert results[uid] == {(code, "")}, (uid, run.kills)
     scopes = choose(run.node, None)
-    assert scopes.standing() == []
+    assert scopes.standing_scopes() == []
     scopes.close()
     assert processes_of(run.place) == []
     assert not [key for key in run.journal.known() if not run.journal.is_settled(key)]

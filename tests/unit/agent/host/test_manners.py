@@ -76,7 +76,7 @@ async def test_a_fork_bomb_has_its_limit_and_ends_whole(place: Path) -> None:
         await host.kill(KEY)
         await ends.record()
         assert await host.remaining(KEY) == 0
-        await until(lambda: host.scopes.remove(KEY))
+        await until(lambda: host.scopes.remove_scope(KEY))
 
 
 async def test_limits_stand_in_the_hierarchies_that_the_machine_has(place: Path) -> None:
@@ -87,7 +87,7 @@ async def test_limits_stand_in_the_hierarchies_that_the_machine_has(place: Path)
         read = {name: (found / name).read_text().strip() for found in directories for name in LIMIT_FILES if (found / name).exists()}
         assert read.pop("pids.max") == "77"
         assert list(read.values()) == [str(1 << 30)]
-        assert host.scopes.remove(KEY)
+        assert host.scopes.remove_scope(KEY)
         assert not any(directory.exists() for directory in directories)
 
 
@@ -107,7 +107,7 @@ def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_pa
     assert [(scope / "work" / name).read_text() for name in ("pids.max", "memory.max")] == ["77", str(1 << 30)]
     assert all((directory / "cgroup.subtree_control").read_text() == "+memory" for directory in chain)  # the last of the two writes
     assert controllers.procs(scope) == []
-    assert controllers.remove(scope)
+    assert controllers.remove_limits(scope)
 
 
 def test_v1_hierarchies_are_found_by_their_controllers() -> None:

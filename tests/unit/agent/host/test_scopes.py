@@ -58,7 +58,7 @@ async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes)
     try:
         await until(lambda: len(scopes.work(KEY)) >= 3 and len(scopes.work(OTHER)) == 1)
         assert scopes.populated(KEY)
-        assert not scopes.remove(KEY)
+        assert not scopes.remove_scope(KEY)
         assert scopes.terminate(KEY) >= 3
         await asyncio.to_thread(obeys.wait, 10)
         await until(lambda: not scopes.work(KEY))
@@ -67,12 +67,12 @@ async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes)
         await until(lambda: scopes.terminate(KEY) >= 1)
         scopes.kill(KEY)
         assert await asyncio.to_thread(stubborn.wait, 10) in (-9, -15)
-        await until(lambda: scopes.remove(KEY))
+        await until(lambda: scopes.remove_scope(KEY))
         assert bystander.poll() is None
     finally:
         scopes.kill(OTHER, whole=True)
         bystander.wait(10)
-        await until(lambda: scopes.remove(OTHER))
+        await until(lambda: scopes.remove_scope(OTHER))
         scopes.close()
 
 
@@ -80,15 +80,15 @@ def test_a_scope_that_is_not_there_is_empty_and_removed(scopes: Scopes) -> None:
     assert not scopes.populated(KEY)
     assert scopes.work(KEY) == []
     scopes.kill(KEY)
-    assert scopes.remove(KEY)
-    assert scopes.standing() == []
+    assert scopes.remove_scope(KEY)
+    assert scopes.standing_scopes() == []
     scopes.close()
 
 
 def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
     scopes.make(KEY)
-    assert scopes.standing() == [KEY]
+    assert scopes.standing_scopes() == [KEY]
     if isinstance(scopes, CgroupScopes):
-        assert CgroupScopes(scopes.root, "hybrid", scopes.controllers).standing() == [KEY]
-    assert scopes.remove(KEY)
+        assert CgroupScopes(scopes.root, "hybrid", scopes.controllers).standing_scopes() == [KEY]
+    assert scopes.remove_scope(KEY)
     scopes.close()

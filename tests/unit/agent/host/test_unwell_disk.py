@@ -116,7 +116,7 @@ async def test_a_read_only_state_keeps_no_order_from_the_work_and_its_end_comes_
             assert not (host.journal.directory(KEY) / "exit").exists()
             with pytest.raises(Retry, match="Read-only file system"):
                 await host.forget(KEY)
-            assert host.scopes.standing() == []
+            assert host.scopes.standing_scopes() == []
             await until_flaw(host, f"is mounted read-only; the end of one attempt stands in {place}/memory only")
             host.close()
             async with machine(place, swept=False) as (heir, _):

@@ -49,7 +49,7 @@ def told(path: Path, *words: str) -> tuple[int, str]:
 
 async def test_a_log_is_written_whole_for_its_owner_alone_and_replays(tmp_path: Path) -> None:
     files = StimulusFiles(tmp_path / "stimuli", ManualClock())
-    await files.write("n1", kept().machine, "Signal")
+    await files.write_log("n1", kept().machine, "Signal")
     path = tmp_path / "stimuli" / "n1"
     assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
     assert [found.name for found in path.parent.iterdir()] == ["n1"]
@@ -92,13 +92,13 @@ async def test_an_error_that_ends_the_process_leaves_the_log_and_goes_on(tmp_pat
 
 async def test_a_directory_that_takes_no_file_is_told_of_and_nothing_else_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    await StimulusFiles(tmp_path / "file", ManualClock()).write("n1", kept().machine, "Signal")
+    await StimulusFiles(tmp_path / "file", ManualClock()).write_log("n1", kept().machine, "Signal")
     assert [record.getMessage() for record in caplog.records] == ["StimuliNotWritten"]
 
 
 async def test_followed_events_are_all_in_the_file_in_order_and_replay(tmp_path: Path) -> None:
     clock, node = ManualClock(), kept(1)
-    task = asyncio.ensure_future(StimulusFiles(tmp_path, clock).follow({"n1": node}))
+    task = asyncio.ensure_future(StimulusFiles(tmp_path, clock).follow_logs({"n1": node}))
     for at in range(7):
         node.machine.handle(Tick(), 10.0 + at)
         await clock.run_for(1.0)
@@ -151,7 +151,7 @@ def test_the_file_of_a_former_process_is_kept_beside_the_new_one(tmp_path: Path)
 
 
 async def test_replay_names_what_differs_and_what_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await StimulusFiles(tmp_path, ManualClock()).write("n1", kept().machine, "Signal")
+    await StimulusFiles(tmp_path, ManualClock()).write_log("n1", kept().machine, "Signal")
     forged = tmp_path / "forged"
     forged.write_bytes((tmp_path / "n1").read_bytes().replace(b'["Read"', b'["Kill"'))
     code, text = told(forged)
@@ -168,7 +168,7 @@ async def test_replay_tells_of_one_allocation_alone_when_asked(tmp_path: Path) -
     node = kept()
     node.machine.handle(PlanRead(3, (run(1), run(2))), 60.0)
     node.machine.handle(TermsRead(key(2), terms()), 61.0)
-    await StimulusFiles(tmp_path, ManualClock()).write("n1", node.machine, "Signal")
+    await StimulusFiles(tmp_path, ManualClock()).write_log("n1", node.machine, "Signal")
     _, text = told(tmp_path / "n1", "--allocation", key(2).uid)
     assert text.count("PlanRead") == 1
     assert text.count("TermsRead") == 1

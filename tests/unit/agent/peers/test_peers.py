@@ -45,7 +45,7 @@ class OneDesk:
         self.gone: list[str] = []
         self.said: Direction | None = Direction()
 
-    async def find(self, key: Key) -> VersionedCondition | None:
+    async def find_condition(self, key: Key) -> VersionedCondition | None:
         return self.changed if key == KEY else None
 
     def hear(self, member: Member) -> bool:
@@ -128,7 +128,7 @@ class Net:
     @asynccontextmanager
     async def following(self, member_side: OneSeat, node: str = "n2", reporter: str = "n1") -> AsyncIterator[asyncio.Task[None]]:
         peers = GrpcPeers(self.node(node), SystemClock())
-        task = asyncio.ensure_future(peers.follow(reporter, self.address, member_side))
+        task = asyncio.ensure_future(peers.converse(reporter, self.address, member_side))
         try:
             yield task
         finally:

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice_agent.members import FINAL, Member, Order, Phase, TaskEnd
-from lattice_agent.reporter.head import Begun, Head, Open, Over, Surviving
+from lattice_agent.reporter.head import AttemptView, Begun, NothingYet, Over, Surviving
 from tests.unit.agent.rows import key, member, run, stop
 
 NODES = ("n1", "n2", "n3")
 OK = TaskEnd(0, 0, 0, ended=20.0)
 
 
-def head(*members: Member, on_head_only: bool = False) -> Head:
-    made = Head(key())
-    made.follow(run(nodes=NODES))
+def head(*members: Member, on_head_only: bool = False) -> AttemptView:
+    made = AttemptView(key())
+    made.follow_row(run(nodes=NODES))
     made.describe(on_head_only=on_head_only, walltime_seconds=60.0)
     for each in members:
         made.hear(each)
@@ -52,7 +52,7 @@ def test_a_new_reporter_knows_from_one_running_node_that_start_was_said() -> Non
 
 def test_started_is_told_with_the_earliest_start_once_all_run() -> None:
     case = head(member("n1", Phase.RUNNING, started=12.0), member("n2", Phase.RUNNING, started=11.0))
-    assert case.verdict() == Open()
+    assert case.verdict() == NothingYet()
     case.hear(member("n3", Phase.RUNNING, started=13.0))
     assert case.verdict() == Begun(11.0, 3)
 
@@ -165,13 +165,13 @@ def test_the_taskless_nodes_of_work_on_its_head_do_not_make_its_exit_unknown() -
 
 
 def test_a_stop_is_over_once_every_node_confirmed_also_those_whose_row_went_before() -> None:
-    case = Head(key())
-    case.follow(run(nodes=NODES))
-    case.follow(stop(nodes=NODES))
+    case = AttemptView(key())
+    case.follow_row(run(nodes=NODES))
+    case.follow_row(stop(nodes=NODES))
     case.hear(gone("n1", TaskEnd(0, 143, 15, ended=20.0), ordered=True))
-    assert case.verdict() == Open()
-    case.follow(stop(nodes=("n1", "n3")))
-    assert case.verdict() == Open()
+    assert case.verdict() == NothingYet()
+    case.follow_row(stop(nodes=("n1", "n3")))
+    assert case.verdict() == NothingYet()
     case.hear(member("n3", Phase.GONE, ordered=True))
     verdict = case.verdict()
     assert isinstance(verdict, Over)

@@ -11,7 +11,7 @@ from lattice_agent.attempts import Seen
 from lattice_agent.cluster import reports
 from lattice_agent.members import TaskEnd
 from lattice_agent.reporter import status
-from lattice_agent.reporter.head import Begun, FirstFailure, Open, Over, Surviving, Verdict
+from lattice_agent.reporter.head import Begun, FirstFailure, NothingYet, Over, Surviving, Verdict
 from tests.build import uid
 from tests.unit.agent.rows import key
 
@@ -113,7 +113,7 @@ def test_the_reporter_writes_only_what_is_its_to_write(found: Allocation, kind: 
 def test_started_is_written_once() -> None:
     assert isinstance(decide(allocation(), Begun(1000.0, 1)), status.Write)
     assert isinstance(decide(allocation(condition("Started")), Begun(1000.0, 1)), status.Nothing)
-    assert isinstance(decide(allocation(), Open()), status.Nothing)
+    assert isinstance(decide(allocation(), NothingYet()), status.Nothing)
 
 
 def test_with_the_start_the_wait_for_it_is_over() -> None:
