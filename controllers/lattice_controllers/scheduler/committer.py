@@ -220,7 +220,7 @@ class Committer:
         while True:
             body["metadata"]["resourceVersion"] = self._version
             try:
-                stored = await self._cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger)
+                stored = await self._cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger, metadata_only=True)
             except (Stale, UnknownOutcome):
                 if await self._stands(before):
                     return
@@ -301,7 +301,8 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
             book = Book.load(status)
             book.take(term, new_id())
         try:
-            stored = await cluster.replace(LEDGERS, NAME, _body(book, ledger.metadata.resource_version), subresource="status", type=Ledger)
+            body = _body(book, ledger.metadata.resource_version)
+            stored = await cluster.replace(LEDGERS, NAME, body, subresource="status", type=Ledger, metadata_only=True)
         except (Stale, UnknownOutcome) as error:
             event(log, "The ledger is read again", reason=error.reason, epoch=epoch)
         else:

@@ -252,7 +252,7 @@ class _DaemonWrites:
         async def commit(number: int) -> None:
             status = {**stands["status"], "seq": self._ledger_seq + 1, "commit": f"bench-{number}"}
             body = {"metadata": {"name": "lattice", "resourceVersion": stands["metadata"]["resourceVersion"]}, "status": status}
-            answer = await self._scheduler.replace(LEDGERS, "lattice", body, subresource="status", type=Ledger)
+            answer = await self._scheduler.replace(LEDGERS, "lattice", body, subresource="status", type=Ledger, metadata_only=True)
             stands["metadata"]["resourceVersion"] = answer.metadata.resource_version
             self._ledger_seq += 1
 
