@@ -42,6 +42,25 @@ def new_instance(purpose: str, options: Options) -> Instance:
     return Instance(f"{purpose}-{os.getpid()}", options, progress=terminal(HostClock()))
 
 
+@contextlib.contextmanager
+def running(instance: Instance) -> Iterator[Instance]:
+    """The instance, up within the block and gone after it."""
+    try:
+        instance.up()
+        yield instance
+    finally:
+        instance.down()
+
+
+@contextlib.contextmanager
+def hollow_site(purpose: str, inventory: str, folder: Path) -> Iterator[Instance]:
+    """An instance of the hollow nodes of an inventory and no real one; the inventory's file is in the folder."""
+    file = folder / "inventory.yaml"
+    file.write_text(inventory, encoding="utf-8")
+    with running(new_instance(purpose, Options(nodes=0, inventory=str(file), fsync=False))) as instance:
+        yield instance
+
+
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[Instance]:
     """Everything, up and ready, with four nodes."""
@@ -50,12 +69,8 @@ def control_plane() -> Iterator[Instance]:
         instance.wait_ready()
         yield instance
         return
-    instance = new_instance("e2e", Options(nodes=4))
-    try:
-        instance.up()
+    with running(new_instance("e2e", Options(nodes=4))) as instance:
         yield instance
-    finally:
-        instance.down()
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,7 @@ import pytest
 
 from lattice.units import expand_nodes
 from lattice_dev.instance import Instance
-from lattice_dev.state import Options
-from tests.e2e.conftest import new_instance, room
+from tests.e2e.conftest import hollow_site, room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
@@ -35,14 +34,8 @@ nodes:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """An instance of eleven hollow nodes and no real one."""
-    file = tmp_path_factory.mktemp("site") / "inventory.yaml"
-    file.write_text(INVENTORY, encoding="utf-8")
-    instance = new_instance("constraints", Options(nodes=0, inventory=str(file), fsync=False))
-    try:
-        instance.up()
+    with hollow_site("constraints", INVENTORY, tmp_path_factory.mktemp("site")) as instance:
         yield instance
-    finally:
-        instance.down()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS, TENANTS, VCLUSTERS
 from lattice.units import parse_time
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
-from tests.e2e.conftest import Room, new_instance, room
+from tests.e2e.conftest import Room, new_instance, room, running
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
@@ -28,12 +28,8 @@ from tests.e2e.waiting import Seen, until
 @pytest.fixture(scope="module")
 def site() -> Iterator[Instance]:
     """An instance of three nodes."""
-    instance = new_instance("limits", Options(nodes=3, fsync=False))
-    try:
-        instance.up()
+    with running(new_instance("limits", Options(nodes=3, fsync=False))) as instance:
         yield instance
-    finally:
-        instance.down()
 
 
 @pytest.fixture(scope="module")

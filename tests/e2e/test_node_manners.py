@@ -13,6 +13,7 @@ from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
+from tests.workloads import FORK_BOMB
 
 LIMIT = 500
 
@@ -30,22 +31,7 @@ def script(text: str) -> str:
 def test_a_fork_bomb_ends_at_its_walltime_and_its_node_works_on(me: Person, admin: BlockingCluster) -> None:
     admin.patch(CONFIGS, "lattice", {"spec": {"work": {"maxProcesses": LIMIT}}})
     try:
-        bomb = script("""
-            #!/usr/bin/env python3
-            import os, signal
-            made = 0
-            while True:
-                try:
-                    pid = os.fork()
-                except OSError:
-                    print(made, flush=True)
-                    signal.pause()
-                if pid == 0:
-                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                    signal.pause()
-                made += 1
-            """)
-        me.apply("bomb", walltime="8s", script=bomb, resources={"constraints": {"nodeList": "nid002"}})
+        me.apply("bomb", walltime="8s", script=FORK_BOMB, resources={"constraints": {"nodeList": "nid002"}})
         status = me.ended("bomb", within=60)
         assert (status["phase"], reason(status)) == ("Failed", "WalltimeExceeded")
         assert 0 < int(me.lattice("logs", "bomb").stdout.split()[0]) <= LIMIT

@@ -19,8 +19,7 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS, VCLUSTERS
 from lattice.models.reasons import PENDING_REASONS
 from lattice.units import expand_nodes, parse_time
 from lattice_dev.instance import Instance
-from lattice_dev.state import Options
-from tests.e2e.conftest import Room, new_instance, room
+from tests.e2e.conftest import Room, hollow_site, room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
@@ -78,14 +77,8 @@ SHOWN_BY = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """An instance of hollow nodes only, in eight vclusters."""
-    file = tmp_path_factory.mktemp("site") / "inventory.yaml"
-    file.write_text(INVENTORY, encoding="utf-8")
-    instance = new_instance("policies", Options(nodes=0, inventory=str(file), fsync=False))
-    try:
-        instance.up()
+    with hollow_site("policies", INVENTORY, tmp_path_factory.mktemp("site")) as instance:
         yield instance
-    finally:
-        instance.down()
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from lattice.ledger.format import rows_of
 from lattice.units import parse_time
 from lattice.views import Ledger
 from lattice_dev.instance import Instance
-from lattice_dev.state import Options
-from tests.e2e.conftest import Room, new_instance, room
+from tests.e2e.conftest import Room, hollow_site, room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
@@ -40,14 +39,8 @@ TEAMS = {"theory": ("science", 2), "lab": ("science", 1), "astro": ("science", 1
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """Eight hollow nodes in two racks."""
-    file = tmp_path_factory.mktemp("site") / "inventory.yaml"
-    file.write_text(INVENTORY, encoding="utf-8")
-    instance = new_instance("quota", Options(nodes=0, inventory=str(file), fsync=False))
-    try:
-        instance.up()
+    with hollow_site("quota", INVENTORY, tmp_path_factory.mktemp("site")) as instance:
         yield instance
-    finally:
-        instance.down()
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ from lattice_controllers.scheduler.loop import Loop, Remember
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.write_budget import WriteBudget
+from tests.build import node
 from tests.unit.scheduler.doubles import FakeLedger
-from tests.unit.scheduling.moments import NOW, holding, moment, node, pending
+from tests.unit.scheduling.moments import NOW, holding, moment, pending
 
 
 async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
@@ -146,7 +147,7 @@ async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_
     assert list(promised) == [third.uid, second.uid, first.uid]
     assert [one.given for one in promised.values()][:2] == [NOW - 200, NOW - 100]
     assert made.scene.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
-    made.scene.machine.put(node(7, usable=False, state="Drained"))
+    made.scene.machine.put(node(7, "g1", usable=False, state="Drained"))
     await run(made, 0.05)
     assert {move.cause for move in made.waiting.moves.values()} == {"NodesLost"}
     moved = made.metrics.registry.get_sample_value("lattice_scheduling_reservation_moves_total", {"vcluster": "hpc", "cause": "NodesLost"})

@@ -18,9 +18,9 @@ from lattice.views.cluster import Capabilities, Config, ConfigSpec, NodeSpec, No
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.quota_status import QuotaStatus
 from lattice_controllers.scheduler.quotas import Quotas
-from tests.build import allocation
+from tests.build import allocation, node
 from tests.unit.scheduler.doubles import FakeLedger, Wakes, known
-from tests.unit.scheduling.moments import NOW, holding, node, pending
+from tests.unit.scheduling.moments import NOW, holding, pending
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 
@@ -45,7 +45,7 @@ class Site:
         self.quotas.started()
 
     def put(self, index: int, **fields: Any) -> None:
-        facts = node(index, **fields)
+        facts = node(index, **{"group": f"g{index // 4}", **fields})
         self.scene.machine.put(facts)
         self.nodes[facts.name] = Node(
             metadata=Metadata(name=facts.name), spec=NodeSpec(group=facts.group),

@@ -32,8 +32,8 @@ from lattice.views.ledger import TenantAccount
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.revocations import Revocations
-from tests.build import allocation
-from tests.unit.scheduling.moments import NOW, OWNERS, holding, node, pending
+from tests.build import allocation, node
+from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 
 DELAY = 10.0
 
@@ -87,7 +87,7 @@ class Site:
         self.stored = Stored(self.book)
         self.scene = Scene(accounts={tenant: TenantAccount() for _, tenant in OWNERS}, policies={"hpc": Policy("hpc")})
         for index in range(8):
-            self.scene.machine.put(node(index))
+            self.scene.machine.put(node(index, f"g{index // 4}"))
         declared = Declared(QuotaTreeOptions(revocation=revocation, delay=f"{DELAY:g}s", max_per_round=most))
         forest = Forest(declared.layout.trees)
         forest.capacity("", {"nodes": 8})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.forecast.forecaster import Expected
-from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
@@ -16,7 +16,7 @@ from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.state.scene import Scene, Window
 from lattice.views.ledger import TenantAccount
-from tests.build import uid
+from tests.build import node, uid
 
 NOW = 1_800_000_000.0
 MARK = "FOREIGN"
@@ -24,14 +24,6 @@ ALICE = Reader("alice", frozenset({"physics"}))
 OPERATOR = Reader("olga", frozenset(), everything=True)
 OWNERS = (("alice", "physics"), ("bob", "physics"), (f"{MARK}-user", f"{MARK}-lab"), (f"{MARK}-two", f"{MARK}-corp"))
 VCLUSTERS = ("hpc", "ml")
-
-
-def node(index: int, **fields: Any) -> NodeFacts:
-    base: dict[str, Any] = {
-        "name": f"nid{index:03d}", "group": f"g{index // 4}", "cpus": 8, "memory": 1 << 30, "gpus": 0, "features": frozenset(),
-        "hollow": False, "usable": True, "state": "Ready",
-    }  # fmt: skip
-    return NodeFacts(index=index, **{**base, **fields})
 
 
 def pending(number: int, owner: int = 0, *, nodes: int = 1, **fields: Any) -> Candidate:
@@ -71,7 +63,7 @@ def moment(
 ) -> Situation:
     machine = Machine()
     for index in range(nodes):
-        machine.put(node(index, **({"usable": False, "state": "Draining"} if index in unusable else {})))
+        machine.put(node(index, f"g{index // 4}", **({"usable": False, "state": "Draining"} if index in unusable else {})))
     accounts = {tenant: TenantAccount(max_nodes=limit) for _, tenant in OWNERS}
     scene = Scene(machine, accounts, {name: Policy(name) for name in VCLUSTERS})
     for holder in holders:

@@ -22,26 +22,13 @@ from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, shim
 from lattice_agent.state.log_store import LogReader
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
+from tests.workloads import FORK_BOMB
 
 pytestmark = [pytest.mark.root, needs_root()]
 KEY = Key(UID, 1)
 SOMEBODY = 54321
 SET_PERMISSIONS, SEARCH = 5, 10
 """Of keyctl(2)."""
-BOMB = """#!/usr/bin/env python3
-import os, signal
-made = 0
-while True:
-    try:
-        pid = os.fork()
-    except OSError:
-        print(made, flush=True)
-        signal.pause()
-    if pid == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.pause()
-    made += 1
-"""
 
 
 @pytest.fixture
@@ -66,7 +53,7 @@ async def run(host: LinuxHost, ends: Ends, script: str, stdout: str = "") -> int
 
 async def test_a_fork_bomb_has_its_limit_and_ends_whole(place: Path) -> None:
     async with machine(place) as (host, ends):
-        ours = work(script=BOMB, max_processes=600)
+        ours = work(script=FORK_BOMB, max_processes=600)
         await host.prepare(ours)
         await host.start(ours)
         await until(lambda: printed(host))

@@ -17,17 +17,9 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
-from tests.build import uid
+from tests.build import job, node
 
 UNLIMITED = {"physics": TenantAccount()}
-
-
-def node(index: int, group: str = "g0", **fields: Any) -> NodeFacts:
-    base: dict[str, Any] = {
-        "name": f"nid{index:03d}", "cpus": 8, "memory": 1 << 30, "gpus": 0, "features": frozenset(), "hollow": False, "usable": True,
-        "state": "Ready",
-    }  # fmt: skip
-    return NodeFacts(index=index, group=group, **{**base, **fields})
 
 
 def machine(*nodes: NodeFacts) -> Machine:
@@ -35,13 +27,6 @@ def machine(*nodes: NodeFacts) -> Machine:
     for facts in nodes:
         made.put(facts)
     return made
-
-
-def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
-    base: dict[str, Any] = {"preemption_class": 5, "submitted": float(number), "maximum": nodes, "need": Need(), "walltime": 3600.0}
-    return Candidate(
-        key=f"physics/job-{number:04d}", uid=uid(number), tenant="physics", vcluster="hpc", minimum=nodes, **{**base, **fields}
-    )
 
 
 def outcomes(made: Machine, *jobs: Candidate, accounts: dict[str, TenantAccount] | None = None) -> dict[str, Outcome]:
@@ -131,7 +116,7 @@ def test_waiting_for_nodes_says_how_many_are_in_use() -> None:
 
 
 def test_nodes_that_went_to_work_that_comes_first_are_named_as_such() -> None:
-    found = outcomes(machine(node(0), node(1)), job(1, 2, preemption_class=9), job(2, 2))["0002"]
+    found = outcomes(machine(node(0), node(1)), job(1, 2, preemption_class=9, grace=30.0), job(2, 2, grace=30.0))["0002"]
     assert isinstance(found, Waiting)
     assert (found.reason, found.message) == (
         "BehindHigherPriority", "needs 2 nodes; 2 were free, and 2 of them went to work that comes first; it starts at the latest 1970-01-01T01:18:56Z",

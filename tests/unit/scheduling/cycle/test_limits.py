@@ -14,7 +14,8 @@ from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
-from tests.unit.scheduling.moments import NOW, OWNERS, holding, node, pending
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 
 NODES = 12
 
@@ -61,7 +62,7 @@ def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple
     limits, holders, queue = drawn
     machine = Machine()
     for index in range(NODES):
-        machine.put(node(index))
+        machine.put(node(index, f"g{index // 4}"))
     policies = {"hpc": Policy("hpc", limits=limits), "ml": Policy("ml")}
     scene = Scene(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, policies)
     for holder in holders:

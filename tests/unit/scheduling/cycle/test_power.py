@@ -12,7 +12,8 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.state.scene import PowerBudget, Scene
 from lattice.views.ledger import TenantAccount
-from tests.unit.scheduling.moments import NOW, OWNERS, node, pending
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, OWNERS, pending
 
 
 def outcome_on(watts: list[int], limit: int, least: int, most: int) -> Outcome:

@@ -28,24 +28,9 @@ from lattice.scheduling.recording.record import look, rebuild, reproduce
 from lattice.scheduling.state.reserved import Move
 from lattice.scheduling.state.scene import PowerBudget, Scene, Window, mask_of
 from lattice.views.ledger import TenantAccount
+from tests.build import job, node, uid
 
 HOUR = 3600.0
-
-
-def node(index: int, group: str = "g0", **fields: Any) -> NodeFacts:
-    base: dict[str, Any] = {
-        "name": f"n{index}", "cpus": 8, "memory": 64, "gpus": 0, "features": frozenset(), "hollow": False, "usable": True,
-        "state": "Ready", "fingerprint": "a",
-    }  # fmt: skip
-    return NodeFacts(index=index, group=group, **{**base, **fields})
-
-
-def job(number: int, nodes: int, hours: float | None = 1.0, **fields: Any) -> Candidate:
-    base: dict[str, Any] = {
-        "preemption_class": 5, "submitted": float(number), "maximum": nodes, "need": Need(), "grace": 0.0, "vcluster": "hpc", "user": "alice",
-        "walltime": None if hours is None else hours * HOUR,
-    }  # fmt: skip
-    return Candidate(key=f"t/j{number:05d}", uid=f"u{number}", tenant="t", minimum=nodes, **{**base, **fields})
 
 
 def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> Scene:
@@ -53,7 +38,7 @@ def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> Scene:
     for facts in nodes:
         machine.put(facts)
     named = {policy.name: policy for policy in policies or (Policy("hpc"),)}
-    return Scene(machine, {"t": TenantAccount()}, named, start_allowance=0.0, **fields)
+    return Scene(machine, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
 
 
 def decided(scene: Scene, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
@@ -116,9 +101,9 @@ class World:
         """Run the events up to a time."""
         while self.ends and min(self.ends.values()) <= time:
             self.now = min(self.ends.values())
-            for uid in [uid for uid, end in self.ends.items() if end <= self.now]:
-                del self.ends[uid]
-                self.scene.drop_holder(uid)
+            for ended in [one for one, end in self.ends.items() if end <= self.now]:
+                del self.ends[ended]
+                self.scene.drop_holder(ended)
             self.cycle()
         self.now = time
         self.cycle()
@@ -147,9 +132,9 @@ def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: i
 @pytest.mark.parametrize(
     ("windows", "level", "placed_first"),
     [
-        pytest.param([], 6, "u0", id="of a higher class, and but for it, it fits"),
-        pytest.param([], 5, "u1", id="of the same class"),
-        pytest.param([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], 6, "u1", id="it fits in neither case"),
+        pytest.param([], 6, uid(0), id="of a higher class, and but for it, it fits"),
+        pytest.param([], 5, uid(1), id="of the same class"),
+        pytest.param([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], 6, uid(1), id="it fits in neither case"),
     ],
 )
 def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows: list[Window], level: int, placed_first: str) -> None:
@@ -158,8 +143,8 @@ def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows:
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
     keys = [bucket.key for bucket in scene.machine.buckets.values() if bucket.usable >= 2]
     scene.promises["hpc"] = {
-        "u0": Promise("u0", "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
-        "u1": Promise("u1", "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
+        uid(0): Promise(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
+        uid(1): Promise(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
     }
     found = decided(scene, ahead, behind)
     assert next(uid for uid, outcome in found.items() if isinstance(outcome, Placed)) == placed_first
@@ -216,7 +201,7 @@ def test_a_wide_job_of_the_top_class_starts_once_the_longest_walltime_before_it_
     for number in range(200, 500):
         world.until(world.now + 120.0)
         world.arrive(job(number, 1, 0.5), 0.5 * HOUR)
-    assert world.started["u100"] <= 60.0 + 2.0 * HOUR
+    assert world.started[uid(100)] <= 60.0 + 2.0 * HOUR
 
 
 @pytest.mark.parametrize(
@@ -231,14 +216,14 @@ def test_a_wide_job_of_the_top_class_starts_once_the_longest_walltime_before_it_
 @pytest.mark.parametrize("kind", ["Backfill", INTERACTIVE_FIFO, BIN_PACK])
 def test_a_head_that_cannot_start_at_all_delays_nobody(head: dict[str, Any], kind: str) -> None:
     scene = scene_of([node(index) for index in range(4)], Policy("hpc", kind))
-    scene.accounts = {"t": TenantAccount(), "poor": TenantAccount(max_nodes=1)}
+    scene.accounts = {"physics": TenantAccount(), "poor": TenantAccount(max_nodes=1)}
     fields = dict(head)
-    tenant = fields.pop("tenant", "t")
+    tenant = fields.pop("tenant", "physics")
     first = job(0, fields.pop("nodes"), 100.0, preemption_class=10, **fields)
     first = replace(first, tenant=tenant)
     found = decided(scene, first, job(1, 4, 100.0))
-    assert placed(found["u1"]) == (0, 1, 2, 3)
-    assert waiting(found["u0"]).latest is None
+    assert placed(found[uid(1)]) == (0, 1, 2, 3)
+    assert waiting(found[uid(0)]).latest is None
 
 
 def test_ten_thousand_jobs_of_one_user_do_not_delay_a_fitting_job_of_another() -> None:
@@ -246,9 +231,9 @@ def test_ten_thousand_jobs_of_one_user_do_not_delay_a_fitting_job_of_another() -
     crowd = [job(number, 1, None) for number in range(10_000)]
     other = job(20_000, 4, user="bob")
     found = decided(scene, *crowd, other)
-    assert isinstance(found["u20000"], Placed)
+    assert isinstance(found[uid(20000)], Placed)
     assert sum(isinstance(outcome, Placed) for outcome in found.values()) == 11
-    told = waiting(found["u10"])
+    told = waiting(found[uid(10)])
     assert told.reason == "WaitingForQuotaHeadroom"
     assert (
         'user "alice" would exceed limits.maxRunningPerUser of vCluster "hpc" (allocations held: 10, requested: 1, limit: 10)'
@@ -282,12 +267,12 @@ class Favouring:
 def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class() -> None:
     scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
     scene.machine.take((0, 1), HOUR)
-    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
+    assert waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
     found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0), job(3, 1, 0.5), job(4, 1, 5.0), now=10.0)
-    assert waiting(found["u1"]).latest == 3616.0
-    assert (waiting(found["u2"]).latest or 0.0) >= 3616.0 + 2 * HOUR
-    assert placed(found["u3"]) == (2,)
-    assert waiting(found["u4"]).reason == "BehindHigherPriority"
+    assert waiting(found[uid(1)]).latest == 3616.0
+    assert (waiting(found[uid(2)]).latest or 0.0) >= 3616.0 + 2 * HOUR
+    assert placed(found[uid(3)]) == (2,)
+    assert waiting(found[uid(4)]).reason == "BehindHigherPriority"
     assert scene.moves == {"hpc": []}
 
 
@@ -296,12 +281,12 @@ def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None
     scene.machine.take((0, 1), HOUR)
     decided(scene, job(1, 4, 2.0))
     found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
-    assert waiting(found["u2"]).latest == 3616.0
-    later = waiting(found["u1"]).latest
+    assert waiting(found[uid(2)]).latest == 3616.0
+    later = waiting(found[uid(1)]).latest
     assert later is not None
     assert later >= 3616.0 + 2 * HOUR
-    assert scene.moves["hpc"] == [Move("u1", 10.0, 3616.0, later, "HigherClass", "u2")]
-    assert scene.promises["hpc"]["u1"].given == 0.0
+    assert scene.moves["hpc"] == [Move(uid(1), 10.0, 3616.0, later, "HigherClass", uid(2))]
+    assert scene.promises["hpc"][uid(1)].given == 0.0
 
 
 def short_of_power(scene: Scene) -> None:
@@ -317,7 +302,7 @@ def short_of_power(scene: Scene) -> None:
             lambda scene: scene.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
         ),
         pytest.param(lambda scene: scene.machine.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
-        pytest.param(lambda scene: setattr(scene, "accounts", {"t": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
+        pytest.param(lambda scene: setattr(scene, "accounts", {"physics": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
         pytest.param(short_of_power, "PowerBudget", id="power"),
         pytest.param(lambda scene: None, "OwnerChange", id="owner"),
     ],
@@ -325,7 +310,7 @@ def short_of_power(scene: Scene) -> None:
 def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[Scene], object], cause: str) -> None:
     scene = scene_of([node(index, watts=500) for index in range(4)])
     scene.machine.take((0, 1), HOUR)
-    assert waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest == 3616.0
+    assert waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest == 3616.0
     event(scene)
     decided(scene, job(1, 4, 200.0 if cause == "OwnerChange" else 2.0, held=cause == "OwnerChange"), now=10.0)
     assert [move.cause for move in scene.moves["hpc"]] == [cause]
@@ -337,21 +322,21 @@ def test_who_loses_a_promise_with_the_nodes_is_planned_first_when_they_are_back(
     scene.machine.take((0, 1), HOUR)
     decided(scene, job(1, 4, 2.0))
     scene.machine.put(node(3, usable=False, state="Down"))
-    assert waiting(decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)["u1"]).latest is None
-    assert scene.heirs == {"hpc": {"u1": 0.0}}
+    assert waiting(decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)[uid(1)]).latest is None
+    assert scene.heirs == {"hpc": {uid(1): 0.0}}
     scene.machine.put(nodes[3])
     found = decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), job(3, 4, 1.0), now=20.0)
     latest = {uid: waiting(one).latest or 0.0 for uid, one in found.items()}
-    assert latest["u2"] < latest["u1"] < latest["u3"], "u2 got its reservation while u1 could have none, and keeps it"
+    assert latest[uid(2)] < latest[uid(1)] < latest[uid(3)], "u2 got its reservation while u1 could have none, and keeps it"
 
 
 def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_which_they_were_given() -> None:
     scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
     scene.machine.take((0, 1), HOUR)
-    scene.heirs["hpc"] = {"u3": 5.0, "u2": 7.0}
+    scene.heirs["hpc"] = {uid(3): 5.0, uid(2): 7.0}
     found = decided(scene, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
     latest = {uid: waiting(one).latest for uid, one in found.items()}
-    assert sorted(latest, key=lambda uid: latest[uid] or 0.0) == ["u3", "u2", "u5", "u4", "u1"]
+    assert sorted(latest, key=lambda uid: latest[uid] or 0.0) == [uid(3), uid(2), uid(5), uid(4), uid(1)]
     assert [promise.given for promise in scene.promises["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
     assert scene.heirs == {"hpc": {}}
 
@@ -361,53 +346,53 @@ def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer
     scene.machine.take((0, 1), HOUR)
     decided(scene, job(1, 4), job(2, 4))
     found = decided(scene, *(job(number, 4) for number in range(1, 5)), now=10.0)
-    assert sorted(scene.promises["hpc"]) == ["u1", "u2"]
+    assert sorted(scene.promises["hpc"]) == [uid(1), uid(2)]
     found = decided(scene, *(job(number, 4) for number in range(1, 5)), job(9, 4, preemption_class=8), now=20.0)
-    assert sorted(scene.promises["hpc"]) == ["u1", "u2", "u9"], "work of a higher class has places of its own"
-    assert waiting(found["u9"]).latest == 3616.0
+    assert sorted(scene.promises["hpc"]) == [uid(1), uid(2), uid(9)], "work of a higher class has places of its own"
+    assert waiting(found[uid(9)]).latest == 3616.0
 
 
 def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
     scene = scene_of([node(index) for index in range(4)])
     scene.set_windows([Window("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
-    told = waiting(decided(scene, job(1, 2, 24.0))["u1"])
+    told = waiting(decided(scene, job(1, 2, 24.0))[uid(1)])
     assert (told.reason, told.message) == (
         "ReservedNodes", "walltime 1d crosses maintenance maint-42 at 1970-01-01T06:00:00Z; a walltime of at most 6h starts now",
     )  # fmt: skip
     assert told.latest == 10 * HOUR
-    assert placed(decided(scene, job(2, 2, 6.0))["u2"]) == (0, 1)
+    assert placed(decided(scene, job(2, 2, 6.0))[uid(2)]) == (0, 1)
 
 
 def test_nodes_outside_a_window_are_used_and_unbounded_work_keeps_away_from_it() -> None:
     scene = scene_of([node(index) for index in range(4)])
     scene.set_windows([Window("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
     found = decided(scene, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
-    assert placed(found["u1"]) == (2, 3)
-    assert placed(found["u2"]) == (0, 1)
+    assert placed(found[uid(1)]) == (2, 3)
+    assert placed(found[uid(2)]) == (0, 1)
 
 
 def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_time() -> None:
     window = Window("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
     scene = scene_of([node(index) for index in range(4)])
     scene.set_windows([window])
-    early = waiting(decided(scene, job(1, 2, reservation="course"), now=HOUR)["u1"])
+    early = waiting(decided(scene, job(1, 2, reservation="course"), now=HOUR)[uid(1)])
     assert (early.reason, early.message, early.wake) == ("ReservedNodes", 'reservation "course" begins 1970-01-01T02:00:00Z', 2 * HOUR)
     found = decided(
         scene, job(1, 2, reservation="course", user="bob"), job(2, 1, 9.0, reservation="course"), job(3, 1, reservation="gone"),
         job(4, 1, 3.0, reservation="course"), job(5, 2, 3.0), now=2 * HOUR,
     )  # fmt: skip
-    assert 'does not admit user "bob"' in waiting(found["u1"]).message
-    assert "goes beyond the end" in waiting(found["u2"]).message
-    assert 'reservation "gone" holds no nodes' in waiting(found["u3"]).message
-    assert placed(found["u4"]) == (0,)
-    assert placed(found["u5"]) == (2, 3)
+    assert 'does not admit user "bob"' in waiting(found[uid(1)]).message
+    assert "goes beyond the end" in waiting(found[uid(2)]).message
+    assert 'reservation "gone" holds no nodes' in waiting(found[uid(3)]).message
+    assert placed(found[uid(4)]) == (0,)
+    assert placed(found[uid(5)]) == (2, 3)
 
 
 def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_set_is_named() -> None:
     nodes = [node(index, fingerprint="a" if index < 3 else "b" if index < 7 else "") for index in range(9)]
     scene = scene_of(nodes)
-    assert placed(decided(scene, job(1, 4, conformance=REQUIRED))["u1"]) == (3, 4, 5, 6)
-    told = waiting(decided(scene_of(nodes), job(1, 5, conformance=REQUIRED))["u1"])
+    assert placed(decided(scene, job(1, 4, conformance=REQUIRED))[uid(1)]) == (3, 4, 5, 6)
+    told = waiting(decided(scene_of(nodes), job(1, 5, conformance=REQUIRED))[uid(1)])
     assert (told.reason, told.message) == (
         "InsufficientConformance", "needs 5 nodes of one fingerprint; the largest equal set has 4 of 9 that fit",
     )  # fmt: skip
@@ -416,35 +401,35 @@ def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_se
 def test_tight_work_waits_rather_than_take_more_groups_than_an_empty_machine_needs() -> None:
     scene = scene_of([node(index, f"g{index // 4}") for index in range(8)])
     scene.machine.take((0, 4), HOUR)
-    told = waiting(decided(scene, job(1, 4, topology=TIGHT))["u1"])
+    told = waiting(decided(scene, job(1, 4, topology=TIGHT))[uid(1)])
     assert told.reason == "WaitingForNodes"
     assert "needs 4 nodes in 1 group (topology Tight); 6 that fit are free, at most 3 of them in 1 group" in told.message
-    assert len(placed(decided(scene, job(2, 4))["u2"])) == 4
+    assert len(placed(decided(scene, job(2, 4))[uid(2)])) == 4
 
 
 def test_neighbouring_groups_are_preferred_and_numbers_count_by_value() -> None:
     sizes = {"g1": 3, "g2": 2, "g10": 3, "g11": 2}
     nodes = [group for group, size in sizes.items() for _ in range(size)]
     scene = scene_of([node(index, group) for index, group in enumerate(nodes)])
-    chosen = placed(decided(scene, job(1, 5))["u1"])
+    chosen = placed(decided(scene, job(1, 5))[uid(1)])
     assert {nodes[index] for index in chosen} in ({"g1", "g2"}, {"g10", "g11"})
 
 
 def test_spread_work_takes_as_many_groups_as_it_can() -> None:
     scene = scene_of([node(index, f"g{index // 3}") for index in range(9)])
-    assert placed(decided(scene, job(1, 4, topology=SPREAD))["u1"]) == (0, 1, 3, 6)
+    assert placed(decided(scene, job(1, 4, topology=SPREAD))[uid(1)]) == (0, 1, 3, 6)
 
 
 def test_hardware_that_others_need_is_taken_last() -> None:
     nodes = [node(0, "g0", gpus=4), node(1, "g0", gpus=4), *(node(index, "g1") for index in range(2, 12))]
-    assert placed(decided(scene_of(nodes), job(1, 2))["u1"]) == (2, 3)
+    assert placed(decided(scene_of(nodes), job(1, 2))[uid(1)]) == (2, 3)
 
 
 def test_services_fill_the_fullest_group_first() -> None:
     nodes = [node(index, "g0" if index < 4 else "g1") for index in range(14)]
     scene = scene_of(nodes, Policy("hpc", BIN_PACK))
     scene.machine.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
-    assert placed(decided(scene, job(1, 1))["u1"]) == (11,)
+    assert placed(decided(scene, job(1, 1))[uid(1)]) == (11,)
 
 
 def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
@@ -452,22 +437,22 @@ def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway
     scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
     scene.machine.take((0,), HOUR)
     found = decided(scene, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
-    assert placed(found["u1"]) == (1, 2, 3, 4)
+    assert placed(found[uid(1)]) == (1, 2, 3, 4)
     scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
     scene.machine.take((0, 4), HOUR)
     found = decided(scene, job(1, 4), job(2, 1, 0.1, preemption_class=10))
-    assert waiting(found["u2"]).reason == "BehindHigherPriority"
-    assert "strict order of submission" in waiting(found["u2"]).message
+    assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
+    assert "strict order of submission" in waiting(found[uid(2)]).message
 
 
 def test_sensitive_work_runs_on_equal_known_nodes_or_is_told_what_is_in_its_way() -> None:
     nodes = [*(node(index) for index in range(3)), node(3, fingerprint=""), node(4, fingerprint="b")]
     scene = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
     scene.machine.take((0, 1), 2 * HOUR)
-    told = waiting(decided(scene, job(1, 3, sensitive=True))["u1"])
+    told = waiting(decided(scene, job(1, 3, sensitive=True))[uid(1)])
     assert (told.reason, told.latest) == ("WaitingForNodes", None)
     assert "of 4 that fit, 2 are free, 2 in use; enough of them come free by 1970-01-01T02:00:00Z" in told.message
-    assert placed(decided(scene, job(2, 1, sensitive=True))["u2"]) in ((2,), (4,))
+    assert placed(decided(scene, job(2, 1, sensitive=True))[uid(2)]) in ((2,), (4,))
 
 
 def two(borrowing: Borrowing, nodes: int = 6) -> Scene:
@@ -479,36 +464,36 @@ def two(borrowing: Borrowing, nodes: int = 6) -> Scene:
 def test_idle_nodes_are_borrowed_within_their_limits_only() -> None:
     scene = two(Borrowing(borrow=True, max_borrowed=2))
     found = decided(scene, job(1, 1), job(2, 3), job(3, 3))
-    assert placed(found["u1"]) == (0,)
-    assert placed(found["u2"]) == (1, 2, 3)
-    assert scene.holders["u2"].borrowed == (2, 3)
-    assert isinstance(found["u3"], Waiting)
+    assert placed(found[uid(1)]) == (0,)
+    assert placed(found[uid(2)]) == (1, 2, 3)
+    assert scene.holders[uid(2)].borrowed == (2, 3)
+    assert isinstance(found[uid(3)], Waiting)
     for refused in (job(4, 3, 5.0), job(4, 3, None), job(4, 3, preemptible=False)):
-        assert isinstance(decided(two(Borrowing(borrow=True)), refused)["u4"], Waiting)
-    assert isinstance(decided(two(Borrowing()), job(5, 3))["u5"], Waiting)
+        assert isinstance(decided(two(Borrowing(borrow=True)), refused)[uid(4)], Waiting)
+    assert isinstance(decided(two(Borrowing()), job(5, 3))[uid(5)], Waiting)
 
 
 def test_borrowed_nodes_do_not_delay_what_the_lender_was_promised_and_are_named_when_it_wants_them_back() -> None:
     scene = two(Borrowing(borrow=True, return_grace=30.0))
-    assert len(placed(decided(scene, job(1, 4, 2.0))["u1"])) == 4
-    told = waiting(decided(scene, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")["u2"])
-    assert [(one.uid, one.vcluster, one.nodes, one.grace) for one in told.reclaims] == [("u1", "hpc", (2, 3), 30.0)]
+    assert len(placed(decided(scene, job(1, 4, 2.0))[uid(1)])) == 4
+    told = waiting(decided(scene, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")[uid(2)])
+    assert [(one.uid, one.vcluster, one.nodes, one.grace) for one in told.reclaims] == [(uid(1), "hpc", (2, 3), 30.0)]
     latest = told.latest
     assert latest is not None
-    late = waiting(decided(scene, job(3, 2, 3.0))["u3"])
+    late = waiting(decided(scene, job(3, 2, 3.0))[uid(3)])
     assert late.reason in ("WaitingForNodes", "BehindHigherPriority")
 
 
 def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> None:
     scene = scene_of([node(index, watts=500) for index in range(8)], power=PowerBudget(2000))
     found = decided(scene, job(1, 3), job(2, 2, preemption_class=4), job(3, 1, preemption_class=3))
-    assert isinstance(found["u1"], Placed)
-    told = waiting(found["u2"])
+    assert isinstance(found[uid(1)], Placed)
+    told = waiting(found[uid(2)])
     assert (told.reason, told.message) == (
         "PowerBudget", "needs 2 nodes that draw 1.0 kW; 1.5 kW of the power budget of 2.0 kW are in use",
     )  # fmt: skip
     assert told.latest is None
-    assert isinstance(found["u3"], Placed)
+    assert isinstance(found[uid(3)], Placed)
 
 
 def more(scene: Scene, *jobs: Candidate) -> dict[str, int]:
@@ -523,9 +508,9 @@ def more(scene: Scene, *jobs: Candidate) -> dict[str, int]:
 def test_a_range_starts_on_its_least_nodes_and_gets_a_third_of_what_is_free_then() -> None:
     scene = scene_of([node(index) for index in range(14)])
     ranged = job(1, 2, maximum=14)
-    assert len(placed(decided(scene, ranged)["u1"])) == 2
-    scene.drop_holder("u1")
-    assert more(scene, ranged, job(2, 3)) == {"u1": 2 + 9 // 3}
+    assert len(placed(decided(scene, ranged)[uid(1)])) == 2
+    scene.drop_holder(uid(1))
+    assert more(scene, ranged, job(2, 3)) == {uid(1): 2 + 9 // 3}
 
 
 def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
@@ -540,21 +525,21 @@ def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
 
 def test_a_range_gets_what_the_quota_leaves() -> None:
     scene = scene_of([node(index) for index in range(24)])
-    scene.accounts = {"t": TenantAccount(max_nodes=5, used_nodes=1)}
-    assert more(scene, job(1, 2, maximum=24)) == {"u1": 4}
+    scene.accounts = {"physics": TenantAccount(max_nodes=5, used_nodes=1)}
+    assert more(scene, job(1, 2, maximum=24)) == {uid(1): 4}
 
 
 def test_a_range_gets_nothing_where_somebody_waits_for_the_same_nodes_and_delays_no_reservation() -> None:
     scene = scene_of([node(index, home="" if index < 12 else "ml") for index in range(24)], Policy("hpc"), Policy("ml", home=True))
     scene.waiting = frozenset({"hpc"})
     assert more(scene, job(1, 2, maximum=12)) == {}
-    scene.drop_holder("u1")
+    scene.drop_holder(uid(1))
     scene.waiting = frozenset({"ml"})
-    assert more(scene, job(1, 2, maximum=12)) == {"u1": 5}
-    scene.drop_holder("u1")
+    assert more(scene, job(1, 2, maximum=12)) == {uid(1): 5}
+    scene.drop_holder(uid(1))
     scene.waiting = frozenset()
     scene.machine.take((0,), HOUR)
-    assert waiting(decided(scene, job(9, 12, 2.0))["u9"]).latest is not None
+    assert waiting(decided(scene, job(9, 12, 2.0))[uid(9)]).latest is not None
     assert more(scene, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
 
 
@@ -576,33 +561,33 @@ def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival
 
 def test_what_the_ledger_refuses_is_given_back() -> None:
     scene = scene_of([node(index) for index in range(4)])
-    assert len(placed(decided(scene, job(1, 4))["u1"])) == 4
-    assert scene.uses.claimed["t"].nodes == 4
-    scene.drop_holder("u1")
+    assert len(placed(decided(scene, job(1, 4))[uid(1)])) == 4
+    assert scene.uses.claimed["physics"].nodes == 4
+    scene.drop_holder(uid(1))
     scene.validate()
     assert scene.machine.census(Need()).free == 4
-    assert scene.uses.claimed["t"].nodes == 0
+    assert scene.uses.claimed["physics"].nodes == 0
 
 
 def test_every_vcluster_keeps_what_another_one_promised() -> None:
     scene = scene_of([node(index) for index in range(4)], Policy("hpc"), Policy("ml"))
     scene.machine.take((0, 1), HOUR)
-    latest = waiting(decided(scene, job(1, 4, 2.0))["u1"]).latest
+    latest = waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest
     found = decided(scene, job(2, 2, 3.0, vcluster="ml"), job(3, 2, 0.5, vcluster="ml"), vcluster="ml")
-    assert waiting(found["u2"]).reason == "BehindHigherPriority"
-    assert placed(found["u3"]) == (2, 3)
-    assert waiting(decided(scene, job(1, 4, 2.0), now=1.0)["u1"]).latest == latest
+    assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
+    assert placed(found[uid(3)]) == (2, 3)
+    assert waiting(decided(scene, job(1, 4, 2.0), now=1.0)[uid(1)]).latest == latest
 
 
 def test_a_promise_lasts_when_a_node_list_splits_its_nodes() -> None:
     scene = scene_of([node(index) for index in range(6)])
     scene.machine.take(range(4), HOUR)
-    latest = waiting(decided(scene, job(1, 5, 2.0))["u1"]).latest
+    latest = waiting(decided(scene, job(1, 5, 2.0))[uid(1)]).latest
     listed = job(2, 1, 0.5, need=Need(only=mask_of((0, 5))), preemption_class=1)
     found = decided(scene, job(1, 5, 2.0), listed, job(3, 2, 9.0, preemption_class=1))
-    assert waiting(found["u1"]).latest == latest
-    assert placed(found["u2"]) == (5,)
-    assert isinstance(found["u3"], Waiting)
+    assert waiting(found[uid(1)]).latest == latest
+    assert placed(found[uid(2)]) == (5,)
+    assert isinstance(found[uid(3)], Waiting)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -611,7 +596,7 @@ def test_longer_waiting_never_lowers_a_place_in_the_queue(seed: int) -> None:
     jobs = [job(number, 9, preemption_class=roll.randint(0, 10), submitted=float(roll.randint(0, 50))) for number in range(12)]
 
     def place(queue: list[Candidate]) -> int:
-        return list(decided(scene_of([node(0)]), *queue, now=100.0)).index("u5")
+        return list(decided(scene_of([node(0)]), *queue, now=100.0)).index(uid(5))
 
-    earlier = [replace(one, submitted=one.submitted - roll.randint(0, 60)) if one.uid == "u5" else one for one in jobs]
+    earlier = [replace(one, submitted=one.submitted - roll.randint(0, 60)) if one.uid == uid(5) else one for one in jobs]
     assert place(earlier) <= place(jobs)

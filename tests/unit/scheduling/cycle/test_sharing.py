@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,38 +10,24 @@ from hypothesis import strategies as st
 from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Expected, Forecaster
-from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
+from tests.build import job, node, uid
 
 HOUR = 3600.0
 LENDER, BORROWER = "lender", "borrower"
-
-
-def node(index: int, home: str) -> NodeFacts:
-    return NodeFacts(
-        index=index, name=f"n{index}", group=f"{home}{index % 2}", cpus=8, memory=64, gpus=0, features=frozenset(), hollow=False,
-        usable=True, state="Ready", fingerprint="a", home=home,
-    )  # fmt: skip
-
-
-def job(number: int, vcluster: str, nodes: int, hours: float | None, **fields: Any) -> Candidate:
-    return Candidate(
-        key=f"t/j{number:03d}", uid=f"u{number}", tenant="t", vcluster=vcluster, preemption_class=5, submitted=float(number), minimum=nodes,
-        maximum=nodes, need=Need(), user="alice", grace=0.0, walltime=None if hours is None else hours * HOUR, **fields,
-    )  # fmt: skip
 
 
 def site(homes: dict[str, int], *policies: Policy) -> Scene:
     machine, index = Machine(), 0
     for home, count in homes.items():
         for _ in range(count):
-            machine.put(node(index, home))
+            machine.put(node(index, f"{home}{index % 2}", home=home))
             index += 1
-    return Scene(machine, {"t": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
+    return Scene(machine, {"physics": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
 
 
 def decided(scene: Scene, vcluster: str, queue: list[Candidate], now: float = 0.0) -> dict[str, Outcome]:
@@ -71,7 +56,7 @@ def borrowings(draw: st.DrawFn) -> tuple[Scene, list[Candidate], list[Candidate]
 
     def work(first: int, vcluster: str) -> list[Candidate]:
         return [
-            job(first + number, vcluster, draw(st.integers(1, 7)), draw(hours), preemptible=draw(st.integers(0, 3)) > 0)
+            job(first + number, draw(st.integers(1, 7)), draw(hours), vcluster=vcluster, preemptible=draw(st.integers(0, 3)) > 0)
             for number in range(draw(st.integers(0, 5)))
         ]
 
@@ -91,11 +76,11 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
         if nodes:
             scene.put_holder(
                 Holder(
-                    uid=f"loan{number}", key=f"t/loan{number}", tenant="t", user="alice", vcluster=f"b{rank}", preemption_class=5, nodes=nodes,
+                    uid=f"loan{number}", key=f"t/loan{number}", tenant="physics", user="alice", vcluster=f"b{rank}", preemption_class=5, nodes=nodes,
                     since=float(number), end=HOUR, borrowed=nodes, releasing=releasing,
                 )
             )  # fmt: skip
-    outcome = decided(scene, LENDER, [job(1, LENDER, wanted, 1.0)], now=10.0)["u1"]
+    outcome = decided(scene, LENDER, [job(1, wanted, vcluster=LENDER)], now=10.0)[uid(1)]
     if isinstance(outcome, Placed):
         return
     missing, order = (
@@ -117,15 +102,15 @@ def test_who_may_borrow_and_still_lacks_nodes_reads_how_many_are_idle_elsewhere(
     scene = site({LENDER: 3, BORROWER: 2}, lender, limited)
     scene.put_holder(
         Holder(
-            uid="loan", key="t/loan", tenant="t", user="alice", vcluster=BORROWER, preemption_class=5, nodes=(0,), since=0.0, end=HOUR,
+            uid="loan", key="t/loan", tenant="physics", user="alice", vcluster=BORROWER, preemption_class=5, nodes=(0,), since=0.0, end=HOUR,
             borrowed=(0,),
         )
     )  # fmt: skip
-    told = decided(scene, BORROWER, [job(1, BORROWER, 4, 1.0)])["u1"]
+    told = decided(scene, BORROWER, [job(1, 4, vcluster=BORROWER)])[uid(1)]
     assert isinstance(told, Waiting)
     idle = "2 are idle in vclusters that lend, of which it may borrow 1"
     assert (told.reason, told.message) == ("WaitingForNodes", f"needs 4 nodes; of 2 that fit, 2 are free, 0 in use; {idle}")
-    never = decided(scene, BORROWER, [job(2, BORROWER, 5, 1.0)])["u2"]
+    never = decided(scene, BORROWER, [job(2, 5, vcluster=BORROWER)])[uid(2)]
     assert isinstance(never, Waiting)
     assert never.message == (
         'needs 5 nodes, and 4 exist that fit its constraints: 1 more are at home in other vclusters than "borrower", which lend it none, '
@@ -140,15 +125,15 @@ def test_work_never_fits_where_even_idle_lenders_may_not_give_it_enough(
     limit = None if longest is None else longest * HOUR
     lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True, max_duration=limit))
     scene = site({LENDER: 4, BORROWER: 3}, lender, Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=most)))
-    asked = job(1, BORROWER, wanted, hours)
+    asked = job(1, wanted, hours, vcluster=BORROWER)
     lent = 0 if limit is not None and (hours is None or hours * HOUR > limit) else 4 if most is None else most
-    outcome = decided(scene, BORROWER, [asked])["u1"]
+    outcome = decided(scene, BORROWER, [asked])[uid(1)]
     if wanted <= 3 + lent:
         assert isinstance(outcome, Placed)
     else:
         assert isinstance(outcome, Waiting)
         assert (outcome.reason, f"and {3 + lent} exist that fit" in outcome.message) == ("NeverFits", True)
-        assert Forecaster().forecast(scene, {BORROWER: [asked]}, 0.0, [outcome]) == {"u1": Expected(reason="NeverFits")}
+        assert Forecaster().forecast(scene, {BORROWER: [asked]}, 0.0, [outcome]) == {uid(1): Expected(reason="NeverFits")}
 
 
 @given(borrowings())
@@ -173,7 +158,7 @@ def test_what_is_borrowed_is_allowed_by_both_sides(drawn: tuple[Scene, list[Cand
 def test_no_more_is_borrowed_than_is_lacking_at_home(lent: int, own: int, wanted: int) -> None:
     scene = site({LENDER: lent, BORROWER: own}, Policy(LENDER, home=True, borrowing=Borrowing(lend=True)),
                  Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True)))  # fmt: skip
-    (outcome,) = decided(scene, BORROWER, [job(1, BORROWER, wanted, 1.0)]).values()
+    (outcome,) = decided(scene, BORROWER, [job(1, wanted, vcluster=BORROWER)]).values()
     assert isinstance(outcome, Placed) == (wanted <= lent + own)
     if isinstance(outcome, Placed):
         assert len(borrowed(scene, outcome)) == max(0, wanted - own)
@@ -184,13 +169,13 @@ def test_what_the_lender_was_promised_starts_no_later_for_anything_that_is_lent(
     drawn: tuple[Scene, list[Candidate], list[Candidate]],
 ) -> None:
     scene, own, others = drawn
-    first = {uid: one for uid, one in decided(scene, LENDER, own).items() if isinstance(one, Waiting)}
+    first = {key: one for key, one in decided(scene, LENDER, own).items() if isinstance(one, Waiting)}
     decided(scene, BORROWER, others)
     waiting = [one.candidate for one in first.values()]
     again = decided(scene, LENDER, waiting)
-    for uid, one in first.items():
+    for key, one in first.items():
         if one.latest is not None:
-            then = again[uid]
+            then = again[key]
             assert isinstance(then, Placed) or (then.latest is not None and then.latest <= one.latest)
 
 

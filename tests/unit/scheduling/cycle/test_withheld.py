@@ -14,7 +14,8 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
-from tests.unit.scheduling.moments import NOW, OWNERS, holding, node, pending
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 
 PHYSICS, LAB = OWNERS[0][1], OWNERS[2][1]
 
@@ -24,7 +25,7 @@ def site(*work: Candidate, **accounts: TenantAccount) -> Scene:
     known = {PHYSICS: TenantAccount(), LAB: TenantAccount(), OWNERS[3][1]: TenantAccount(), **accounts}
     scene = Scene(accounts=known, policies={"hpc": Policy("hpc")})
     for index in range(8):
-        scene.machine.put(node(index))
+        scene.machine.put(node(index, f"g{index // 4}"))
     forest = Forest([TreeSpec(groups=(Group("a", max={"nodes": 8}), Group("b", max={"nodes": 8})))])
     forest.capacity("", {"nodes": 8})
     scene.plant(forest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, Holder
 from lattice.scheduling.state.scene import START_ALLOWANCE, PowerBudget, Scene, Window
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
+from tests import build
+from tests.build import uid
 
 NOW = 1_000_000.0
+job = partial(build.job, walltime=600.0)
 
 
 def scene(nodes: int = 4, **facts: Any) -> Scene:
@@ -38,14 +42,6 @@ def running(made: Scene, number: int, nodes: tuple[int, ...], left: float | None
     made.put_holder(Holder(nodes=nodes, **{**base, **fields}))
 
 
-def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
-    base: dict[str, Any] = {
-        "key": f"physics/j{number:03d}", "uid": f"j{number}", "tenant": "physics", "vcluster": "hpc", "preemption_class": 5,
-        "submitted": float(number), "minimum": nodes, "maximum": nodes, "need": Need(), "user": "alice", "walltime": 600.0, "grace": 0.0,
-    }  # fmt: skip
-    return Candidate(**{**base, **fields})
-
-
 def ask(made: Scene, *jobs: Candidate, forecaster: Forecaster | None = None, waiting: tuple[Waiting, ...] = ()) -> dict[str, Expected]:
     queues: dict[str, list[Candidate]] = {}
     for one in jobs:
@@ -57,7 +53,7 @@ def test_without_anything_learnt_the_walltimes_give_the_start() -> None:
     made = scene()
     running(made, 0, (0, 1, 2), 500.0)
     found = ask(made, job(1, 4), job(2, 2))
-    assert (found["j1"].p50, found["j2"].p50) == (NOW + 500, NOW + 1100)
+    assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 500, NOW + 1100)
 
 
 def test_learnt_run_times_bring_the_start_nearer() -> None:
@@ -66,14 +62,14 @@ def test_learnt_run_times_bring_the_start_nearer() -> None:
     for _ in range(8):
         forecaster.learn(work_of(made.holders["r0"], 4, 1000.0), 300.0)
     found = ask(made, job(1, 4), forecaster=forecaster)
-    assert found["j1"].p50 == pytest.approx(NOW + 200)
+    assert found[uid(1)].p50 == pytest.approx(NOW + 200)
 
 
 def test_work_that_was_placed_and_has_not_started_runs_from_its_first_process() -> None:
     made = scene()
     made.start_allowance = START_ALLOWANCE
     running(made, 0, (0, 1, 2, 3), 1000.0, started=None, since=NOW, walltime=600.0)
-    assert ask(made, job(1, 4))["j1"].p50 == NOW + START_ALLOWANCE + 600
+    assert ask(made, job(1, 4))[uid(1)].p50 == NOW + START_ALLOWANCE + 600
 
 
 def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> None:
@@ -83,9 +79,10 @@ def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> N
         forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 6000))
         forecaster.calibration.started(str(number), NOW + 1000)
     found = ask(made, job(1, not_before=NOW + 5000), job(2, 4, walltime=4000.0), forecaster=forecaster)
-    assert found["j1"].p50 == NOW + 5000
-    assert found["j1"].p90 is not None
-    assert found["j1"].p90 > NOW + 5000
+    expected = found[uid(1)]
+    assert expected.p50 == NOW + 5000
+    assert expected.p90 is not None
+    assert expected.p90 > NOW + 5000
 
 
 def test_wide_and_narrow_work_learn_apart() -> None:
@@ -95,7 +92,7 @@ def test_wide_and_narrow_work_learn_apart() -> None:
         late = 3000 * (number % 2)
         forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 5100, width=number % 2))
         forecaster.calibration.started(str(number), NOW + 5000 + late)
-    found = ask(made, job(1, 12), forecaster=forecaster)["j1"], ask(made, job(1, 1), forecaster=forecaster)["j1"]
+    found = ask(made, job(1, 12), forecaster=forecaster)[uid(1)], ask(made, job(1, 1), forecaster=forecaster)[uid(1)]
     wide, narrow = (one.p90 - NOW for one in found if one.p90 is not None)
     assert wide > 7000
     assert narrow < 6500
@@ -104,7 +101,7 @@ def test_wide_and_narrow_work_learn_apart() -> None:
 def test_overdue_work_is_given_a_little_longer() -> None:
     made = scene()
     running(made, 0, (0, 1, 2, 3), -50.0, walltime=10.0, releasing=True)
-    assert ask(made, job(1, 4))["j1"].p50 == NOW + made.overrun_seconds
+    assert ask(made, job(1, 4))[uid(1)].p50 == NOW + made.overrun_seconds
 
 
 @pytest.mark.parametrize(
@@ -124,12 +121,12 @@ def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits
     made = scene()
     running(made, 0, (0,), None)
     found = ask(made, candidate, job(2, 3))
-    assert found["j1"] == Expected(reason=reason)
-    assert found["j2"].p50 == NOW
+    assert found[uid(1)] == Expected(reason=reason)
+    assert found[uid(2)].p50 == NOW
 
 
 def test_nodes_that_cannot_be_used_say_so() -> None:
-    assert ask(scene(usable=False, state="Drained"), job(1))["j1"] == Expected(reason="NodesUnavailable")
+    assert ask(scene(usable=False, state="Drained"), job(1))[uid(1)] == Expected(reason="NodesUnavailable")
 
 
 def cycled(made: Scene, *jobs: Candidate) -> dict[str, Expected]:
@@ -146,11 +143,11 @@ def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_
         made.machine.put(replace(plain_node(index), group=f"g{index // 4}", watts=500, fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
     running(made, 1, (4,), 900.0)
-    assert cycled(made, job(1, 4, topology=TIGHT))["j1"].p50 == NOW + 500
-    assert cycled(made, job(2, 4, conformance=REQUIRED, need=Need(only=0b11110111)))["j2"].p50 == NOW + 500
+    assert cycled(made, job(1, 4, topology=TIGHT))[uid(1)].p50 == NOW + 500
+    assert cycled(made, job(2, 4, conformance=REQUIRED, need=Need(only=0b11110111)))[uid(2)].p50 == NOW + 500
     made.power = PowerBudget(3000)
-    assert cycled(made, job(4, 7))["j4"] == Expected(reason="PowerBudget"), "more than the whole budget"
-    found = cycled(made, job(3, 5))["j3"]
+    assert cycled(made, job(4, 7))[uid(4)] == Expected(reason="PowerBudget"), "more than the whole budget"
+    found = cycled(made, job(3, 5))[uid(3)]
     assert found.p50 == NOW + 500
     assert found.p90 is not None
     assert found.p90 >= NOW + 500
@@ -162,32 +159,32 @@ def test_no_start_is_foreseen_where_too_few_nodes_are_equal_until_some_more_are(
         made.machine.put(replace(plain_node(index), fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
     forecaster = Forecaster()
-    assert ask(made, job(4, 4, conformance=REQUIRED), forecaster=forecaster)["j4"] == Expected(reason="InsufficientConformance")
-    assert ask(made, job(3, 3, conformance=REQUIRED), forecaster=forecaster)["j3"].p50 is not None
+    assert ask(made, job(4, 4, conformance=REQUIRED), forecaster=forecaster)[uid(4)] == Expected(reason="InsufficientConformance")
+    assert ask(made, job(3, 3, conformance=REQUIRED), forecaster=forecaster)[uid(3)].p50 is not None
     made.machine.put(replace(plain_node(0), fingerprint="b"))
     asked = job(4, 4, conformance=REQUIRED)
-    assert ask(made, asked, forecaster=forecaster)["j4"].p50 is not None, "node 0 was brought up to date"
+    assert ask(made, asked, forecaster=forecaster)[uid(4)].p50 is not None, "node 0 was brought up to date"
     made.machine.put(replace(plain_node(0), fingerprint=""))
-    assert ask(made, asked, forecaster=forecaster)["j4"] == Expected(reason="InsufficientConformance")
+    assert ask(made, asked, forecaster=forecaster)[uid(4)] == Expected(reason="InsufficientConformance")
 
 
 def test_without_any_end_the_reason_is_what_keeps_it() -> None:
     made = scene(4, watts=500)
     made.power = PowerBudget(1500)
-    assert cycled(made, job(1, 4))["j1"] == Expected(reason="PowerBudget")
+    assert cycled(made, job(1, 4))[uid(1)] == Expected(reason="PowerBudget")
     running(made, 0, (0, 1), None)
-    assert cycled(made, job(2, 2))["j2"] == Expected(reason="PowerBudget")
+    assert cycled(made, job(2, 2))[uid(2)] == Expected(reason="PowerBudget")
 
 
 def test_not_before_is_kept() -> None:
-    assert ask(scene(), job(1, not_before=NOW + 77))["j1"].p50 == NOW + 77
+    assert ask(scene(), job(1, not_before=NOW + 77))[uid(1)].p50 == NOW + 77
 
 
 def test_hard_quota_is_foreseen_to_come_free() -> None:
     made = scene()
     made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
     running(made, 0, (0, 1), 300.0)
-    assert ask(made, job(1, 1))["j1"].p50 == NOW + 300
+    assert ask(made, job(1, 1))[uid(1)].p50 == NOW + 300
 
 
 def test_the_hard_quota_of_a_user_is_foreseen_to_come_free_in_whatever_vcluster() -> None:
@@ -195,14 +192,14 @@ def test_the_hard_quota_of_a_user_is_foreseen_to_come_free_in_whatever_vcluster(
     made.accounts = {"physics": TenantAccount(user_max_nodes=2)}
     running(made, 0, (0, 1), 300.0)
     found = ask(made, job(1, 1, vcluster="other"), job(2, user="bob"))
-    assert (found["j1"].p50, found["j2"].p50) == (NOW + 300, NOW)
+    assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 300, NOW)
 
 
 def test_more_than_the_quota_allows_is_never_foreseen() -> None:
     made = scene()
     made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
     running(made, 0, (0, 1), 300.0)
-    assert ask(made, job(1, 3))["j1"] == Expected(reason="WaitingForQuotaHeadroom")
+    assert ask(made, job(1, 3))[uid(1)] == Expected(reason="WaitingForQuotaHeadroom")
 
 
 def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afterwards() -> None:
@@ -210,18 +207,18 @@ def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afte
     running(made, 0, (0, 1, 2, 3), 500.0)
     view = forecaster.look(made, {"hpc": [job(1), job(2)]}, NOW)
     foreseen = foresee(view, forecaster.run_times)
-    forecaster.started("j1", NOW + 1)
-    assert list(forecaster.conclude(view, foreseen)) == ["j2"]
-    assert forecaster.started("j1", NOW + 2) is None
+    forecaster.started(uid(1), NOW + 1)
+    assert list(forecaster.conclude(view, foreseen)) == [uid(2)]
+    assert forecaster.started(uid(1), NOW + 2) is None
 
 
 def test_what_is_supposed_is_not_remembered() -> None:
     made, forecaster = scene(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)
     view = forecaster.look(made, {"hpc": [job(1), job(2, 9)]}, NOW)
-    found = forecaster.suppose(view, foresee(view, forecaster.run_times), ["j1", "j2"])
-    assert (found["j1"].p50, found["j2"].reason) == (NOW + 500, "NeverFits")
-    assert forecaster.started("j1", NOW + 500) is None
+    found = forecaster.suppose(view, foresee(view, forecaster.run_times), [uid(1), uid(2)])
+    assert (found[uid(1)].p50, found[uid(2)].reason) == (NOW + 500, "NeverFits")
+    assert forecaster.started(uid(1), NOW + 500) is None
 
 
 def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
@@ -229,7 +226,7 @@ def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
     made.policies = {"hpc": Policy("hpc", limits=Limits(max_running_per_user=1))}
     running(made, 0, (0,), 300.0)
     found = ask(made, job(1), job(2, user="bob"))
-    assert (found["j1"].p50, found["j2"].p50) == (NOW + 300, NOW)
+    assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 300, NOW)
 
 
 def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> None:
@@ -241,8 +238,8 @@ def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> 
     running(made, 0, (0, 1), 400.0)
     running(made, 1, (2, 3), 200.0, vcluster="ml")
     found = ask(made, job(1, 2), job(2, 2, vcluster="dev"), job(3, 3), job(4, 2, vcluster="dev", preemptible=False))
-    assert (found["j1"].p50, found["j2"].p50) == (NOW + 400, NOW + 200)
-    assert found["j3"].reason == found["j4"].reason == "NeverFits"
+    assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 400, NOW + 200)
+    assert found[uid(3)].reason == found[uid(4)].reason == "NeverFits"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +259,7 @@ def test_nodes_of_others_are_foreseen_only_where_they_may_be_borrowed(
 ) -> None:
     made = scene(2, home="ml")
     made.policies = {"ml": Policy("ml", home=True, borrowing=lender), "hpc": Policy("hpc", borrowing=borrower)}
-    assert (ask(made, job(1, 2, walltime=walltime))["j1"].p50 == NOW) == may
+    assert (ask(made, job(1, 2, walltime=walltime))[uid(1)].p50 == NOW) == may
 
 
 def test_the_interactive_queue_keeps_its_order() -> None:
@@ -270,14 +267,14 @@ def test_the_interactive_queue_keeps_its_order() -> None:
     made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
     running(made, 0, (0, 1), 300.0)
     found = ask(made, job(1, 3), job(2, 1, walltime=10.0))
-    assert found["j2"].p50 == NOW + 300
+    assert found[uid(2)].p50 == NOW + 300
 
 
 def test_a_maintenance_is_waited_for() -> None:
     made = scene()
     made.set_windows([Window("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
     found = ask(made, job(1, 1), job(2, 1, walltime=50.0))
-    assert (found["j1"].p50, found["j2"].p50) == (NOW + 1000, NOW)
+    assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 1000, NOW)
 
 
 def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_on_its_nodes() -> None:
@@ -286,14 +283,14 @@ def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_o
     made.set_windows([Window("daily", NOW + start, NOW + end, 0b0011) for start, end in windows])
     asked = [job(1, 2, reservation="daily", walltime=300.0), job(2, 2, reservation="daily"), job(3, 3, reservation="daily")]
     found = ask(made, *asked, job(4, 1, reservation="daily", walltime=5000.0), job(5, 4, walltime=90.0))
-    assert [found[f"j{number}"].p50 for number in (1, 2, 5)] == [NOW + 100, NOW + 1100, NOW]
-    assert [found[f"j{number}"].reason for number in (3, 4)] == ["NeverFits", "ReservedNodes"]
+    assert [found[uid(number)].p50 for number in (1, 2, 5)] == [NOW + 100, NOW + 1100, NOW]
+    assert [found[uid(number)].reason for number in (3, 4)] == ["NeverFits", "ReservedNodes"]
 
 
 def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -> None:
     made = scene()
     running(made, 0, (0, 1, 2, 3), 500.0)
-    found = ask(made, job(1, 4), waiting=(Waiting(job(1, 4), "WaitingForNodes", "", latest=NOW + 510),))["j1"]
+    found = ask(made, job(1, 4), waiting=(Waiting(job(1, 4), "WaitingForNodes", "", latest=NOW + 510),))[uid(1)]
     assert (found.p50, found.p90) == (NOW + 500, NOW + 510)
 
 
@@ -317,7 +314,8 @@ def test_when_runs_last_their_walltimes_each_start_is_the_one_foreseen_at_submis
     """In order, since a queue that is played strictly has one plan only; the real cycle decides the starts."""
     made, forecaster = scene(home="hpc"), Forecaster()
     made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
-    waiting = {f"j{number}": job(number, nodes, walltime=float(10 * walltime)) for number, (nodes, walltime) in enumerate(asked)}
+    jobs = [job(number, nodes, walltime=float(10 * walltime)) for number, (nodes, walltime) in enumerate(asked)]
+    waiting = {one.uid: one for one in jobs}
     foreseen = forecaster.forecast(made, {"hpc": list(waiting.values())}, NOW)
     ends: dict[str, float] = {}
     now = NOW
@@ -359,10 +357,10 @@ def test_many_pending_jobs_share_slots_and_start_no_sooner_than_exactly() -> Non
 
 def test_nodes_that_come_and_go_are_seen_by_the_next_forecast() -> None:
     made, forecaster = scene(), Forecaster()
-    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].reason == "NeverFits"
+    assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].reason == "NeverFits"
     made.machine.put(plain_node(4))
-    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].p50 == NOW
+    assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].p50 == NOW
     made.machine.drop(4)
     made.machine.put(replace(plain_node(3), usable=False, state="Down"))
-    assert ask(made, job(1, 5), forecaster=forecaster)["j1"].reason == "NeverFits"
-    assert ask(made, job(1, 4), forecaster=forecaster)["j1"].reason == "NodesUnavailable"
+    assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].reason == "NeverFits"
+    assert ask(made, job(1, 4), forecaster=forecaster)[uid(1)].reason == "NodesUnavailable"

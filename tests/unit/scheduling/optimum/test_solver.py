@@ -20,8 +20,9 @@ from lattice.scheduling.optimum.solver import Bucket, Effort, Job, best_plan, up
 from lattice.scheduling.preemption.victims import PreemptionLimits, Victims, loss, protection
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
+from tests.build import node
 from tests.unit.scheduling.optimum.oracle import Evictable, cheapest_clearing, least_span
-from tests.unit.scheduling.preemption.test_victims import HOUR, LIMITS, NOW, Case, holder, least_groups, node, pending, pools, random_case
+from tests.unit.scheduling.preemption.test_victims import HOUR, LIMITS, NOW, Case, holder, least_groups, pending, pools, random_case
 
 
 def everywhere(buckets: list[Bucket]) -> frozenset[int]:

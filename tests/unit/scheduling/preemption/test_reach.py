@@ -13,7 +13,8 @@ from lattice.scheduling.preemption.reach import reach
 from lattice.scheduling.preemption.victims import Victims, preemption
 from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.state.scene import Scene, Window, mask_of
-from tests.unit.scheduling.moments import NOW, holding, moment, moments, node, pending
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, holding, moment, moments, pending
 
 LENDS, BORROWS = Borrowing(lend=True), Borrowing(borrow=True)
 
@@ -22,7 +23,7 @@ def shared(lender: Borrowing = LENDS, borrower: Borrowing = BORROWS) -> Scene:
     """hpc at home on 0 to 3, ml, which lends, on 4 to 7; of each the first node is held."""
     scene = moment(0).scene
     for index in range(8):
-        scene.machine.put(node(index, home="hpc" if index < 4 else "ml"))
+        scene.machine.put(node(index, f"g{index // 4}", home="hpc" if index < 4 else "ml"))
     scene.policies = {"hpc": Policy("hpc", home=True, borrowing=borrower), "ml": Policy("ml", home=True, borrowing=lender)}
     scene.put_holder(holding(1, (0,)))
     scene.put_holder(holding(2, (4,), vcluster="ml"))

@@ -32,19 +32,11 @@ from lattice.scheduling.preemption.victims import (
     protection,
     worth,
 )
-from tests.build import uid
+from tests.build import node, uid
 
 NOW = 1_000_000.0
 HOUR = 3600.0
 LIMITS = PreemptionLimits()
-
-
-def node(index: int, group: str = "g0", **fields: Any) -> NodeFacts:
-    base: dict[str, Any] = {
-        "name": f"nid{index:03d}", "cpus": 8, "memory": 1 << 30, "gpus": 0, "features": frozenset(), "hollow": False, "usable": True,
-        "state": "Ready", "fingerprint": "f0",
-    }  # fmt: skip
-    return NodeFacts(index=index, group=group, **{**base, **fields})
 
 
 def pending(nodes: int = 1, number: int = 0, **fields: Any) -> Candidate:

@@ -13,16 +13,10 @@ from lattice.scheduling.model.policy import Borrowing, Policy
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.capacities import Capacities, Capacity
 from lattice.scheduling.priority.scoring import Scoring
+from tests.build import node
 
 ANYWHERE = frozenset({""})
 NEEDS = (Need(), Need(gpus=2), Need(cpus=99), Need(only=0b1111), Need(without=0b1))
-
-
-def node(index: int, group: str = "g0", fingerprint: str = "a", *, gpus: int = 0, usable: bool = True, home: str = "") -> NodeFacts:
-    return NodeFacts(
-        index=index, name=f"nid{index:03d}", group=group, cpus=8, memory=1 << 30, gpus=gpus, features=frozenset(), hollow=False,
-        usable=usable, state="Ready" if usable else "Down", fingerprint=fingerprint, home=home,
-    )  # fmt: skip
 
 
 def machine(*nodes: NodeFacts) -> Machine:
@@ -36,7 +30,7 @@ nodes = st.builds(
     node,
     st.integers(0, 11),
     st.sampled_from(["g0", "g1", "g2"]),
-    st.sampled_from(["a", "b", ""]),
+    fingerprint=st.sampled_from(["a", "b", ""]),
     gpus=st.sampled_from([0, 2]),
     usable=st.booleans(),
     home=st.sampled_from(["", "hpc"]),
@@ -74,7 +68,10 @@ def test_nodes_at_home_elsewhere_do_not_count() -> None:
 
 
 def test_free_and_usable_are_told_apart() -> None:
-    made, kept = machine(node(0), node(1), node(2, "g1", "b"), node(3, "g1", "", usable=False)), Capacities()
+    made, kept = (
+        machine(node(0), node(1), node(2, "g1", fingerprint="b"), node(3, "g1", fingerprint="", usable=False, state="Down")),
+        Capacities(),
+    )
     made.take([0])
     kept.follow(made)
     assert kept.capacity(made, Need(), ANYWHERE) == Capacity(free=[1, 2], usable=[2, 3], free_alike=1, usable_alike=2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from functools import partial
 from itertools import pairwise
 from math import fsum
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from lattice.accounting.budgets import Allowance, Budgets
 from lattice.scheduling.cluster.machine import Machine
-from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import PROFILES, Policy, Weights
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority import cost
 from lattice.scheduling.priority.scoring import Scoring, shown
 from lattice.scheduling.priority.shares import Run, Shares, Terms
+from tests import build
+from tests.build import node
 
 NOW, HOUR = 1_800_000_000.0, 3600.0
+job = partial(build.job, submitted=NOW - HOUR)
 
 
 def machine(*groups: tuple[str, int, str], held: tuple[int, ...] = ()) -> Machine:
@@ -29,29 +32,10 @@ def machine(*groups: tuple[str, int, str], held: tuple[int, ...] = ()) -> Machin
     made, index = Machine(), 0
     for group, nodes, fingerprint in groups:
         for _ in range(nodes):
-            made.put(
-                NodeFacts(
-                    index=index, name=f"nid{index:03d}", group=group, cpus=8, memory=1 << 30, gpus=0, features=frozenset(), hollow=False,
-                    usable=True, state="Ready", fingerprint=fingerprint,
-                )
-            )  # fmt: skip
+            made.put(node(index, group, fingerprint=fingerprint))
             index += 1
     made.take(held)
     return made
-
-
-def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
-    base: dict[str, Any] = {
-        "preemption_class": 5,
-        "submitted": NOW - HOUR,
-        "maximum": nodes,
-        "need": Need(),
-        "walltime": HOUR,
-        "user": "alice",
-    }
-    return Candidate(
-        key=f"physics/job-{number}", uid=f"uid-{number}", **{"tenant": "physics", "vcluster": "hpc", "minimum": nodes, **base, **fields}
-    )
 
 
 def scoring(weights: Weights = PROFILES["HpcBatch"], shares: Shares | None = None) -> Scoring:

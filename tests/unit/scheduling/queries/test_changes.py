@@ -21,6 +21,7 @@ from lattice.scheduling.state.scene import Scene, Window
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import plain_node
+from tests.build import job
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -40,14 +41,6 @@ def running(made: Scene, number: int, nodes: range, left: float) -> None:
             nodes=tuple(nodes), since=NOW - 1, started=NOW - 1, end=NOW + left, walltime=left + 1,
         )
     )  # fmt: skip
-
-
-def job(number: int, nodes: int = 1, **fields: Any) -> Candidate:
-    base: dict[str, Any] = {
-        "key": f"physics/j{number:03d}", "uid": f"j{number}", "tenant": "physics", "vcluster": "hpc", "preemption_class": 5,
-        "submitted": float(number), "minimum": nodes, "maximum": nodes, "need": Need(), "user": "alice", "walltime": HOUR, "grace": 0.0,
-    }  # fmt: skip
-    return Candidate(**{**base, **fields})
 
 
 def by_kind(found: tuple[Change, ...]) -> dict[str, str]:
@@ -129,9 +122,9 @@ def test_its_own_reservation_does_not_stand_in_its_way() -> None:
     running(made, 0, range(5), HOUR)
     asked = job(1, 8)
     list(decide(made, "hpc", [asked], NOW))
-    assert "j1" in made.promises["hpc"]
+    assert asked.uid in made.promises["hpc"]
     assert by_kind(changes(made, asked, NOW, queues={"hpc": [asked]})) == {"Nodes": "3"}
-    assert "j1" in made.promises["hpc"]
+    assert asked.uid in made.promises["hpc"]
 
 
 def test_work_that_was_given_nodes_during_the_search_is_left_alone() -> None:

@@ -35,8 +35,8 @@ from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, 
 from lattice.scheduling.queries.situation import Situation, census, eligible_nodes
 from lattice.scheduling.state.scene import Window
 from lattice.units import format_time
-from tests.build import uid
-from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, node, pending
+from tests.build import node, uid
+from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
 
 SCHEMAS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "schemas"
 
@@ -259,7 +259,7 @@ def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_l
     windows = (Window("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
     situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
     for index in (2, 3):
-        situation.scene.machine.put(node(index, home="ml"))
+        situation.scene.machine.put(node(index, f"g{index // 4}", home="ml"))
     lends = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=7200.0))
     situation.scene.policies["ml"] = lends
     answer = why(situation, uid(9), ALICE)

@@ -12,7 +12,8 @@ from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.recording.chronicle import Chronicler, Reader, encoded
 from lattice.scheduling.recording.record import Looker, completed, reproduce
-from tests.unit.scheduling.moments import NOW, VCLUSTERS, node
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, VCLUSTERS
 from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, group, site
 
 GROUPS = (*DEPARTMENT, group("gpu", max={"nodes": 4, "gpu/GH200": 8}))
@@ -40,7 +41,7 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
             scene.drop_holder(uid)
         if roll.random() < 0.3:
             index = roll.randrange(12)
-            scene.machine.put(node(index, gpus=roll.choice([0, 4])))
+            scene.machine.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
             scene.elastic.nodes_changed([index])
         for queue in queues.values():
             scene.elastic.ask(queue.values(), now)

@@ -23,7 +23,8 @@ from lattice.scheduling.queries.prospect import undone
 from lattice.scheduling.state.elastic import amounts_of
 from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
-from tests.unit.scheduling.moments import NOW, OWNERS, holding, node, pending
+from tests.build import node
+from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 
 GH200 = {"gpus": 4, "gpu_type": "GH200", "cpus": 32}
 
@@ -41,7 +42,7 @@ def site(nodes: int = 8, groups: tuple[Group, ...] = DEPARTMENT, *, gpus: int = 
     """A scene of so many nodes, of which the last `gpus` have GPUs, under one quota tree that divides them all."""
     machine = Machine()
     for index in range(nodes):
-        machine.put(node(index, **(GH200 if index >= nodes - gpus else {})))
+        machine.put(node(index, f"g{index // 4}", **(GH200 if index >= nodes - gpus else {})))
     scene = Scene(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")})
     forest = Forest([TreeSpec(groups=groups, options=Options(scale_min=True, raw_weight=True))])
     sums: dict[str, int] = {}
@@ -146,7 +147,7 @@ def test_only_classes_of_nodes_that_the_share_admits_are_taken() -> None:
 def test_a_model_that_is_used_up_leaves_the_other_models() -> None:
     machine_groups = (group("a", max={"nodes": 8, "gpu/GH200": 4}),)
     scene = site(groups=machine_groups, gpus=4)
-    scene.machine.put(node(0, gpus=4, gpu_type="A100"))
+    scene.machine.put(node(0, "g0", gpus=4, gpu_type="A100"))
     queue = [asks(number, "a", 1, need=Need(gpus=1)) for number in (1, 2, 3)]
     found = cycle(scene, *queue)
     placed = [one.nodes for one in found.values() if isinstance(one, Placed)]
@@ -192,7 +193,7 @@ def test_a_node_of_other_hardware_is_charged_anew(change: dict[str, Any]) -> Non
     scene = site()
     assert scene.elastic is not None
     scene.put_holder(holding(90, (0, 1), quota="a"))
-    scene.machine.put(node(0, **change))
+    scene.machine.put(node(0, "g0", **change))
     scene.elastic.nodes_changed([0])
     scene.validate()
 
@@ -243,7 +244,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
                 scene.put_holder(held[uid])
             case "node":
                 index = data.draw(st.integers(0, 7))
-                scene.machine.put(node(index, gpus=data.draw(st.integers(0, 4))))
+                scene.machine.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
                 elastic.nodes_changed([index])
             case _:
                 elastic.ask(waiting.values(), now)
