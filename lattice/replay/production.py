@@ -287,7 +287,7 @@ class World:
     def _launch(self, now: float) -> None:
         """Give more nodes to ranges from what nobody else could use, and start what was placed."""
         ranges = [placed.candidate for placed in self._placed if asks_for_more(placed)]
-        self.scene.waiting = frozenset(self._pending)
+        self.scene.set_waiting(self._pending)
         more = {one.candidate.uid: one.nodes for one in extended(self.scene, ranges, now)} if ranges else {}
         for placed in self._placed:
             placed.nodes = more.get(placed.candidate.uid, placed.nodes)

@@ -1,4 +1,4 @@
-"""Keeps the scene of the cycle true: holders from the ledger, policies, shares, windows and power from their objects."""
+"""Keeps the scene of the cycle true by its methods: holders from the ledger, policies, shares, windows and power from their objects."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ class CacheUpdater:
         """Other hours are to be kept than those that are, or records went away."""
         self._budgets_at = self._budgets_until = float("-inf")
         self._holders_changed = True
-        scene.accounts = ledger.stored.accounts
 
     # -- what others tell ---------------------------------------------------------------------------
 
@@ -123,10 +122,10 @@ class CacheUpdater:
         """VClusters or the configuration changed: in force from the next cycle on."""
         config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
-        self.scene.policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
-        self.scene.scorings = dict.fromkeys(self.scene.policies, self.scoring)
-        self.scene.power = PowerBudget(options.power_budget_kilowatts * 1000 or None)
-        self.scoring.policies = self.scene.policies
+        policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
+        power = PowerBudget(options.power_budget_kilowatts * 1000 or None)
+        self.scene.configure(policies, dict.fromkeys(policies, self.scoring), power)
+        self.scoring.policies = policies
         self.scoring.reference_wait = seconds(options.reference_wait, 3600.0)
         if self._half_life_now() != self._half_life:
             self._recount.set()
@@ -140,7 +139,8 @@ class CacheUpdater:
         if windows != self.scene.windows:
             self.scene.set_windows(windows)
         if not self._budgets_at <= now < self._budgets_until:
-            spent = self.scene.exhausted = exhausted(self.scoring.shares.meter, now)
+            spent = exhausted(self.scoring.shares.meter, now)
+            self.scene.set_exhausted(spent)
             ends = (one.until for one in spent.values() if one.until is not None)
             self._budgets_at, self._budgets_until = now, min((now + BUDGET_SECONDS, *ends))
         self.scoring.energy_price = energy_price(self._config.object, now)

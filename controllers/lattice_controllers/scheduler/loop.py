@@ -140,7 +140,7 @@ class Loop:
         ranges = [one.candidate for one in placed if asks_for_more(one)]
         if not ranges:
             return
-        self.scene.waiting = frozenset(name for name in self.pending.known_vclusters() if self._waits_for_nodes(name))
+        self.scene.set_waiting(name for name in self.pending.known_vclusters() if self._waits_for_nodes(name))
         remember = self._begin_turn(RANGES, ranges, now)
         found: list[Placed] = []
         if self._guard.attempt(RANGES, lambda: found.extend(extended(self.scene, ranges, now))) is None:
@@ -168,7 +168,7 @@ class Loop:
         if failure is not None:
             self._metrics.cycle_failures.labels(vcluster).inc()
             self.scene.drop_claims(candidate.uid for candidate in queue)
-            self.scene.promises[vcluster] = promises
+            self.scene.restore_promises(vcluster, promises)
             return failure
         remember(outcomes)
         self._follow_moves(vcluster)

@@ -1,7 +1,8 @@
 """Nodes as the scheduler knows them: indices, heartbeats, reports, and what the cycle may use.
 
 Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the
-operator, which has seen it, nor on a node that still runs work which no plan names.
+operator, which has seen it, nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`Machine`) and
+puts nodes into it and out of it; the scene alone says which of them are taken.
 """
 
 from __future__ import annotations

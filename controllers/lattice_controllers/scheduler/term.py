@@ -163,7 +163,7 @@ class Term:
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.committer = Committer(cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured)
         self.nodes = Nodes(cluster, clock, book, self.cycle_due)
-        self.scene = Scene(self.nodes.machine)
+        self.scene = Scene(self.nodes.machine, accounts=self.committer.stored.accounts)
         self.cache = AllocationCache()
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)

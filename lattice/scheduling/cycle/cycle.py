@@ -134,11 +134,12 @@ class _Cycle:
         kept, footing = scene.settled.pop(vcluster, (None, None))
         waiting = {candidate.uid for candidate in candidates} if before or vcluster in scene.heirs else set[str]()
         if before:
-            scene.promises[vcluster] = {uid: promise for uid, promise in before.items() if uid in waiting}
+            scene.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
         self.profile = scene.profile(now)
         self._before = scene.promises.get(vcluster, {})
         """Who was promised what by the last cycle."""
-        self._heirs = scene.heirs[vcluster] = {uid: given for uid, given in scene.heirs.get(vcluster, {}).items() if uid in waiting}
+        self._kept = scene.begin_promises(vcluster, waiting)
+        self._heirs = scene.heirs[vcluster]
         """When work without a promise was given one that is to be made anew."""
         self.holding = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
         """When each reservation was given, of all that are planned first."""
@@ -146,8 +147,6 @@ class _Cycle:
         """Those of them that were not looked at yet."""
         self.inherited: dict[str, int] = {}
         """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
-        self._kept: dict[str, Promise] = {}
-        scene.promises[vcluster] = self._kept
         self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
         self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
@@ -306,9 +305,8 @@ class _Cycle:
 
     def settle(self) -> None:
         """The cycle has come to its end: what it promised holds for as long as nothing happens that no cycle knows of."""
-        self.scene.settled[self.policy.name] = self._kept, self.scene.footing(self.policy)
         moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
-        self.scene.moves[self.policy.name] = [move for move in moves if move is not None]
+        self.scene.settle_cycle(self.policy.name, self._kept, [move for move in moves if move is not None])
 
     def _move(self, before: Promise) -> Move | None:
         """What became of a promise that was not kept as it was; None where it starts no later."""

@@ -112,7 +112,7 @@ class _Questions:
         with undone(self._scene) as scene:
             for vcluster, promises in list(scene.promises.items()):
                 if candidate.uid in promises:  # its own must not stand in its way
-                    scene.promises[vcluster] = {uid: promise for uid, promise in promises.items() if uid != candidate.uid}
+                    scene.restore_promises(vcluster, {uid: promise for uid, promise in promises.items() if uid != candidate.uid})
             for outcome in decide(scene, candidate.vcluster, [*others, candidate], self._now, explain=False):
                 if outcome.candidate.uid == candidate.uid:
                     return isinstance(outcome, Placed)

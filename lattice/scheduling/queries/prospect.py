@@ -109,7 +109,7 @@ def _extend(situation: Situation, scene: Scene, outcomes: Sequence[Outcome]) -> 
     said: dict[str, Waiting] = {**situation.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
     pending = {**situation.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
     left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in scene.holders)
-    scene.waiting = frozenset(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
+    scene.set_waiting(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
     more = {one.candidate.uid: one.nodes for one in extended(scene, [one.candidate for one in ranges], situation.now)}
     for one in ranges:
         one.nodes = more.get(one.candidate.uid, one.nodes)
@@ -149,9 +149,7 @@ def undone(scene: Scene) -> Iterator[Scene]:
                 scene.put_holder(holders[uid])
         for vcluster in [name for name in scene.lists if scene.lists[name] != lists.get(name)]:
             scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
-        scene.promises.clear()
-        scene.promises.update(promises)
-        scene.heirs, scene.moves, scene.waiting = heirs, moves, waiting
+        scene.undo_cycles(promises, heirs, moves, waiting)
         if scene.elastic is not None:
             scene.elastic.restore(asking)
 

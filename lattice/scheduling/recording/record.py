@@ -23,7 +23,6 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
-from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.scheduling.state.scene import OVERRUN, START_ALLOWANCE, PowerBudget, Scene, Window
 from lattice.views.ledger import TenantAccount
@@ -190,16 +189,15 @@ def rebuild(moment: Moment) -> Scene:
     shares = RememberedShares(scored.standings, scored.shares, scored.with_work, scored.multipliers)
     scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
     scoring.resume(scored.backlog)
-    scene.scorings = dict.fromkeys(scored.vclusters, scoring)
+    scene.configure(scene.policies, dict.fromkeys(scored.vclusters, scoring))
     for name, lists in moment.lists.items():
         scene.lists[name] = lists
     scene.set_windows(moment.windows)
     scene.resume(moment.promises, moment.heirs)
-    scene.waiting = moment.waiting
-    scene.exhausted = moment.exhausted
+    scene.set_waiting(moment.waiting)
+    scene.set_exhausted(moment.exhausted)
     if moment.quota is not None:
-        scene.elastic = Elastic(Forest.restored(moment.quota), machine)
-        scene.elastic.adopt(() if moment.vcluster == RANGES else moment.candidates, moment.holders.values(), moment.now)
+        scene.restore_quota(Forest.restored(moment.quota), () if moment.vcluster == RANGES else moment.candidates, moment.now)
     return scene
 
 

@@ -1,11 +1,12 @@
 """What a cycle reads: the machine, who holds it, limits, windows, policies and promises.
 
-`Scene` has one owner, the scheduling loop, and is changed by its methods only; `validate` rebuilds what they keep.
+`Scene` is changed by its own methods only: the scheduler's cache updater calls those that tell of the world, cycles those that claim
+nodes and give promises. `validate` rebuilds what they keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -191,6 +192,26 @@ class Scene:
             for holder in self.holders.values():
                 self.elastic.hold(holder)
 
+    def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
+        """Plants quota trees that are charged already with what these candidates ask for and what the holders hold."""
+        self.elastic = Elastic(forest, self.machine)
+        self.elastic.adopt(asked, self.holders.values(), now)
+
+    def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
+        """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; `power`: and this budget."""
+        self.policies = policies
+        self.scorings = scorings
+        if power is not None:
+            self.power = power
+
+    def set_exhausted(self, budgets: Mapping[Scope, Exhausted]) -> None:
+        """Replaces the budgets that are used up."""
+        self.exhausted = budgets
+
+    def set_waiting(self, vclusters: Iterable[str]) -> None:
+        """Replaces the vclusters where work is left that waits for nodes, once all have had their turn."""
+        self.waiting = frozenset(vclusters)
+
     def roster(self, vcluster: str) -> Roster:
         """The columns of what waits in a vcluster."""
         roster = self.rosters.get(vcluster)
@@ -268,6 +289,34 @@ class Scene:
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.stand()
+
+    def restore_promises(self, vcluster: str, promises: Mapping[str, Promise]) -> None:
+        """Replaces the promises of a vcluster, by uid, with some that stood before."""
+        self.promises[vcluster] = dict(promises)
+
+    def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, Promise]:
+        """Begins a cycle of a vcluster: its promises are those that the cycle puts into the dict that is returned.
+
+        Of `heirs`, those stay whose uid is in `waiting`.
+        """
+        self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
+        made: dict[str, Promise] = {}
+        self.promises[vcluster] = made
+        return made
+
+    def settle_cycle(self, vcluster: str, made: Mapping[str, Promise], moves: Iterable[Move]) -> None:
+        """Ends a cycle of a vcluster: what it promised holds for as long as nothing happens that no cycle knows of."""
+        self.settled[vcluster] = made, self.footing(self.policy(vcluster))
+        self.moves[vcluster] = list(moves)
+
+    def undo_cycles(
+        self, promises: Mapping[str, dict[str, Promise]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
+        waiting: frozenset[str],
+    ) -> None:  # fmt: skip
+        """Takes back what cycles of a what-if have promised: these stood before, by vcluster."""
+        self.promises.clear()
+        self.promises.update(promises)
+        self.heirs, self.moves, self.waiting = heirs, moves, waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
         """When work that waits in a vcluster was given the reservation that it holds, or will be given anew; None: it has none."""
