@@ -53,7 +53,7 @@ PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """What a hollow node says that it has."""
 STIMULUS_EVENTS = 1024
-"""Events that a real node keeps: some hours of a busy one, in less than a mebibyte."""
+"""Events that a real node keeps: those of fifty to a hundred allocations, in half a mebibyte."""
 HOLLOW_GROUP = 64
 """Hollow nodes of one topology group, where none is given."""
 REGISTERED_AT_ONCE = 48
