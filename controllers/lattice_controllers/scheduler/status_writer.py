@@ -16,7 +16,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.patches import merge
 from lattice.kube.resources import ALLOCATIONS
 from lattice.lifecycle.conditions import encode
-from lattice.views.allocation import Allocation, AllocationStatus
+from lattice.views.allocation import Allocation, AllocationStatus, Exit
 from lattice.views.meta import Metadata, View
 
 
@@ -42,8 +42,25 @@ async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping
 
 def whole_status(status: AllocationStatus, change: Mapping[str, Any]) -> dict[str, Any]:
     """The status as JSON has it, with a merge patch of it applied."""
-    stands: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
-    if status.conditions:
-        stands["conditions"] = encode(status.conditions)
-    whole: dict[str, Any] = merge(stands, change)
+    whole: dict[str, Any] = merge(_encode(status), change)
     return whole
+
+
+def _encode(status: AllocationStatus) -> dict[str, Any]:
+    """The status as its writers write it: an exit, an attempt that has ended and what was used have their zeros too."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
+    if status.conditions:
+        found["conditions"] = encode(status.conditions)
+    if status.exit is not None:
+        found["exit"] |= _zeros(status.exit)
+    for entry, attempt in zip(found.get("attempts", ()), status.attempts, strict=True):
+        entry |= {"nodeCount": attempt.node_count, "gpus": attempt.gpus}
+        if attempt.exit is not None:
+            entry["exit"] |= _zeros(attempt.exit)
+    if status.usage is not None:
+        found["usage"] |= {"nodeSeconds": status.usage.node_seconds, "gpuSeconds": status.usage.gpu_seconds}
+    return found
+
+
+def _zeros(ended: Exit) -> dict[str, int]:
+    return {"signal": ended.signal} | ({"rank": ended.rank} if ended.node else {})

@@ -36,6 +36,13 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
+ZEROS: dict[str, Any] = {
+    "phase": "Failed", "attempt": 2, "exit": {"code": 0, "signal": 0, "node": "nid001", "rank": 0},
+    "attempts": [{"attempt": 1, "nodeCount": 0, "gpus": 0, "exit": {"code": 0, "signal": 0}, "reason": "NodeLost"}],
+    "usage": {"attempts": 1, "nodeSeconds": 0, "gpuSeconds": 0},
+}  # fmt: skip
+
+
 def test_the_example_has_every_field_of_the_status() -> None:
     assert set(FULL) == {field.encode_name for field in msgspec.structs.fields(AllocationStatus)}
 
@@ -47,6 +54,10 @@ def test_the_example_has_every_field_of_the_status() -> None:
 )
 def test_a_replacement_is_what_the_merge_patch_would_make(change: dict[str, Any]) -> None:
     assert whole_status(msgspec.convert(FULL, AllocationStatus), change) == merge(FULL, change)
+
+
+def test_zeros_that_were_written_stay() -> None:
+    assert whole_status(msgspec.convert(ZEROS, AllocationStatus), {"phase": "Failed"}) == ZEROS
 
 
 async def test_the_answer_is_the_allocation_as_it_stands_then() -> None:
