@@ -53,6 +53,8 @@ NODE_HISTORIES = Resource(*_LATTICE, "nodehistories", "NodeHistory", namespaced=
 KOORDINATOR_QUOTAS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota", namespaced=True)
 KOORDINATOR_PROFILES = Resource("quota.koordinator.sh", "v1alpha1", "elasticquotaprofiles", "ElasticQuotaProfile", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+NODE_LEASE_NAMESPACE = "lattice-node-lease"
+"""Where the Leases of nodes are: heartbeats, with a report each."""
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, status=True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)

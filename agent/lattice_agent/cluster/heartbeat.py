@@ -11,7 +11,7 @@ from lattice.daemon.logs import event
 from lattice.errors import AlreadyExists, LatticeError, NotFound
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import LEASES
+from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
 from lattice.ledger.reports import ANNOTATION
 from lattice.units import format_time
 from lattice.views.cluster import Lease
@@ -21,7 +21,6 @@ from lattice_agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
-NAMESPACE = "lattice-node-lease"
 LONGEST_RETRY = 1.0
 
 
@@ -86,8 +85,8 @@ class Heartbeat:
             },
         }
         try:
-            await self._cluster.patch(LEASES, self.node, body, NAMESPACE, type=Lease)
+            await self._cluster.patch(LEASES, self.node, body, NODE_LEASE_NAMESPACE, type=Lease)
         except NotFound:
             body["metadata"]["name"] = self.node
             with contextlib.suppress(AlreadyExists):  # made in this moment; the next beat renews it
-                await self._cluster.create(LEASES, body, NAMESPACE, type=Lease)
+                await self._cluster.create(LEASES, body, NODE_LEASE_NAMESPACE, type=Lease)

@@ -13,7 +13,7 @@ from lattice.daemon.logs import event
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Stale
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import LEASES, NODES
+from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE, NODES
 from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
 from lattice.models.conditions import CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
@@ -21,7 +21,6 @@ from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
 from lattice_agent.cluster.capabilities import StaticCapabilities, fingerprint
-from lattice_agent.cluster.heartbeat import NAMESPACE
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.state import journal
 
@@ -161,7 +160,7 @@ class Registration:
 
     async def _lease_version(self) -> str:
         try:
-            return (await self._cluster.get(LEASES, self._me.node, NAMESPACE, type=Lease)).metadata.resource_version
+            return (await self._cluster.get(LEASES, self._me.node, NODE_LEASE_NAMESPACE, type=Lease)).metadata.resource_version
         except NotFound:
             return ""
 

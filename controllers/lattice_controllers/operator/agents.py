@@ -19,11 +19,10 @@ from lattice.daemon.queue import KeyedQueue
 from lattice.errors import NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
-from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CONFIG_MAPS, NODES, ROLE_BINDINGS, Resource
+from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CONFIG_MAPS, NODE_LEASE_NAMESPACE, NODES, ROLE_BINDINGS, Resource
 from lattice.units import fold_nodes
 from lattice.views import Node
 from lattice_controllers.operator.access import OPERATOR_LABEL, RBAC
-from lattice_controllers.operator.nodes import LEASE_NAMESPACE
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ PREFIX: Final = "lattice-agents-"
 ROLE: Final = "lattice-agent"
 FORGOTTEN, NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
 FORGET: Final = "lattice.dev/forget"
-BINDINGS: Final = ((CLUSTER_ROLE_BINDINGS, "", "ClusterRole"), (ROLE_BINDINGS, LEASE_NAMESPACE, "Role"))
+BINDINGS: Final = ((CLUSTER_ROLE_BINDINGS, "", "ClusterRole"), (ROLE_BINDINGS, NODE_LEASE_NAMESPACE, "Role"))
 """Resource, namespace and kind of role of the two bindings of a shard: Lattice's objects, and heartbeats."""
 SETTLE_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 60.0

@@ -16,7 +16,7 @@ from lattice.daemon.queue import KeyedQueue
 from lattice.errors import Corrupt
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
-from lattice.kube.resources import LEASES, NODES
+from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE, NODES
 from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
 from lattice.lifecycle import node as machine
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, with_condition
@@ -33,7 +33,6 @@ from lattice_controllers.operator.running import Running
 
 log = logging.getLogger(__name__)
 
-LEASE_NAMESPACE = "lattice-node-lease"
 SWEEP_SECONDS = 1.0
 STALL_SECONDS = 5.0
 """A sweep that comes so late means that this process itself stood still: silence starts from zero."""
@@ -76,7 +75,7 @@ class Nodes:
         self.running = Running(clock)
         self.informer: Informer[Node] = Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node)
         self.leases: Informer[Lease] = Informer(
-            cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self._on_lease
+            cluster, LEASES, type=Lease, clock=clock, namespace=NODE_LEASE_NAMESPACE, on_change=self._on_lease
         )
         self.queue = KeyedQueue(self.reconcile, clock, workers=16, name="nodes")
         self._cluster = cluster

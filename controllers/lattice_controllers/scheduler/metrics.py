@@ -13,11 +13,18 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 
 class SchedulerMetrics:
-    """Cycles, commits, projections, faults."""
+    """Cycles, forecasts, records, quotas, and the ledger, on a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
+        self._add_cycles(self.registry)
+        self._add_forecasts(self.registry)
+        self._add_records(self.registry)
+        self._add_quotas(self.registry)
+        self._add_ledger(self.registry)
+
+    def _add_cycles(self, registry: CollectorRegistry) -> None:
+        """Adds what cycles decide, how long they take, and what waits."""
         self.cycle_seconds = Histogram(
             "lattice_scheduling_cycle_duration_seconds", "Time of one scheduling cycle", ["vcluster"], registry=registry, buckets=_FAST
         )
@@ -60,6 +67,11 @@ class SchedulerMetrics:
             ["vcluster", "cause"],
             registry=registry,
         )
+        self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
+        self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
+
+    def _add_forecasts(self, registry: CollectorRegistry) -> None:
+        """Adds the forecasts of starts, and how well they come true."""
         self.forecast_seconds = Histogram(
             "lattice_scheduling_forecast_duration_seconds", "Time of one forecast of all pending work", registry=registry, buckets=_FAST
         )
@@ -73,6 +85,9 @@ class SchedulerMetrics:
         self.eta_coverage = Gauge(
             "lattice_scheduler_eta_coverage_ratio", "Share of the latest starts that came by their p90", registry=registry
         )
+
+    def _add_records(self, registry: CollectorRegistry) -> None:
+        """Adds the recording of cycles."""
         self.recording = Gauge("lattice_scheduler_recording", "1 while cycles are recorded", registry=registry)
         self.recorded = Counter(
             "lattice_scheduler_recorded_cycles",
@@ -81,6 +96,9 @@ class SchedulerMetrics:
             registry=registry,
         )
         self.recording_bytes = Gauge("lattice_scheduler_recording_bytes", "Bytes of all records of cycles", registry=registry)
+
+    def _add_quotas(self, registry: CollectorRegistry) -> None:
+        """Adds the groups of the quota tree, by quota, tree and resource."""
         self.quota = {
             what: Gauge(f"lattice_quota_{what}", sentence, ["quota", "tree", "resource"], registry=registry)
             for what, sentence in (
@@ -95,8 +113,9 @@ class SchedulerMetrics:
             ["tree", "kind"],
             registry=registry,
         )
-        self.queue_depth = Gauge("lattice_scheduling_queue_depth", "Pending allocations", ["vcluster"], registry=registry)
-        self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
+
+    def _add_ledger(self, registry: CollectorRegistry) -> None:
+        """Adds leadership, the ledger's commits and faults, and writes to the API server."""
         self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)
         self.commit_seconds = Histogram(
             "lattice_raft_commit_latency_seconds", "From proposal to commit", ["member_id"], registry=registry, buckets=_FAST

@@ -14,14 +14,14 @@ from typing import Final
 from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
-from lattice.kube.resources import LEASES
+from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
 from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import UNHEARD
 from lattice.lifecycle.node import READY
 from lattice.units import parse_duration, parse_time
 from lattice.views import Lease
 from lattice.views.cluster import NodeOptions
-from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
+from lattice_controllers.scheduler.nodes import Nodes
 
 FEW_NODES: Final = 64
 """So many are asked at once; of more, the operator is asked first."""
@@ -62,7 +62,7 @@ def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interva
         if index is not None and node.status.state == READY:
             group = plan_name(index)
             if not groups.get(group):
-                groups[group] = name in nodes.seen or _is_fresh(leases.get(f"{LEASE_NAMESPACE}/{name}"), now, interval)
+                groups[group] = name in nodes.seen or _is_fresh(leases.get(f"{NODE_LEASE_NAMESPACE}/{name}"), now, interval)
     return {group for group, told in groups.items() if not told}
 
 

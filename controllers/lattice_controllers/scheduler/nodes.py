@@ -18,7 +18,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Corrupt, NotFound, Retry, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
-from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODES, PLANS
+from lattice.kube.resources import CONFIG_MAPS, LEASES, NODE_INDEXES, NODE_LEASE_NAMESPACE, NODES, PLANS
 from lattice.ledger import plans
 from lattice.ledger.commit import Book
 from lattice.ledger.format import Key, Row
@@ -40,7 +40,6 @@ from lattice_controllers.scheduler.silence import Silence
 
 log = logging.getLogger(__name__)
 
-LEASE_NAMESPACE = "lattice-node-lease"
 FORGET = "lattice.dev/forget"
 REALLY_DELETE = "lattice.dev/really-delete"
 FORGOTTEN, SYSTEM_NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
@@ -350,7 +349,7 @@ class Nodes:
         for name in leaving:
             with contextlib.suppress(NotFound):
                 await self._cluster.patch(NODES, name, {"metadata": {"annotations": {REALLY_DELETE: "forgotten"}}})
-            for resource, namespace in ((LEASES, LEASE_NAMESPACE), (NODES, "")):
+            for resource, namespace in ((LEASES, NODE_LEASE_NAMESPACE), (NODES, "")):
                 with contextlib.suppress(NotFound):
                     await self._cluster.delete(resource, name, namespace)
             self.nodes.pop(name, None)

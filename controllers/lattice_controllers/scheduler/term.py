@@ -25,6 +25,7 @@ from lattice.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
     LEASES,
+    NODE_LEASE_NAMESPACE,
     NODES,
     PLANS,
     RESERVATIONS,
@@ -55,7 +56,7 @@ from lattice_controllers.scheduler.limit_sync import LimitSync
 from lattice_controllers.scheduler.loop import Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics, observe_seconds
 from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, await_live_nodes, silent_groups
-from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
+from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.occurrences import Occurrences
 from lattice_controllers.scheduler.optimality import OptimalityMonitor
 from lattice_controllers.scheduler.pending_work import PendingWork
@@ -226,7 +227,7 @@ class Term:
             overuse=self.revocations,
         )  # fmt: skip
         self.leases: Informer[Lease] = Informer(
-            cluster, LEASES, type=Lease, clock=clock, namespace=LEASE_NAMESPACE, on_change=self.nodes.on_lease
+            cluster, LEASES, type=Lease, clock=clock, namespace=NODE_LEASE_NAMESPACE, on_change=self.nodes.on_lease
         )
         self.informers: list[Informer[Any]] = [
             self.leases, self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
@@ -393,7 +394,7 @@ async def _evidence(cluster: Cluster) -> str:
         rows = len(plan.spec.text.splitlines()) - 1
         if rows > 0:
             return f"the plan {plan.metadata.name} names {rows} attempts"
-    for lease in (await cluster.list(LEASES, LEASE_NAMESPACE, type=Lease)).items:
+    for lease in (await cluster.list(LEASES, NODE_LEASE_NAMESPACE, type=Lease)).items:
         text = lease.metadata.annotations.get(ANNOTATION)
         if text and parse_report(text).rows:
             return f"the node {lease.metadata.name} reports work"

@@ -14,14 +14,13 @@ import msgspec
 from lattice.daemon.clock import ManualClock
 from lattice.errors import NotFound, Retry
 from lattice.kube.fake import FakeCluster
-from lattice.kube.resources import ALLOCATIONS, LEASES, NODES, PLANS
+from lattice.kube.resources import ALLOCATIONS, LEASES, NODE_LEASE_NAMESPACE, NODES, PLANS
 from lattice.ledger.plans import PlanRow, format_plan
 from lattice.ledger.reports import NodeReport, ReportRow, parse_report
 from lattice.units import fold_nodes
 from lattice.views.allocation import AllocationStatus, Condition
 from lattice.views.work import Work as Allocation
 from lattice_agent.__main__ import AgentSettings, NodeSetup, ProcessSetup, build
-from lattice_agent.cluster.heartbeat import NAMESPACE
 from lattice_agent.cluster.registration import NodeDescription
 from lattice_agent.cluster.work_source import FetchedWork, WorkCache
 from lattice_agent.host.hollow import HollowHost, HollowTimers
@@ -195,7 +194,7 @@ class Site:
         return next((entry.reason for entry in self.status(number).conditions if entry.type == "Finished"), "")
 
     def report(self, node: str) -> NodeReport:
-        lease = self.cluster.snapshot(LEASES)[f"{NAMESPACE}/{node}"]
+        lease = self.cluster.snapshot(LEASES)[f"{NODE_LEASE_NAMESPACE}/{node}"]
         return parse_report(lease["metadata"]["annotations"]["lattice.dev/report"])
 
     def reported(self, node: str) -> list[str]:

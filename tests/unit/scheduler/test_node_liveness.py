@@ -10,7 +10,7 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
-from lattice.kube.resources import LEASES
+from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
 from lattice.ledger.commit import Book
 from lattice.ledger.plans import plan_name
 from lattice.ledger.reports import ANNOTATION, UNHEARD, NodeReport, format_report
@@ -18,7 +18,7 @@ from lattice.units import format_time
 from lattice.views.cluster import Lease, LeaseSpec, Node, NodeOptions, NodeStatus
 from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.node_liveness import FEW_NODES, OPERATOR_LEASE, await_live_nodes, silent_groups
-from lattice_controllers.scheduler.nodes import LEASE_NAMESPACE, Nodes
+from lattice_controllers.scheduler.nodes import Nodes
 
 NAMESPACE = "lattice-system"
 SOUND = {ANNOTATION: format_report(NodeReport(1, 0, "boot", "inst"))}
@@ -50,8 +50,8 @@ class Site:
                 self.beat(name)
 
     def beat(self, name: str) -> None:
-        lease = Lease(metadata=Metadata(name=name, namespace=LEASE_NAMESPACE, annotations=SOUND), spec=LeaseSpec())
-        self.nodes.on_lease(Change(f"{LEASE_NAMESPACE}/{name}", lease, lease))
+        lease = Lease(metadata=Metadata(name=name, namespace=NODE_LEASE_NAMESPACE, annotations=SOUND), spec=LeaseSpec())
+        self.nodes.on_lease(Change(f"{NODE_LEASE_NAMESPACE}/{name}", lease, lease))
 
     async def operator(self, unheard: str, *, renews: bool) -> None:
         """An operator's Lease that says so, and is renewed each second or never."""
@@ -112,7 +112,7 @@ def test_nothing_is_sure_while_no_node_of_a_plan_has_spoken_or_has_a_young_heart
 
     def lease(name: str, age: float) -> tuple[str, Lease]:
         spec = LeaseSpec(renew_time=format_time(now - age, micro=True))
-        return f"{LEASE_NAMESPACE}/{name}", Lease(metadata=Metadata(name=name, namespace=LEASE_NAMESPACE), spec=spec)
+        return f"{NODE_LEASE_NAMESPACE}/{name}", Lease(metadata=Metadata(name=name, namespace=NODE_LEASE_NAMESPACE), spec=spec)
 
     restored = dict(lease(name, 60.0) for name in site.nodes.indices)
     assert silent_groups(site.nodes, restored, now, 10.0) == {"group-0000", "group-0001", "group-0002"}
