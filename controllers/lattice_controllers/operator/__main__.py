@@ -73,7 +73,7 @@ class Settings(settings.CommonSettings):
             )
 
     def signing(self) -> Signing:
-        """With what certificates of nodes are signed."""
+        """Returns the authority and the lifetime with which certificates of nodes are signed."""
         return Signing(self.agents_ca_certificate, self.agents_ca_key, parse_duration(self.node_certificate_lifetime))
 
 
@@ -129,7 +129,7 @@ class Operator:
         self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
 
     async def run(self) -> None:
-        """Everything that runs while this process leads; nothing of a tenant is judged before all allocations are known."""
+        """Runs every part while this process leads; judges nothing of a tenant before all allocations are known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.allocations.run()))
             group.create_task(process.endless(self.settlement.informer.run()))
@@ -171,11 +171,11 @@ class Operator:
         self.hours.on_allocation(change)
 
     def named(self, resource: Resource, name: str) -> None:
-        """An object of a small kind exists, or has changed."""
+        """Has an object of a small kind reconciled that exists, or has changed."""
         self._queues[resource].add(name)
 
     async def _read_ledger(self) -> None:
-        """Mirror the accounts while there are tenants."""
+        """Mirrors the accounts while there are tenants."""
         while True:
             if self.tenants.known:
                 await self.ledger.refresh()
@@ -198,7 +198,7 @@ class Operator:
 
 
 def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitable[None]], ...], OperatorMetrics]:
-    """Everything that runs: the campaign for leadership with the work of a term, and the metrics."""
+    """Returns everything that runs: the campaign for leadership with the work of a term, and the metrics."""
     measured = OperatorMetrics()
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     elector = Elector(
@@ -237,7 +237,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 
 
 async def run(given: Settings) -> None:
-    """Connect and run until cancelled."""
+    """Connects and runs until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
         works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config), cluster.metrics, given.signing()))
         async with asyncio.TaskGroup() as group:
@@ -250,7 +250,7 @@ async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def main() -> int:
-    """The program."""
+    """Runs the program; returns its exit code."""
     given = settings.load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
     logs.setup(given.log_format, given.log_level)
     return process.run(lambda: run(given), PROGRAM)

@@ -36,16 +36,16 @@ class Access:
     cluster_bindings: Mapping[Key, Plain]
 
     def wanted(self) -> tuple[tuple[Resource, Mapping[Key, Plain]], ...]:
-        """The objects by resource, roles before the bindings that name them."""
+        """Returns the objects by resource, roles before the bindings that name them."""
         return (CLUSTER_ROLES, self.cluster_roles), (ROLE_BINDINGS, self.bindings), (CLUSTER_ROLE_BINDINGS, self.cluster_bindings)
 
     def without(self, namespaces: Collection[str]) -> Access:
-        """The same, with no right in these namespaces: they are not the tenant's."""
+        """Returns the access with no right in these namespaces: they are not the tenant's."""
         return replace(self, bindings={key: body for key, body in self.bindings.items() if key[0] not in namespaces})
 
 
 def labels_of(tenant: str) -> dict[str, str]:
-    """The labels of everything that the operator makes for a tenant, its namespaces apart."""
+    """Returns the labels of everything that the operator makes for a tenant, its namespaces apart."""
     return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
 
 
@@ -91,7 +91,7 @@ def concerns(reservation: Reservation, tenant: Tenant) -> bool:
 
 
 def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[str]:
-    """The parts in which an object that stands there differs from the wanted one."""
+    """Returns the parts in which an object that stands there differs from the wanted one."""
     return [part for part in ("roleRef", "subjects", "rules") if part in wanted and standing.get(part) != wanted[part]]
 
 

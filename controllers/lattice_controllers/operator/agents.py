@@ -51,14 +51,14 @@ class Agents:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Keep them right until cancelled; the LatticeNodes are known."""
+        """Keeps them right until cancelled; the LatticeNodes are known."""
         await self.forgotten.synced.wait()
         for shard in range(SHARDS):
             self.queue.add(str(shard))
         await self.queue.run()
 
     def came_or_went(self, node: str) -> None:
-        """A LatticeNode was made or deleted."""
+        """Has the binding of a LatticeNode that was made or deleted put right."""
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
     def is_forgotten(self, node: str) -> bool:
@@ -71,7 +71,7 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Put the users of one shard right, in both bindings."""
+        """Puts the users of one shard right, in both bindings."""
         remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
         ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
         back = {name for name in sorted(ours & remembered) if await self._is_back(name)}
@@ -113,16 +113,16 @@ class Agents:
 
 
 def shard_of(node: str) -> int:
-    """The number of the binding that a node's user stands in."""
+    """Returns the number of the binding that a node's user stands in."""
     return zlib.crc32(node.encode()) % SHARDS
 
 
 def _bound(standing: Mapping[str, Any] | None) -> list[str]:
-    """The nodes whose users stand in a binding."""
+    """Returns the nodes whose users stand in a binding."""
     subjects = (standing or {}).get("subjects") or ()
     return [one["name"].removeprefix(AGENT) for one in subjects if one["kind"] == "User" and one["name"].startswith(AGENT)]
 
 
 def _names(found: Mapping[str, Any] | None) -> frozenset[str]:
-    """The names in the ConfigMap of forgotten nodes."""
+    """Returns the names in the ConfigMap of forgotten nodes."""
     return frozenset((found or {}).get("data") or ())

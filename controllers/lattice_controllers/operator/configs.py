@@ -26,7 +26,7 @@ GONE = "somebody has deleted it: what it said last stays in force until it is ma
 
 
 def refusals(spec: ConfigSpec) -> list[str]:
-    """A sentence for each pair of options that contradict each other."""
+    """Returns a sentence for each pair of options that contradict each other."""
     try:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
         cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)
@@ -77,7 +77,7 @@ class Configs:
         self._nodes = nodes
 
     async def reconcile(self, name: str) -> float | None:
-        """Put the options in force, and say so."""
+        """Puts the options in force, and says so."""
         if name != NAME:
             return None
         try:

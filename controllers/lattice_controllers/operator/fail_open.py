@@ -29,7 +29,7 @@ _COUNT = re.compile(r'^apiserver_admission_webhook_fail_open_count\{[^}]*name="[
 
 
 def passed(text: str) -> int:
-    """How many requests have passed without an answer of Lattice's webhooks, from the API server's metrics."""
+    """Returns how many requests have passed without an answer of Lattice's webhooks, from the API server's metrics."""
     return sum(int(float(count)) for count in _COUNT.findall(text))
 
 
@@ -55,7 +55,7 @@ class FailOpen:
         self._unread = ""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Looks until cancelled."""
         while True:
             try:
                 self.see(await self._read())
@@ -67,7 +67,7 @@ class FailOpen:
             await self._clock.sleep(LOOK_SECONDS)
 
     def see(self, text: str) -> None:
-        """The metrics as they are now; a count that is lower is of an API server that has started again, or of another one."""
+        """Reads the metrics as they are now; a lower count is of an API server that has started again, or of another one."""
         now, count = self._clock.now(), passed(text)
         more = 0 if self._before is None else count - self._before if count >= self._before else count
         self._before = count
@@ -82,7 +82,7 @@ class FailOpen:
             self._configs.add(CONFIG)
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """The conditions with the one that says it; none before the first look."""
+        """Returns the conditions with the one that says it; none before the first look."""
         if self._before is None:
             return conditions
         if not self._count:

@@ -59,14 +59,14 @@ class Hours:
         self._written: dict[str, float] = {}
 
     async def start(self, allocations: Mapping[str, Allocation]) -> None:
-        """Everything has been read: count it, letting others run meanwhile; then hear of each change."""
+        """Counts everything that was read, letting others run meanwhile; from then on each change counts."""
         await self._count_again()
         self._started = True
         for allocation in allocations.values():
             self._tally.see(allocation)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """An allocation changed."""
+        """Counts what a changed allocation has used."""
         if not self._started:
             return
         if change.new is not None:
@@ -75,18 +75,18 @@ class Hours:
             self._tally.forget(change.old.metadata.uid, self._clock.now())
 
     def settled(self, fresh: Fresh) -> None:
-        """Records hold these attempts now."""
+        """Counts attempts that records hold now as settled."""
         if self._started:
             self._tally.settle(fresh.rows())
 
     async def run(self) -> None:
-        """Mirror until cancelled."""
+        """Mirrors until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Mirror what is due, and tell what was crossed."""
+        """Mirrors what is due, and tells what was crossed."""
         if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
             await self._count_again()
         if self._clock.monotonic() - self._trimmed > TRIM_SECONDS:
@@ -132,7 +132,7 @@ class Hours:
         self._written[name] = self._clock.monotonic()
 
     async def _tell(self, tenant: Tenant, notice: Notice) -> None:
-        """An Event in the tenant's first namespace, where its admins see it; one of that name is there only if it was told before."""
+        """Writes an Event into the tenant's first namespace, where its admins see it; one of that name means that it was told before."""
         metadata = tenant.metadata
         digest = hashlib.sha256(f"{metadata.uid}/{notice.key}".encode()).hexdigest()[:10]
         reason = "BudgetExhausted" if notice.mark >= 100 else "BudgetNearlyExhausted"
@@ -147,7 +147,7 @@ class Hours:
         return {name: budgets_of(tenant) for name, tenant in self._known.items()}
 
     async def _count_again(self) -> None:
-        """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        """Counts what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
         while True:
             restarts, meter = self._records.restarts, Meter(every_tenant=True)
             meter.agree(self._budgets())

@@ -28,7 +28,7 @@ class Kinds(Protocol):
     """Names each object of the watched kinds once at the start, and at each change."""
 
     async def run(self, named: Named) -> None:
-        """Watch until cancelled."""
+        """Watches until cancelled."""
 
 
 class KopfKinds:
@@ -38,7 +38,7 @@ class KopfKinds:
         self._config = config
 
     async def run(self, named: Named) -> None:
-        """Run kopf in its thread until cancelled; Retry when it ends by itself."""
+        """Runs kopf in its thread until cancelled; raises Retry when it ends by itself."""
         loop, stop = asyncio.get_running_loop(), threading.Event()
 
         def forward(resource: Resource, name: str) -> None:
@@ -62,7 +62,7 @@ class KopfKinds:
 
 
 def settings_of() -> kopf.OperatorSettings:
-    """Few workers, short-lived, no events of kopf's own, no scanning for kinds that are served anyway."""
+    """Returns kopf's settings: few workers, short-lived, no events of its own, no scanning for kinds that are served anyway."""
     settings = kopf.OperatorSettings()
     settings.queueing.worker_limit = 32
     settings.queueing.idle_timeout = 0.05
@@ -74,7 +74,7 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 def registry_of(config: ClusterConfig, forward: Named) -> kopf.OperatorRegistry:
-    """One event handler a kind, and the login."""
+    """Returns one event handler a kind, and the login."""
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -95,7 +95,7 @@ def _handler(resource: Resource, forward: Named) -> Any:
 
 
 def connection_of(config: ClusterConfig) -> kopf.ConnectionInfo:
-    """Our server and identity in kopf's terms."""
+    """Returns our server and identity in kopf's terms."""
     token = config.token
     if config.token_file:
         with open(config.token_file, encoding="utf-8") as file:  # noqa: PTH123 - kopf asks again when the token has expired

@@ -47,7 +47,7 @@ class LedgerMirror:
         self._by_tenant: Counter[str] = Counter()
 
     async def read(self) -> None:
-        """Read the Ledger, consistently."""
+        """Reads the Ledger, consistently."""
         begun = self._clock.monotonic()
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
@@ -64,7 +64,7 @@ class LedgerMirror:
                 observer.accounts_changed(changed)
 
     async def refresh(self) -> None:
-        """Read the Ledger; when that fails, what was read before stays, and it is said."""
+        """Reads the Ledger; when that fails, what was read before stays, and it is said."""
         try:
             await self.read()
         except Corrupt:
@@ -73,22 +73,22 @@ class LedgerMirror:
             event(log, "LedgerNotRead", logging.WARNING, reason=error.reason, message=error.message)
 
     async def holders_of_node(self, index: int) -> int:
-        """Rows, releasing ones too, that name the node with this index."""
+        """Returns how many rows, releasing ones too, name the node with this index."""
         await self._count()
         return self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Rows of the tenant, releasing ones too."""
+        """Returns how many rows, releasing ones too, are the tenant's."""
         await self._count()
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Rows of the vcluster, releasing ones too."""
+        """Returns how many rows, releasing ones too, are of the vcluster."""
         await self._count()
         return self._by_vcluster[name]
 
     async def _count(self) -> None:
-        """Count the rows of the status at hand, shard by shard so that the loop goes on; a newer read meanwhile counts anew."""
+        """Counts the rows of the status at hand, shard by shard so that the loop goes on; a newer read meanwhile counts anew."""
         while self._status is not None and self._counted != self._status.seq:
             status = self._status
             by_node, by_vcluster, by_tenant = Counter[int](), Counter[str](), Counter[str]()

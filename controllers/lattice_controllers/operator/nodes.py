@@ -96,14 +96,14 @@ class Nodes:
             observer.nodes_changed()
 
     def retime(self, timing: Timing) -> None:
-        """Put other options in force; every node is judged by them."""
+        """Puts other options in force; every node is judged by them."""
         if timing != self.timing:
             self.timing = timing
             for name in self.informer.objects:
                 self.queue.add(name)
 
     async def run(self) -> None:
-        """Follow and judge until cancelled."""
+        """Follows and judges nodes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.informer.run())
             group.create_task(self.leases.run())
@@ -115,13 +115,13 @@ class Nodes:
                 await self._clock.sleep(SWEEP_SECONDS)
 
     def since(self, now: float) -> float:
-        """From when on silence counts: not from before a gap in the watch, nor from before this process stood still."""
+        """Returns from when on silence counts: not from before a gap in the watch, nor from before this process stood still."""
         if self.leases.lost or now - self._swept > STALL_SECONDS:
             return now
         return max(self.leases.continuous_since, self._resumed)
 
     async def sweep(self) -> None:
-        """Find what only time has changed: silence, boot timeouts, the end of drains."""
+        """Finds what only time has changed: silence, boot timeouts, the end of drains."""
         now = self._clock.monotonic()
         if now - self._swept > STALL_SECONDS:
             self._resumed = now
@@ -139,7 +139,7 @@ class Nodes:
         await self._look_at(draining, now)
 
     async def _look_at(self, names: list[str], now: float) -> None:
-        """Judge nodes whose state ends by time or by the ledger."""
+        """Judges nodes whose state ends by time or by the ledger."""
         asking = False
         for name in names:
             state, begun = self._begun[name]
@@ -156,7 +156,7 @@ class Nodes:
                 self.queue.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Judge one node and write its state, if that is another one."""
+        """Judges one node and writes its state, if that is another one."""
         node = self.informer.objects.get(name)
         if node is None:
             return None
@@ -169,7 +169,7 @@ class Nodes:
         return None
 
     async def _holders(self, node: Node) -> int | None:
-        """Rows that name a draining or drained node, from a read that is young enough to show the last placement there."""
+        """Returns how many rows name a draining or drained node, by a read young enough to show the last placement there."""
         state, begun = self._begun.get(node.metadata.name, ("", 0.0))
         if state not in (machine.DRAINING, machine.DRAINED) or state != node.status.state:
             return None
@@ -202,7 +202,7 @@ class Nodes:
         return written.reason != verdict.reason and not unheard  # a fresh start knows less than what stands written
 
     async def _publish(self, node: Node, facts: Facts, verdict: Verdict) -> None:
-        """One patch, one line of log, one event."""
+        """Writes one patch, one line of log and one event."""
         metadata, now = node.metadata, format_time(self._clock.now())
         status = TRUE if verdict.ready else FALSE
         conditions = with_condition(
@@ -268,7 +268,7 @@ class Nodes:
         self._measured.nodes.labels(state).set(self._states[state])
 
     def _on_lease(self, change: Change[Lease]) -> None:
-        """A heartbeat; a Lease that goes is only silence."""
+        """Notes a heartbeat; a Lease that goes is only silence."""
         lease = change.new
         if lease is None:
             return
@@ -287,7 +287,7 @@ def _is_new(node: Node) -> bool:
 
 
 def _report(lease: Lease) -> NodeReport | None:
-    """The report of a heartbeat; None for one without, or with one of an unknown format."""
+    """Returns the report of a heartbeat; None for one without, or with one of an unknown format."""
     text = lease.metadata.annotations.get(ANNOTATION)
     if not text:
         return None
@@ -299,13 +299,13 @@ def _report(lease: Lease) -> NodeReport | None:
 
 
 def _flaw(status: NodeStatus) -> str:
-    """What the agent of an unhealthy node says is wrong; empty: nothing, or it does not say."""
+    """Returns what the agent of an unhealthy node says is wrong; empty: nothing, or it does not say."""
     said = condition(status.conditions, HEALTHY)
     return said.message if status.health == "Unhealthy" and said is not None and said.status == FALSE else ""
 
 
 def _wish(wish: Wish | Disable | None) -> str | None:
-    """A drain or disable as a sentence; None when it is not wished."""
+    """Returns a drain or disable as a sentence; None when it is not wished."""
     if wish is None:
         return None
     return wish.reason + (f" (by {wish.by})" if wish.by else "")

@@ -48,12 +48,12 @@ class Profiles:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publishes until cancelled."""
         while True:
             await self._clock.sleep(await self.publish())
 
     async def publish(self) -> float:
-        """Look at all profiles once; the seconds until the next look."""
+        """Looks at all profiles once; returns the seconds until the next look."""
         try:
             profiles = (await self._cluster.list(KOORDINATOR_PROFILES, type=KoordinatorProfile)).items
             quotas = (await self._cluster.list(KOORDINATOR_QUOTAS, type=KoordinatorQuota)).items
@@ -91,7 +91,7 @@ class Profiles:
         event(log, "TreeRootWritten", profile=metadata.key, quota=profile.spec.quota_name, nodes=len(chosen))
 
     async def _say(self, profile: KoordinatorProfile, fault: str) -> None:
-        """Keep the annotation as it should be."""
+        """Keeps the annotation as it should be."""
         metadata = profile.metadata
         if metadata.annotations.get(FAULT, "") == fault:
             return
@@ -100,7 +100,7 @@ class Profiles:
 
 
 def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Node]) -> dict[str, Any]:
-    """The root of a profile's tree as Koordinator's controller would make it: min is what its nodes have, max without a bound."""
+    """Returns the root of a profile's tree as Koordinator's controller would make it: min is what its nodes have, max without a bound."""
     total: dict[str, int] = {}
     away: dict[str, int] = {}
     for node in nodes:

@@ -90,7 +90,7 @@ class Requests:
             self.queue.add(change.key)
 
     async def reconcile(self, name: str) -> float | None:
-        """Answer one request, or delete it when it was answered long enough ago."""
+        """Answers one request, or deletes it when it was answered long enough ago."""
         found = self.informer.objects.get(name)
         if found is None:
             return None
@@ -113,7 +113,7 @@ class Requests:
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
     async def _put_away(self, found: Mapping[str, Any]) -> float | None:
-        """Delete an answered request once its agent has had time to read the answer, whichever operator gave it."""
+        """Deletes an answered request once its agent has had time to read the answer, whichever operator gave it."""
         metadata = found["metadata"]
         told = [one["lastTransitionTime"] for one in found["status"].get("conditions") or () if one.get("lastTransitionTime")]
         left = parse_time(max(told, default=metadata["creationTimestamp"])) + self._kept - self._clock.now()
@@ -124,7 +124,7 @@ class Requests:
         return None
 
     async def _decide(self, found: dict[str, Any], refusal: str) -> dict[str, Any]:
-        """Write the verdict; the object after it."""
+        """Writes the verdict; returns the object after it."""
         word, reason = ("Denied", "NotTheNodesOwn") if refusal else ("Approved", "NodeRenewal")
         message = refusal or "the node renews its own certificate"
         at = format_time(self._clock.now())
@@ -147,7 +147,7 @@ class Requests:
 
 
 def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) -> str:
-    """Why a request is not approved; empty: it is a node's own renewal. `node` is the LatticeNode of the one who asks."""
+    """Returns why a request is not approved; empty: it is a node's own renewal. `node` is the LatticeNode of the one who asks."""
     spec = found["spec"]
     user, use = str(spec.get("username", "")), next((use for use, signer in SIGNERS.items() if signer == spec["signerName"]), "")
     name = user.removeprefix(AGENT)
@@ -166,7 +166,7 @@ def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) 
 
 
 def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -> str:
-    """What in the signed request itself is not the node's own."""
+    """Returns what in the signed request itself is not the node's own."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -194,7 +194,7 @@ def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -
 
 
 def _address(node: str, host: str) -> set[str]:
-    """The node's address, or a longer form of its name, as its LatticeNode has it."""
+    """Returns the node's address, or a longer form of its name, as its LatticeNode has it."""
     try:
         return {f"IP:{ipaddress.ip_address(host)}"}
     except ValueError:
@@ -209,7 +209,7 @@ def _text(name: x509.GeneralName) -> str:
 
 
 def sign(pem: bytes, signing: Signing, now: float, life: float) -> bytes:
-    """A certificate for the request by the agents' authority, PEM; Retry while the authority cannot be read."""
+    """Returns a certificate for the request by the agents' authority, PEM; Retry while the authority cannot be read."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

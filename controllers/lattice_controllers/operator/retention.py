@@ -54,7 +54,7 @@ class Retention:
         self._measured = measured
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Sweeps until cancelled."""
         await self._allocations.synced.wait()
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
@@ -62,14 +62,14 @@ class Retention:
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> int:
-        """Delete what is due, at most 200 a sweep; how many were deleted."""
+        """Deletes what is due, at most 200 a sweep; returns how many were deleted."""
         deleted = 0
         for allocation in self._due()[:MOST_A_SWEEP]:
             deleted += await self._delete(allocation)
         return deleted
 
     def _due(self) -> list[Allocation]:
-        """What may go now, the longest ended first."""
+        """Returns what may go now, the longest ended first."""
         now = self._clock.now()
         finished: dict[str, list[tuple[float, Allocation]]] = {}
         for key, ended in self._usage.ended.items():

@@ -29,5 +29,5 @@ class Running:
             self._heard = {key: at for key, at in self._heard.items() if now - at < KEPT_SECONDS}
 
     def last(self, uid: str, attempt: int) -> float:
-        """Seconds since the epoch at which it was last heard to run; 0: not while this process looked on."""
+        """Returns seconds since the epoch at which it was last heard to run; 0: not while this process looked on."""
         return self._heard.get((uid, attempt), 0.0)

@@ -75,7 +75,7 @@ class Settlement:
         """Of the records, when every allocation was last looked at."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """An allocation changed: what ended is to be settled."""
+        """Has what ended of a changed allocation settled."""
         allocation = change.new
         if change.old is not None and (allocation is None or allocation.metadata.uid != change.old.metadata.uid):
             self._keep(change.old)
@@ -85,7 +85,7 @@ class Settlement:
             self._want(change.key, allocation)
 
     def _keep(self, allocation: Allocation) -> None:
-        """An object is gone: what no record holds of it is written at once, since nothing else may know it after this process."""
+        """Has all that no record holds of a gone object written at once: nothing else may know it after this process."""
         gone = removed(allocation, self._clock.now())
         if not charges_of(allocation) or (self.informer.synced.is_set() and not unsettled(gone, self.records)):
             return
@@ -107,14 +107,14 @@ class Settlement:
         return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
-        """Settle until cancelled."""
+        """Settles until cancelled."""
         await self.informer.synced.wait()
         while True:
             await self.round()
             await self._clock.sleep(ROUND_SECONDS)
 
     async def round(self, *, all_of_it: bool = False) -> None:
-        """Settle what is due of every tenant; `all_of_it`: what waits for company too."""
+        """Settles what is due of every tenant; `all_of_it`: what waits for company too."""
         await self._compare()
         self._look_again()
         now = self._clock.monotonic()
@@ -124,7 +124,7 @@ class Settlement:
         self._measured.unsettled.set(self.backlog)
 
     async def _compare(self) -> None:
-        """After each complete list: read again what it shows older than it is known, or not at all."""
+        """Reads again, after each complete list, records that it shows older than they are known, or not at all."""
         lists = self.informer.lists
         if self._compared == lists:
             return
@@ -139,7 +139,7 @@ class Settlement:
         return shown is None or page_of(shown).is_older(page)
 
     def _look_again(self) -> None:
-        """Rows went away: whatever they held is to be settled again."""
+        """Has the attempts of rows that went away settled again."""
         if self._restarts == self.records.restarts:
             return
         self._restarts = self.records.restarts
@@ -160,7 +160,7 @@ class Settlement:
         return True
 
     async def _settle(self, tenant: str) -> None:
-        """Write until nothing of the tenant is unsettled; what changed meanwhile is read again, and comes with the next round."""
+        """Writes until nothing of the tenant is unsettled; what changed meanwhile is read again, and comes with the next round."""
         waiting = self._waiting[tenant]
         while keys := list(islice(waiting, KEYS_AT_ONCE)):
             charges = self._charges(tenant, keys)
@@ -196,7 +196,7 @@ class Settlement:
                 return await self._cluster.create(USAGE_RECORDS, body, type=UsageRecord)
 
     def _charges(self, tenant: str, keys: Iterable[str]) -> list[Charge]:
-        """What is unsettled now of these allocations of the tenant."""
+        """Returns what is unsettled now of these allocations of the tenant."""
         found: list[Charge] = []
         for key in keys:
             allocation = self._known(key)
@@ -206,7 +206,7 @@ class Settlement:
         return [bounded(charge, heard=self._running.last(charge.uid, charge.attempt), now=now) for charge in found]
 
     async def _read_again(self, tenant: str) -> None:
-        """What the server holds of a tenant counts, also where it is older than what was known before it was asked."""
+        """Takes the records of a tenant as the server holds them, also where they are older than what was known before."""
         asked = {page.name: page for page in self.records.pages.values() if page.tenant == tenant}
         listing = await self._cluster.list(USAGE_RECORDS, type=UsageRecord, labels=f"lattice.dev/tenant={tenant}")
         held = {record.metadata.name: record for record in listing.items}

@@ -16,25 +16,25 @@ IN_USE_FINALIZER = "lattice.dev/in-use"
 
 
 def ready(conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-    """The conditions of an object whose spec is carried out."""
+    """Returns the conditions of an object whose spec is carried out."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, TRUE, "InForce", "the spec is carried out", generation=generation, now=now)
 
 
 def stalled(conditions: tuple[Condition, ...], reason: str, message: str, generation: int, now: str) -> tuple[Condition, ...]:
-    """The conditions of an object that cannot become ready until somebody changes something."""
+    """Returns the conditions of an object that cannot become ready until somebody changes something."""
     unready = with_condition(conditions, READY, FALSE, reason, message, generation=generation, now=now)
     return with_condition(unready, STALLED, TRUE, reason, message, generation=generation, now=now)
 
 
 def waiting(conditions: tuple[Condition, ...], reason: str, message: str, generation: int, now: str) -> tuple[Condition, ...]:
-    """The conditions of an object that is not ready yet."""
+    """Returns the conditions of an object that is not ready yet."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, FALSE, reason, message, generation=generation, now=now)
 
 
 def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: str) -> tuple[Condition, ...]:
-    """The conditions with InUse, which the deletion policy reads."""
+    """Returns the conditions with InUse, which the deletion policy reads."""
     reason, message = ("AllocationsNotFinal", "allocations of it are pending or running, or hold nodes") if in_use else ("NotInUse", "")
     return with_condition(conditions, IN_USE, TRUE if in_use else FALSE, reason, message, generation=generation, now=now)
 
@@ -42,7 +42,7 @@ def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: 
 def changes(
     before: tuple[Condition, ...], after: tuple[Condition, ...], former: Mapping[str, Any], latter: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The part of a status that changed: conditions (a change of times alone is none) and other fields."""
+    """Returns the part of a status that changed: conditions (a change of times alone is none) and other fields."""
     changed = {name: value for name, value in latter.items() if former.get(name) != value}
     if not same_but_for_times(before, after):
         changed["conditions"] = encode(after)
@@ -50,7 +50,7 @@ def changes(
 
 
 async def write(cluster: Cluster, resource: Resource, metadata: Metadata, changed: Mapping[str, Any]) -> bool:
-    """Write what changed; False when that is nothing. Stale when the object has changed since it was read."""
+    """Writes what changed; returns False when that is nothing. Raises Stale when the object has changed since it was read."""
     if not changed:
         return False
     patch = {"metadata": {"resourceVersion": metadata.resource_version}, "status": dict(changed)}
@@ -59,6 +59,6 @@ async def write(cluster: Cluster, resource: Resource, metadata: Metadata, change
 
 
 async def set_finalizers(cluster: Cluster, resource: Resource, metadata: Metadata, finalizers: tuple[str, ...]) -> None:
-    """Replace the finalizers; Stale when the object has changed since it was read."""
+    """Replaces the finalizers; raises Stale when the object has changed since it was read."""
     patch = {"metadata": {"resourceVersion": metadata.resource_version, "finalizers": list(finalizers)}}
     await cluster.patch(resource, metadata.name, patch, metadata.namespace)

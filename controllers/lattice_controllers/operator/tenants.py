@@ -56,18 +56,18 @@ class Tenants:
         self._reservations = reservations
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """A Reservation came, went or changed: who may read it follows."""
+        """Has the tenants reconciled whose people may read a changed Reservation."""
         if change.old is None or change.new is None or change.old.spec != change.new.spec:
             for name in self.known:
                 self.queue.add(name)
 
     def retention_of(self, name: str) -> str:
-        """The tenant's `finishedRetention`; empty when the tenant is not known."""
+        """Returns the tenant's `finishedRetention`; empty when the tenant is not known."""
         tenant = self.known.get(name)
         return tenant.spec.finished_retention if tenant is not None else ""
 
     async def reconcile(self, name: str) -> float | None:
-        """Bring everything of one tenant to where its spec says."""
+        """Brings everything of one tenant to where its spec says."""
         try:
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
         except NotFound:
@@ -89,7 +89,7 @@ class Tenants:
         return RESYNC_SECONDS
 
     async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> dict[str, Problem]:
-        """Make and label its namespaces, take the label off those that are its no longer; those that it cannot have, and why."""
+        """Makes and labels its namespaces, takes the label off those that are its no longer; returns those that it cannot have, and why."""
         name = tenant.metadata.name
         claims = {namespace: await self._claim(namespace, tenant) for namespace in wanted.namespaces}
         labelled = await self._cluster.list(NAMESPACES, labels=f"{access.TENANT_LABEL}={name}")
@@ -103,7 +103,7 @@ class Tenants:
         return {namespace: problem for namespace, problem in claims.items() if problem is not None}
 
     async def _claim(self, namespace: str, tenant: Tenant) -> Problem | None:
-        """The namespace, made if it is not there; one that stands there must carry the tenant's label already."""
+        """Returns the namespace, made if it is not there; one that stands there must carry the tenant's label already."""
         name = tenant.metadata.name
         try:
             standing = await self._cluster.get(NAMESPACES, namespace)
@@ -131,7 +131,7 @@ class Tenants:
         return problems
 
     async def _align(self, resource: Resource, tenant: str, wanted: Mapping[access.Key, access.Plain]) -> list[Problem]:
-        """Make, change and delete the operator's objects of one resource until they are the wanted ones."""
+        """Makes, changes and deletes the operator's objects of one resource until they are the wanted ones."""
         selector = ",".join(f"{key}={value}" for key, value in access.labels_of(tenant).items())
         listing = await self._cluster.list(resource, labels=selector)
         standing: dict[access.Key, dict[str, Any]] = {
@@ -150,7 +150,7 @@ class Tenants:
         return problems
 
     async def _ensure(self, resource: Resource, name: str, namespace: str, body: access.Plain, standing: Mapping[str, Any] | None) -> bool:
-        """The object as wanted; False when one of that name is not ours, or its namespace is not there."""
+        """Returns the object as wanted; False when one of that name is not ours, or its namespace is not there."""
         if standing is not None:
             parts = list(access.differs(standing, body))
             if not parts:
@@ -202,7 +202,7 @@ class Tenants:
         return self._usage.open_of_tenant(name) > 0 or (account is not None and account.used_allocations > 0)
 
     async def _leave(self, tenant: Tenant) -> float | None:
-        """Let a deleted tenant go once nothing of it runs; its bindings go first, its namespaces stay."""
+        """Lets a deleted tenant go once nothing of it runs; its bindings go first, its namespaces stay."""
         metadata, name = tenant.metadata, tenant.metadata.name
         if statuses.IN_USE_FINALIZER not in metadata.finalizers:
             return None

@@ -30,7 +30,7 @@ def is_tracked(metadata: Metadata) -> bool:
 
 
 def ended_at(allocation: Allocation) -> float | None:
-    """When a final allocation ended, in seconds since the epoch; None when it says nothing readable."""
+    """Returns when a final allocation ended, in seconds since the epoch; None when it says nothing readable."""
     finished = condition(allocation.status.conditions, FINISHED)
     for text in (allocation.status.end_time, finished.last_transition_time if finished else None):
         if text:
@@ -59,7 +59,7 @@ class Usage:
         self._open: Counter[tuple[str, str]] = Counter()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Count one change."""
+        """Counts one change."""
         before, after = _users(change.old), _users(change.new)
         for user in before - after:
             self._open[user] -= 1
@@ -89,7 +89,7 @@ class Usage:
         return self._open[("vcluster", name)]
 
     def validate(self, allocations: Mapping[str, Allocation]) -> None:
-        """The counts are those of the allocations."""
+        """Raises AssertionError where the counts are not those of the allocations."""
         counted = Counter(user for allocation in allocations.values() for user in _users(allocation))
         assert counted == self._open, "the counts have drifted"  # noqa: S101 - an invariant
 

@@ -34,18 +34,18 @@ WEIGHTS_CHANGED = "WeightsChanged"
 
 
 def group_of(node: Node) -> str:
-    """The topology group of a node; one without is a group of its own."""
+    """Returns the topology group of a node; one without is a group of its own."""
     return node.spec.group or node.metadata.name
 
 
 def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that the vcluster's selector takes."""
+    """Returns the nodes that the vcluster's selector takes."""
     selector = vcluster.spec.nodes.selector
     return [node for node in nodes if selector is not None and group_of(node) in selector.group]
 
 
 def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that its work uses without borrowing: those at home there; without home groups, those at home in no vcluster."""
+    """Returns the nodes that its work uses without borrowing: those at home there; without home groups, those at home in no vcluster."""
     homes = home_groups({other.metadata.name: other for other in (*others, vcluster)}.values())
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""
@@ -53,7 +53,7 @@ def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[No
 
 
 def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """By the name of another vcluster: the nodes that both select. Without a selector nothing is a home, and nothing is shared."""
+    """Returns, by the name of another vcluster, the nodes that both select. Without a selector nothing is a home, and nothing is shared."""
     if vcluster.spec.nodes.selector is None:
         return {}
     own = at_home(vcluster, nodes)
@@ -66,7 +66,7 @@ def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable
 
 
 def weights_notice(vcluster: VCluster) -> tuple[str, str] | None:
-    """Why other weights are in force than are written, and which; None when they are the written ones."""
+    """Returns why other weights are in force than are written, and which; None when they are the written ones."""
     spec = vcluster.spec
     if spec.weights is None:
         return None
@@ -92,12 +92,12 @@ class VClusters:
         self._nodes = nodes
 
     def nodes_changed(self) -> None:
-        """Count anew, soon: nodes have come, gone, moved or changed state."""
+        """Counts anew, soon: nodes have come, gone, moved or changed state."""
         for name in self.known:
             self.queue.add(name, DEBOUNCE_SECONDS)
 
     async def reconcile(self, name: str) -> float | None:
-        """Bring one vcluster's status to what its nodes are."""
+        """Brings one vcluster's status to what its nodes are."""
         before = self.known.get(name)
         try:
             vcluster = await self._cluster.get(VCLUSTERS, name, type=VCluster)
@@ -159,7 +159,7 @@ class VClusters:
         await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))
 
     async def _leave(self, vcluster: VCluster) -> float | None:
-        """Let a deleted vcluster go once nothing of it runs."""
+        """Lets a deleted vcluster go once nothing of it runs."""
         metadata, name = vcluster.metadata, vcluster.metadata.name
         if statuses.IN_USE_FINALIZER not in metadata.finalizers:
             return None

@@ -47,7 +47,7 @@ class Settings(settings.CommonSettings):
 
 
 def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awaitable[None]]], SchedulerMetrics]:
-    """Everything that runs: the campaign for leadership with the work of a term, and the metrics."""
+    """Returns everything that runs: the campaign for leadership with the work of a term, and the metrics."""
     measured = SchedulerMetrics()
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     elector = Elector(
@@ -95,7 +95,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
 def _answering(
     given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, term: Callable[[], Term | None]
 ) -> Callable[[], Awaitable[None]]:
-    """The server of answers, which the leader's Lease names."""
+    """Returns the server of answers, which the leader's Lease names."""
     files = ServerFiles(given.answers_certificate, given.answers_key, given.answers_ca)
 
     def queries() -> Queries | None:
@@ -116,7 +116,7 @@ def _answering(
 
 
 async def run(given: Settings) -> None:
-    """Connect and run until cancelled."""
+    """Connects and runs until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
         works, _ = build(given, Outside(cluster, SystemClock(), namespace=given.namespace, records=Path(given.record_dir)))
         async with asyncio.TaskGroup() as group:
@@ -125,7 +125,7 @@ async def run(given: Settings) -> None:
 
 
 def main() -> int:
-    """The program."""
+    """Runs the program; returns its exit code."""
     given = settings.load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
     logs.setup(given.log_format, given.log_level)
     return process.run(lambda: run(given), PROGRAM)

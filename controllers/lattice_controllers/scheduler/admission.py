@@ -76,7 +76,7 @@ class Admission:
         return self.backlog.leave(uid)
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """A reason and a sentence that keep it from nodes; None where it may start."""
+        """Returns a reason and a sentence that keep it from nodes; None where it may start."""
         verdict = self._verdict(allocation)
         if verdict is not None:
             return verdict
@@ -84,7 +84,7 @@ class Admission:
         return None if beyond is None else ("WaitingForQuotaHeadroom", sentence(*beyond))
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """The walltime of work on nodes by its newest generation, in seconds; None: what stands stays.
+        """Returns the walltime of work on nodes by its newest generation, in seconds; None: what stands stays.
 
         A shorter one is its owner's; a longer one, for which the API server asks a right, stays within the vcluster's maximum.
         """
@@ -122,7 +122,7 @@ class Admission:
         return "NeverFits" if refused.reason in MALFORMED else "NotAdmitted", refused.message
 
     def _tenant_of(self, namespace: str, named: str) -> str | None:
-        """The tenant that has the namespace; None where no tenant lists it: its label, which the API server judges, decides."""
+        """Returns the tenant that has the namespace; None where no tenant lists it: its label, which the API server judges, decides."""
         mine = self._tenants.get(named)
         if mine is not None and namespace in homes(mine):
             return named
@@ -135,7 +135,7 @@ class Admission:
         return self._quotas[1]
 
     def _limit(self, scope: Scope) -> int | None:
-        """How many of a scope may be candidates: the limits at submission."""
+        """Returns how many of a scope may be candidates: the limits at submission."""
         if scope.vcluster:
             vcluster = self._vclusters.get(scope.vcluster)
             if vcluster is None:

@@ -23,7 +23,7 @@ class AllocationNumbers:
         self._refill = asyncio.Lock()
 
     async def ensure_reserved(self) -> None:
-        """Wait until at least half a block is reserved."""
+        """Waits until at least half a block is reserved."""
         if self._limit - self._next > BLOCK // 2:
             return
         async with self._refill:
@@ -35,7 +35,7 @@ class AllocationNumbers:
             self._limit = wanted
 
     def assign(self, uid: str) -> int:
-        """The number of this allocation: the same each time until it is forgotten."""
+        """Returns the number of this allocation: the same each time until it is forgotten."""
         number = self._given.get(uid)
         if number is None:
             number = self._given[uid] = self._next
@@ -47,5 +47,5 @@ class AllocationNumbers:
         return allocation.status.number or self.assign(allocation.metadata.uid)
 
     def release(self, uid: str) -> None:
-        """The allocation is gone, or carries its number."""
+        """Releases what is kept of an allocation that is gone, or carries its number."""
         self._given.pop(uid, None)

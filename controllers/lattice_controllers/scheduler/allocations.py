@@ -75,11 +75,11 @@ class Judging(Protocol):
         ...
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """A reason and a sentence that keep it from nodes."""
+        """Returns a reason and a sentence that keep it from nodes."""
         ...
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """The walltime of work on nodes by its newest generation; None: what stands stays."""
+        """Returns the walltime of work on nodes by its newest generation; None: what stands stays."""
         ...
 
 
@@ -136,7 +136,7 @@ class Allocations:
         """Expected starts; whoever forecasts gives them to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """The informer saw a change."""
+        """Takes in a change that the informer has seen."""
         if change.new is not None:
             self._cache.keep(change.new)
             if change.old is not None and change.old.metadata.uid != change.new.metadata.uid:
@@ -156,7 +156,7 @@ class Allocations:
         self.touch(self._admission.leave(uid))
 
     def touch(self, uids: Iterable[str]) -> None:
-        """Have them looked at."""
+        """Has allocations, by uid, looked at."""
         for uid in uids:
             self.queue.add(uid)
 
@@ -172,12 +172,12 @@ class Allocations:
                 self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
 
     def all_rows(self) -> None:
-        """Have every holder looked at, once the consistent list has come."""
+        """Has every holder looked at, once the consistent list has come."""
         self.synced = True
         self.touch({row.uid for row in self._stored.rows.values()})
 
     async def reconcile(self, uid: str) -> float | None:
-        """Carry out steps until there is none left to do now."""
+        """Carries out steps until there is none left to do now."""
         if not self.synced or self._ledger.paused:
             return None  # looked at again once synced, or recovered
         for _ in range(STEPS_AT_ONCE):
@@ -199,14 +199,14 @@ class Allocations:
         return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted)
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
-        """The walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""
+        """Returns the walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""
         held = next((row for row in rows if row.held), None)
         if allocation is None or held is None or held.generation >= allocation.metadata.generation:
             return None
         return self._admission.renewed(allocation, held.walltime)
 
     def _ending_seconds(self, uid: str, rows: Sequence[Row]) -> float:
-        """For how long its newest row has been releasing, as seen here; 0 while it holds."""
+        """Returns for how long its newest row has been releasing, as seen here; 0 while it holds."""
         newest = max(rows, key=lambda row: row.attempt, default=None)
         if newest is None or newest.held:
             self._ending.pop(uid, None)
@@ -291,7 +291,7 @@ class Allocations:
         return _ON
 
     async def _wait(self, allocation: Allocation) -> float | None:
-        """It waits for nodes: tell the loop, and show the reason that the last cycle found."""
+        """Enqueues an allocation that waits for nodes, and shows the reason that the last cycle found."""
         uid = allocation.metadata.uid
         self.touch(self._admission.enter(allocation))
         self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
@@ -309,12 +309,12 @@ class Allocations:
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 
     def _score(self, uid: str) -> dict[str, Any] | None:
-        """Its score as `status.score` has it."""
+        """Returns the score as `status.score` has it; None without terms."""
         score = self._pending.scores.get(uid)
         return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """The allocation as the cycle reads it."""
+        """Returns the allocation as the cycle reads it."""
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         rows = tuple(self._stored.rows_of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None
@@ -335,7 +335,7 @@ class Allocations:
         )  # fmt: skip
 
     def _back_off(self, allocation: Allocation) -> float:
-        """When the next attempt may start: attempts that never started double the delay, at most 5 minutes."""
+        """Returns when the next attempt may start: attempts that never started double the delay, at most 5 minutes."""
         failed = 0
         for entry in reversed(allocation.status.attempts):
             if entry.start_time is not None or entry.reason == QUOTA_RECLAIMED:

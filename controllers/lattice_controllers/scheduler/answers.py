@@ -43,27 +43,27 @@ class Queries(Protocol):
     """Answers questions during one term of leadership."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
-        """Why it waits; NotFound when it is not pending."""
+        """Returns why it waits; NotFound when it is not pending."""
         ...
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
-        """What would become of these, in this order."""
+        """Returns what would become of these, in this order."""
         ...
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """The queue of a vcluster; empty: of all."""
+        """Returns the queue of a vcluster; empty: of all."""
         ...
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """What these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        """Returns what these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
         ...
 
     async def quota(self, reader: Reader) -> Quotas:
-        """The quota trees, as the reader may see them."""
+        """Returns the quota trees, as the reader may see them."""
         ...
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Every gate before an allocation; NotFound when it neither waits nor holds nodes."""
+        """Returns every gate before an allocation; NotFound when it neither waits nor holds nodes."""
         ...
 
 
@@ -71,11 +71,11 @@ class CycleRecords(Protocol):
     """Recorded cycles, during one term of leadership."""
 
     async def cycles(self) -> Cycles:
-        """What is recorded."""
+        """Returns what is recorded."""
         ...
 
     async def cycle(self, number: int) -> CycleLog:
-        """The log of one cycle, or of the last (0); NotFound says what there is instead."""
+        """Returns the log of one cycle, or of the last (0); NotFound says what there is instead."""
         ...
 
 
@@ -111,7 +111,7 @@ class AnswerServer:
         self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
 
     async def run(self, address: str, on_listen: Callable[[str, int], None]) -> None:
-        """Serve on HOST:PORT until cancelled; `on_listen` hears the real one."""
+        """Serves on HOST:PORT until cancelled; `on_listen` hears the real one."""
 
         def listens(host: str, port: int) -> None:
             event(log, "Listening", address=f"{host}:{port}")
@@ -123,7 +123,7 @@ class AnswerServer:
             group.create_task(https.serve(self.application(), address, self._certificate.context, on_listen=listens, cancel_abandoned=True))
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Returns the routes."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_get("/v1/why/{uid}", self._answered(self._why))
         app.router.add_get("/v1/queue", self._answered(self._queue))
@@ -198,7 +198,7 @@ class AnswerServer:
             raise Rejected(f"{self._files.client_ca} cannot be read: {error}", reason="CertificateUnreadable") from error
 
     async def _follow_authority(self) -> None:
-        """Take the CA as its file is now, every few seconds."""
+        """Takes the CA as its file is now, every few seconds."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -208,7 +208,7 @@ class AnswerServer:
 
 
 def _check_peer(request: web.Request) -> None:
-    """Denied unless the client has shown the gateway's certificate."""
+    """Raises Denied unless the client has shown the gateway's certificate."""
     certificate: Mapping[str, Any] | None = request.transport.get_extra_info("peercert") if request.transport is not None else None
     names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     if names != [GATEWAY]:
@@ -218,7 +218,7 @@ def _check_peer(request: web.Request) -> None:
 
 
 def reader_of(query: Mapping[str, str]) -> Reader:
-    """Who asks, as the gateway says it; Rejected without a user."""
+    """Returns who asks, as the gateway says it; Rejected without a user."""
     if not query.get("user"):
         raise Rejected("the parameter user says who asks, and is missing", reason="ParameterInvalid", fields=("user",))
     namespaces = frozenset(name for name in query.get("namespaces", "").split(",") if name)

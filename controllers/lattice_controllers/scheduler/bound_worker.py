@@ -33,7 +33,7 @@ class Question(msgspec.Struct, array_like=True):
 
 
 def packed(asked: Formulation) -> bytes:
-    """The question as the program reads it."""
+    """Returns the question as the program reads it."""
     sets: dict[frozenset[int], int] = {}
     jobs = [(job.value, job.nodes, sets.setdefault(job.eligible, len(sets)), job.alike) for job in asked.jobs]
     buckets = [(bucket.fingerprint, bucket.group, bucket.free) for bucket in asked.buckets]
@@ -41,7 +41,7 @@ def packed(asked: Formulation) -> bytes:
 
 
 def unpacked(data: bytes) -> Formulation:
-    """What `packed` was given."""
+    """Returns what `packed` was given."""
     question = msgspec.json.decode(data, type=Question)
     sets = [frozenset(each) for each in question.sets]
     jobs = tuple(Job(value, nodes, sets[number], alike=alike) for value, nodes, number, alike in question.jobs)
@@ -49,7 +49,7 @@ def unpacked(data: bytes) -> Formulation:
 
 
 def main() -> int:
-    """The program."""
+    """Runs the program; returns its exit code."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     question = unpacked(sys.stdin.buffer.read())

@@ -69,7 +69,7 @@ class CacheUpdater:
     # -- what others tell ---------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Everything has been read once, and what records hold is counted (`recount`)."""
+        """Takes in everything once it was read; what records hold is counted before (`recount`)."""
         self.contracts_changed()
         self.policies_changed()
         for row in self._stored.rows.values():
@@ -78,7 +78,7 @@ class CacheUpdater:
             self.tally.see(allocation)
 
     def rows_changed(self, changes: Iterable[tuple[Row | None, Row | None]]) -> None:
-        """A commit stands."""
+        """Brings the holders up to date with a commit that stands."""
         for old, new in changes:
             if new is not None:
                 self._put(new)  # first, so that its nodes never look free in between
@@ -86,7 +86,7 @@ class CacheUpdater:
                 self._drop(old, ended=new is None)
 
     def refresh_holders(self, uid: str) -> None:
-        """The object, or a node of an allocation changed."""
+        """Brings the holders of an allocation up to date whose object, or node, has changed."""
         for row in list(self._stored.rows_of(uid)):
             self._put(row)
 
@@ -95,7 +95,7 @@ class CacheUpdater:
         self.refresh_holders(uid)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """An allocation changed: its end may be known better, and it may have used more."""
+        """Takes in a changed allocation: its end may be known better, and it may have used more."""
         one = change.new or change.old
         if one is None:
             return
@@ -106,20 +106,20 @@ class CacheUpdater:
         self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:
-        """Tenants changed."""
+        """Puts the contracts of changed tenants in force."""
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
         self._budgets_until = float("-inf")
         self._cycle_due.set()
 
     def usage_recorded(self, rows: Iterable[Charge]) -> None:
-        """Records have grown by these rows, or lost some."""
+        """Counts rows by which records have grown; counts everything anew where they have lost some."""
         if self._restarts != self._records.restarts:
             self._recount.set()
         self.tally.settle(rows)
 
     def policies_changed(self) -> None:
-        """VClusters or the configuration changed: in force from the next cycle on."""
+        """Puts changed vclusters and options in force from the next cycle on."""
         config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
@@ -178,7 +178,7 @@ class CacheUpdater:
         self._holders_changed = True
 
     def _leaves_changed(self) -> None:
-        """Work may belong to other groups of the quota tree now, or to other nodes."""
+        """Moves holders and candidates to the groups of the quota tree, and the nodes, that they belong to now."""
         for row in self._stored.rows.values():
             holder = self.scene.holders.get(holder_key(row))
             if holder is not None and holder.quota != self._quota(row):
@@ -186,7 +186,7 @@ class CacheUpdater:
         self._reconciler.renew_candidates()
 
     def _quota(self, row: Row) -> str:
-        """The leaf of a row; an object that is gone leaves it where it was."""
+        """Returns the leaf of a row; an object that is gone leaves it where it was."""
         allocation, known = self._allocations.get(row.uid), self.scene.holders.get(holder_key(row))
         return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
@@ -204,7 +204,7 @@ class CacheUpdater:
     # -- shares -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Count everything anew whenever that is due, until cancelled."""
+        """Counts everything anew whenever that is due, until cancelled."""
         while True:
             await self._recount.wait()
             await self.recount()
@@ -212,7 +212,7 @@ class CacheUpdater:
             self._cycle_due.set()
 
     async def recount(self) -> None:
-        """Count what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        """Counts what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
         while True:
             self._recount.clear()
             restarts, half_life = self._records.restarts, self._half_life_now()
@@ -239,5 +239,5 @@ class CacheUpdater:
 
 
 def holder_key(row: Row) -> str:
-    """What the scene calls a row: the allocation's uid while it may run; an attempt that is releasing may stand beside the next one."""
+    """Returns the key of a row's holder: the uid while it may run; a releasing attempt may stand beside the next one."""
     return row.uid if row.held else f"{row.uid}/{row.attempt}"

@@ -113,14 +113,14 @@ class Committer:
         self.paused = ""
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
-        """Queue a proposal; the future gives its verdict once the commit stands (or does not)."""
+        """Queues a proposal; the future gives its verdict once the commit stands (or does not)."""
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(proposal, answer, self._clock.monotonic()))
         self._arrived.set()
         return answer
 
     async def run(self) -> None:
-        """Commit what arrives until deposed (raises Deposed); open proposals are then answered Unknown."""
+        """Commits what arrives until deposed (raises Deposed); open proposals are then answered Unknown."""
         try:
             while True:
                 await self._arrived.wait()
@@ -137,14 +137,14 @@ class Committer:
                 _answer(entry, Unknown())
 
     def commit_paused(self, proposals: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
-        """Store these proposals in a commit of their own; everything else goes on waiting."""
+        """Stores these proposals in a commit of their own; everything else goes on waiting."""
         waited, self._waiting = self._waiting, []
         answers = [self.propose(proposal) for proposal in proposals]
         self._first, self._waiting = self._waiting, waited
         return answers
 
     async def check_stored(self) -> None:
-        """Read what the API server holds; raises Deposed where that is not what this leader wrote last.
+        """Reads what the API server holds; raises Deposed where that is not what this leader wrote last.
 
         A GET goes to etcd itself, however old the server's watch cache is. A commit under way asks for itself.
         """
@@ -163,7 +163,7 @@ class Committer:
             self._version = ledger.metadata.resource_version  # an annotation has changed
 
     async def _commit(self, batch: list[_Entry]) -> None:
-        """Store a batch, limits before claims; when the server refuses it, split it until the culprit stands alone.
+        """Stores a batch, limits before claims; when the server refuses it, splits it until the culprit stands alone.
 
         So every version of the ledger is within the limits that it shows, as far as claims went.
         """
@@ -209,7 +209,7 @@ class Committer:
                 observer.rows_changed(changes)
 
     async def _store(self, undo: Undo) -> None:
-        """PUT until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
+        """PUTs until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
         before = self.book.head
         self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())
         self.book.written = int(self._clock.now())
@@ -256,7 +256,7 @@ class Committer:
         return status.commit == head.commit
 
     async def _pace(self) -> None:
-        """Keep to the byte budget: etcd stores every version of the whole object."""
+        """Keeps to the byte budget: etcd stores every version of the whole object."""
         now = self._clock.monotonic()
         self._budget = min(BYTES_PER_SECOND * BURST_SECONDS, self._budget + (now - self._budget_at) * BYTES_PER_SECOND)
         self._budget_at = now
@@ -265,7 +265,7 @@ class Committer:
 
 
 def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) -> LedgerStatus:
-    """The status, where it is of one of these commits; raises Deposed where it is another leader's, or older than the last one."""
+    """Returns the status, where it is of one of these commits; raises Deposed where it is another leader's, or older than the last one."""
     if status is not None and status.term == last.term and status.commit in commits:
         return status
     if status is not None and (status.epoch < last.epoch or status.term == last.term):
@@ -279,7 +279,7 @@ def _answer(entry: _Entry, verdict: Verdict) -> None:
 
 
 async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], Awaitable[str]]) -> tuple[Book, str]:
-    """Fence older leaders: raise the epoch with a new term; gives the book and its resourceVersion.
+    """Fences older leaders: raises the epoch with a new term; gives the book and its resourceVersion.
 
     A leader that was robbed commits until it notices: its commits are read again, however many come between. `evidence` names work
     that a plan or a report knows of, or is empty: beside such work none is created, unless its recovery was asked for.
@@ -310,7 +310,7 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
 
 
 async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str]]) -> Ledger:
-    """The ledger as it stands; an empty one is made where nothing knows of work."""
+    """Returns the ledger as it stands; an empty one is made where nothing knows of work."""
     try:
         ledger = await cluster.get(LEDGERS, NAME, type=Ledger)
     except NotFound:
@@ -328,7 +328,7 @@ async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str
 
 
 def _body(book: Book, version: str) -> dict[str, Any]:
-    """The object to write over the version that was read."""
+    """Returns the object to write over the version that was read."""
     return {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "Ledger",

@@ -60,7 +60,7 @@ class Expectations:
         return self._written.get(uid, -inf), inf if p50 is None else p50
 
     def status_patch(self, uid: str) -> dict[str, Any] | None:
-        """What the status shows of it with the next write; None without a forecast."""
+        """Returns what the status shows of it with the next write; None without a forecast."""
         found = self.found.get(uid)
         return expectation(found.p50, found.p90, found.reason) if found is not None else None
 
@@ -74,6 +74,6 @@ class Expectations:
         return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
 
     def wrote(self, uid: str) -> None:
-        """The status was written, with the expected start where there is one."""
+        """Notes that the status was written, with the expected start where there is one."""
         if uid in self.found:
             self._written[uid] = self._clock.monotonic()

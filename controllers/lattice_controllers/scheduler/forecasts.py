@@ -62,7 +62,7 @@ class Forecasts:
         self._guard = Guard(clock, "forecast")
 
     async def run(self) -> None:
-        """Foresee until cancelled; the long part runs in a thread, so that no cycle waits for it."""
+        """Foresees until cancelled; the long part runs in a thread, so that no cycle waits for it."""
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
@@ -79,7 +79,7 @@ class Forecasts:
         return self._expectations.found
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
-        """When work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""
+        """Returns when work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""
         async with self._turn:
             pending, now = self._pending, self._clock.now()
             names = {*pending.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
@@ -100,7 +100,7 @@ class Forecasts:
     # -- what came true -----------------------------------------------------------------------------
 
     def claim_confirmed(self, uid: str) -> None:
-        """The ledger gave it nodes: its predictions are scored."""
+        """Scores the predictions of an allocation that the ledger has given nodes."""
         kept = self.forecaster.started(uid, self._clock.now())
         if kept is None:
             return
@@ -111,7 +111,7 @@ class Forecasts:
             self._metrics.eta_coverage.set(coverage)
 
     def learn(self, allocation: Allocation) -> None:
-        """An end teaches how long such work runs; told twice, it counts once."""
+        """Learns from an ended allocation how long such work runs; the same one counts once."""
         status, uid = allocation.status, allocation.metadata.uid
         finished = condition(status.conditions, FINISHED)
         if finished is None or finished.reason not in RAN or not status.start_time or not status.end_time or uid in self._learnt:
@@ -123,18 +123,18 @@ class Forecasts:
             self.forecaster.learn(work_of(candidate, status.node_count, candidate.walltime), ran)
 
     def drop_allocation(self, uid: str) -> None:
-        """Its object is gone."""
+        """Drops an allocation whose object is gone."""
         self._learnt.discard(uid)
         self.forecaster.forget(uid)
 
     def load(self, allocations: Iterable[Allocation]) -> None:
-        """What ended before this term, in the order in which it did."""
+        """Learns from the allocations that ended before this term, in the order in which they did."""
         for allocation in sorted(allocations, key=lambda one: (one.status.end_time or "", one.metadata.uid)):
             self.learn(allocation)
 
 
 def in_line(scene: Scene, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
-    """The queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
+    """Returns the queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
     scores = {**pending.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
     queue = [*pending.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
     if strategy_of(scene.policy(vcluster)).first_come:

@@ -37,12 +37,12 @@ class Histories:
         self._cluster = cluster
 
     async def ask(self, nodes: Iterable[Node], recovery: str, since: int) -> None:
-        """Ask those that have not been asked in this recovery; what was settled up to `since` they need not tell."""
+        """Asks those that have not been asked in this recovery; what was settled up to `since` they need not tell."""
         owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
     async def answers(self, recovery: str) -> dict[str, Answer]:
-        """The answers that are complete and can be read, by node."""
+        """Returns the answers that are complete and can be read, by node."""
         pages: dict[str, dict[int, NodeHistory]] = {}
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
             if page.spec.recovery == recovery:
@@ -51,7 +51,7 @@ class Histories:
         return {node: answer for node, answer in joined.items() if answer is not None}
 
     async def close(self, nodes: Collection[Node]) -> None:
-        """Take the question back from these nodes, and remove what they answered."""
+        """Takes the question back from these nodes, and removes what they answered."""
         names = {node.metadata.name for node in nodes}
         await self._each([node.metadata.name for node in nodes if node.status.recovery is not None], None)
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
@@ -74,7 +74,7 @@ def _is_whole(pages: dict[int, NodeHistory]) -> bool:
 
 
 def _joined(node: str, pages: dict[int, NodeHistory]) -> Answer | None:
-    """All that a node tells; None where it cannot be read: then that node has not answered, and the others have."""
+    """Returns all that a node tells; None where it cannot be read: then that node has not answered, and the others have."""
     ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
     try:
         return Answer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)

@@ -87,7 +87,7 @@ class Loop:
         self._took = 0.0
 
     async def run(self) -> None:
-        """Cycle until cancelled: at a change at once, else each interval."""
+        """Cycles until cancelled: at a change at once, else each interval."""
         async with asyncio.TaskGroup() as answers:
             while True:
                 try:
@@ -105,12 +105,12 @@ class Loop:
                     self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the scene while nothing waits
 
     def _pause(self) -> float:
-        """Seconds to the next cycle when nothing happens."""
+        """Returns seconds to the next cycle when nothing happens."""
         longest = min((self.scene.policy(vcluster).interval for vcluster in self.pending.known_vclusters()), default=1.0)
         return longest if self._again_at is None else max(0.01, min(longest, self._again_at - self._clock.now()))
 
     def _order(self) -> list[str]:
-        """Those that lend come before those that borrow, and these by their priority."""
+        """Sorts the vclusters: those that lend before those that borrow, and these by their priority."""
         borrowing = {vcluster: self.scene.policy(vcluster).borrowing for vcluster in self.pending.known_vclusters()}
         return sorted(borrowing, key=lambda name: (borrowing[name].borrow, -borrowing[name].priority, name))
 
@@ -158,7 +158,7 @@ class Loop:
         return any(one is None or one.reason in ABOUT_NODES for one in said)
 
     def _turn(self, vcluster: str, now: float, placed: list[Placed], wakes: list[float | None]) -> Failure | None:
-        """The cycle of one vcluster: decided as a whole before anything of it is acted on."""
+        """Runs the cycle of one vcluster, decided as a whole before anything of it is acted on; returns its failure, if it fails."""
         began = self._clock.monotonic()
         queue = list(self.pending.queue(vcluster))
         promises = dict(self.scene.promises.get(vcluster, {}))
@@ -185,7 +185,7 @@ class Loop:
         return None
 
     def _unjudged(self, vcluster: str, failure: Failure) -> None:
-        """Its cycle failed: what waits there is not evaluated, and says so."""
+        """Gives all that waits in a vcluster whose cycle has failed the reason NotYetEvaluated."""
         times = "once" if failure.count == 1 else f"{failure.count} times in a row"
         message = (
             f'the scheduling cycle of vCluster "{vcluster}" has failed {times} ({failure.reason}) and is tried again; '

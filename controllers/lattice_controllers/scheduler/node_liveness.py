@@ -39,7 +39,7 @@ HEARD_AFTER: Final = 1.5
 async def await_live_nodes(
     cluster: Cluster, clock: Clock, nodes: Nodes, *, call: Callable[[str], None], options: NodeOptions, namespace: str
 ) -> None:  # fmt: skip
-    """Return once every Ready node is known to be alive, or was silent for longer than it may be; `call` asks a plan's nodes."""
+    """Returns once every Ready node is known to be alive, or was silent for longer than it may be; `call` asks a plan's nodes."""
     until = clock.monotonic() + HEARD_AFTER * parse_duration(options.heartbeat_interval)
     if sum(nodes.unheard().values()) > FEW_NODES and await operator_heard_all(cluster, clock, namespace):
         nodes.trust()
@@ -52,7 +52,7 @@ async def await_live_nodes(
 
 
 def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interval: float) -> set[str]:
-    """Plan groups of whose Ready nodes none has spoken since this term began, or a heartbeat ago at most; `leases` by namespace and name.
+    """Returns the plan groups of which no Ready node has spoken since this term began; `leases` by namespace and name.
 
     Where etcd was restored every Lease is old. All nodes of a group see its plans: one that speaks tells whether the ledger went back.
     """

@@ -103,11 +103,11 @@ class Nodes:
     # -- what informers tell ------------------------------------------------------------------------
 
     def leases_synced(self) -> None:
-        """From now on a new Lease is a sign of life, not a remnant."""
+        """Takes new Leases for signs of life, not for remnants, from now on."""
         self._leases_synced = True
 
     def on_node(self, change: Change[Node]) -> None:
-        """A LatticeNode changed."""
+        """Takes in a changed LatticeNode."""
         if change.new is None:
             self.nodes.pop(change.key, None)
         else:
@@ -123,7 +123,7 @@ class Nodes:
             self._touch(change.key)
 
     def on_lease(self, change: Change[Lease]) -> None:
-        """A node's Lease changed: a heartbeat, perhaps with news."""
+        """Takes in a node's Lease: a heartbeat, perhaps with a report."""
         name = change.key.partition("/")[2]
         if change.new is None:
             return
@@ -157,7 +157,7 @@ class Nodes:
                 self._replan([plan_name(self.indices[name])])
 
     def sweep(self, since: float, timing: Timing) -> None:
-        """Judge the silence of nodes that hold work and that the operator does not judge; it counts from `since` at the earliest."""
+        """Judges the silence of nodes that hold work and that the operator does not judge; it counts from `since` at the earliest."""
         known = [name for index, name in self.names.items() if self._unjudged(name) and index in self._book.holders]
         for name in self.silence.sweep(known, self._clock.monotonic(), since, timing, len(self.indices)):
             event(log, "A node without an object is silent", node=name, down=name in self.silence.lost)
@@ -169,7 +169,7 @@ class Nodes:
         return node is None or node.status.state in ("", UNKNOWN)
 
     def _note_since(self, name: str, since: dict[str, dict[Key, float]], keys: set[Key], now: float | None = None) -> None:
-        """Keep since when (monotonic, or by the clock of `now`) the node has said this of these attempts, and of no others."""
+        """Keeps since when (monotonic, or by the clock of `now`) the node has said this of these attempts, and of no others."""
         now, before = self._clock.monotonic() if now is None else now, since.pop(name, {})
         if keys:
             since[name] = {key: before.get(key, now) for key in keys}
@@ -189,7 +189,7 @@ class Nodes:
             observer.plans_touched(groups)
 
     def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
-        """VClusters changed: nodes may be at home elsewhere now."""
+        """Moves nodes to the home groups that changed vclusters give them."""
         homes = home_groups(vclusters)
         if homes == self._homes:
             return
@@ -200,7 +200,7 @@ class Nodes:
     # -- what others ask ----------------------------------------------------------------------------
 
     def standing(self, row: Row, index: int) -> AttemptNodeState:
-        """One node of a row, for `lattice.ledger.steps`."""
+        """Returns one node of a row, for `lattice.ledger.steps`."""
         name = self.names.get(index, f"index-{index}")
         node, report = self.nodes.get(name), self.reports.get(name)
         entry = next((entry for entry in report.rows if (entry.uid, entry.attempt) == row.key), None) if report else None
@@ -226,7 +226,7 @@ class Nodes:
         )
 
     def address(self, name: str) -> str:
-        """HOST:PORT of the node's agent."""
+        """Returns HOST:PORT of the node's agent."""
         node = self.nodes.get(name)
         return node.status.address if node else ""
 
@@ -239,20 +239,20 @@ class Nodes:
         return sum(facts.gpus for index in indices if (facts := self.machine.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:
-        """The highest format that every node of a plan's group reads; a node that says nothing reads the first."""
+        """Returns the highest format that every node of a plan's group reads; a node that says nothing reads the first."""
         first = int(group.rpartition("-")[2]) * NODES_PER_PLAN
         members = [self.names[index] for index in range(first, first + NODES_PER_PLAN) if index in self.names]
         return self._format_of(members)
 
     def lowest_format(self) -> int:
-        """The highest format of plans that every node reads: the ledger is written in the same."""
+        """Returns the highest format of plans that every node reads: the ledger is written in the same."""
         return self._format_of(self.indices)
 
     def _format_of(self, names: Iterable[str]) -> int:
         return min((_plan_format(self.nodes.get(name)) for name in names), default=plans.FIRST_FORMAT)
 
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
-        """(node, attempt) that nodes of a plan's group run although no plan names it."""
+        """Returns (node, attempt) of all that nodes of a plan's group run although no plan names it."""
         return [
             (name, (row.uid, row.attempt))
             for name, report in self.reports.items()
@@ -262,7 +262,7 @@ class Nodes:
         ]
 
     def unheard(self) -> dict[str, int]:
-        """Plan groups with nodes that are Ready and that this process has not seen alive yet, and how many those are."""
+        """Returns plan groups with nodes that are Ready and that this process has not seen alive yet, and how many those are."""
         groups: dict[str, int] = {}
         for name, node in self.nodes.items():
             if not self.trusted and name in self.indices and name not in self.seen and node.status.state == "Ready":
@@ -271,7 +271,7 @@ class Nodes:
         return groups
 
     def trust(self) -> None:
-        """What the operator calls Ready was alive within the time that a node may be silent."""
+        """Trusts the operator: every node that it calls Ready is alive."""
         self.trusted = True
         for name in self.nodes:
             self._refresh(name)
@@ -279,7 +279,7 @@ class Nodes:
     # -- indices ------------------------------------------------------------------------------------
 
     async def load(self, rows: Iterable[Row] = ()) -> None:
-        """Read the NodeIndex, or make it: from what the nodes say of themselves, and plans of these rows, where it is gone."""
+        """Reads the NodeIndex, or makes it: from what the nodes say of themselves, and plans of these rows, where it is gone."""
         try:
             found = await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
         except NotFound:
@@ -300,7 +300,7 @@ class Nodes:
         self._known = {int(index) for index in found.spec.names}
 
     async def settle_indices(self, ledger: LedgerAccess) -> None:
-        """Give an index to every node without one, all in one write; then tell the ledger and the nodes."""
+        """Gives an index to every node without one, all in one write; then tells the ledger and the nodes."""
         await self._forget_leaving(ledger)
         await self.give_indices()
         verdict: Verdict = await ledger.propose(Pool(len(self.names)))
@@ -314,14 +314,14 @@ class Nodes:
         self._cycle_due.set()
 
     def leave_alone(self, names: frozenset[str]) -> None:
-        """These nodes owe an answer to a recovery: until it comes nothing is placed there, and nothing is ended as unnamed."""
+        """Places nothing on these nodes, and ends nothing there as unnamed: they owe an answer to a recovery."""
         changed, self.unanswered = self.unanswered ^ names, names
         for name in changed:
             self._refresh(name)
         self._replan({plan_name(self.indices[name]) for name in changed if name in self.indices})
 
     async def give_indices(self) -> None:
-        """Give an index to every node without one, all in one write."""
+        """Gives an index to every node without one, all in one write."""
         missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
         if missing:
             free = (index for index in range(16384) if index not in self.names and index not in self._book.holders)
@@ -357,7 +357,7 @@ class Nodes:
             event(log, "Forgot a node", node=name)
 
     async def _released(self, name: str, ledger: LedgerAccess) -> bool:
-        """Free the index of a node that is to be forgotten; False while the ledger names the node."""
+        """Frees the index of a node that is to be forgotten; returns False while the ledger names the node."""
         index = self.indices.get(name)
         if index is None:
             return True
@@ -370,7 +370,7 @@ class Nodes:
         return True
 
     async def _remember(self, names: Sequence[str]) -> None:
-        """Write the names where policies and the operator find them, and let that reach every API server."""
+        """Writes the names where policies and the operator find them, and lets that reach every API server."""
         at = format_time(self._clock.now())
         try:
             await self._cluster.patch(CONFIG_MAPS, FORGOTTEN, {"data": dict.fromkeys(names, at)}, SYSTEM_NAMESPACE)
@@ -406,7 +406,7 @@ class Nodes:
 
 
 def _plan_format(node: Node | None) -> int:
-    """The format of plans that a node is to be written in."""
+    """Returns the format of plans that a node is to be written in."""
     said = node.status.formats.get("plan", plans.FIRST_FORMAT) if node is not None else plans.FIRST_FORMAT
     return max(plans.FIRST_FORMAT, min(plans.FORMAT, said))
 

@@ -36,7 +36,7 @@ class Occurrences:
         self._waiting: dict[str, tuple[Allocation, Occurrence]] = {}
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """The informer saw a change."""
+        """Takes in a change that the informer has seen."""
         if change.new is None or self._events() == "Off":
             return
         uid, found = change.new.metadata.uid, occurrence(change.old, change.new)
@@ -55,7 +55,7 @@ class Occurrences:
         self._waiting[uid] = (change.new, found)
 
     async def run(self) -> None:
-        """Write what was noted, a few each second, the oldest first."""
+        """Writes what was noted, a few each second, the oldest first."""
         while True:
             due = list(self._waiting)[:PER_SECOND]
             await self._clock.sleep(SETTLE_SECONDS)

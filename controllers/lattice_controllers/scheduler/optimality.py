@@ -66,7 +66,7 @@ class OptimalityMonitor:
         return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
-        """A cycle has decided, and its places are claimed in the scene."""
+        """Samples a cycle that has decided, and whose places are claimed in the scene."""
         if not self._measures or len(outcomes) > MOST_JOBS or len(self._scene.machine.buckets) > MOST_BUCKETS:
             return
         if not any(isinstance(outcome, Placed) for outcome in outcomes):
@@ -82,7 +82,7 @@ class OptimalityMonitor:
         self._samples.put_nowait(Sample(vcluster, value_of(outcomes), self._question(vcluster, outcomes)))
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measures until cancelled."""
         while True:
             sample = await self._samples.get()
             await self._guard.attempt_async(sample.vcluster, lambda sample=sample: self._measure(sample))  # type: ignore[misc]
@@ -108,12 +108,12 @@ class OptimalityMonitor:
 
 
 def _ignore(outcomes: Sequence[Outcome]) -> None:
-    """Nodes that ranges were given beyond their least are no cycle of a vcluster."""
+    """Judges nothing: nodes that ranges were given beyond their least are no cycle of a vcluster."""
     del outcomes
 
 
 async def in_a_process(question: Formulation) -> float:
-    """The bound, from `bound_worker`; Retry when it gave none."""
+    """Returns the bound, from `bound_worker`; Retry when it gave none."""
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "lattice_controllers.scheduler.bound_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -55,7 +55,7 @@ class Plans:
         return groups
 
     def row_changed(self, old: Row | None, new: Row | None) -> None:
-        """A row of the ledger changed: its groups are planned anew."""
+        """Has the plans of a changed row of the ledger written anew."""
         groups: set[str] = set()
         if old is not None:
             for group in {plan_name(node) for node in old.nodes}:
@@ -66,21 +66,21 @@ class Plans:
         self.enqueue(groups)
 
     def groups(self) -> list[str]:
-        """Every plan that a row of the ledger stands in."""
+        """Returns every plan that a row of the ledger stands in."""
         return list(self._keys)
 
     def enqueue(self, groups: Iterable[str]) -> None:
-        """Have these plans written if they differ."""
+        """Has these plans written if they differ."""
         for group in groups:
             self.queue.add(group)
 
     def call_roll(self, group: str) -> None:
-        """Have its nodes renew their Leases now: every plan that this term writes does so once."""
+        """Has its nodes renew their Leases now: every plan that this term writes does so once."""
         self._called.add(group)
         self.queue.add(group)
 
     def on_plan(self, change: Change[Plan]) -> None:
-        """A plan was written or touched: keep it, and look whether it is right."""
+        """Keeps a plan that was written or touched, and has it repaired where it is wrong."""
         if change.new is None:
             self.plans.pop(change.key, None)
         else:
@@ -91,7 +91,7 @@ class Plans:
         self.queue.add(change.key)
 
     def text(self, group: str) -> str:
-        """What the plan must say now."""
+        """Returns what the plan must say now."""
         rows = [self._row(self._stored.rows[key]) for key in self._keys.get(group, ())]
         named = {row.key for row in rows}
         strays: dict[Key, list[str]] = {}

@@ -123,7 +123,7 @@ class QueryService:
         """One question to the planner, and one to a queue, at a time: every thread more takes its part of the loop's time."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
-        """Why it waits; NotFound when it is not pending."""
+        """Returns why it waits; NotFound when it is not pending."""
         async with self._turn:
             if uid not in self._pending.candidates:
                 raise explanation.not_pending()
@@ -131,7 +131,7 @@ class QueryService:
             return await _aside(lambda: Inquiry(glimpse, reader).why(uid))
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
-        """What would become of these, in this order."""
+        """Returns what would become of these, in this order."""
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         async with self._turn:
             glimpse = self._glimpse(asked)
@@ -146,13 +146,13 @@ class QueryService:
         return Plan(schema=PLAN_SCHEMA, at=format_time(glimpse.moment.now), allocations=plans, optimal=bound)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """The queue of a vcluster; empty: of all."""
+        """Returns the queue of a vcluster; empty: of all."""
         async with self._reading:
             glimpse, known = self._glimpse(), list(self._vclusters)
             return await _aside(lambda: queues(glimpse, known, reader, limit, vcluster))
 
     async def quota(self, reader: Reader) -> Quotas:
-        """The quota trees, as the reader may see them."""
+        """Returns the quota trees, as the reader may see them."""
         situation = self._situation()
         elastic = situation.scene.elastic
         if elastic is None:
@@ -165,11 +165,11 @@ class QueryService:
         raise NotFound("no quota tree was found", reason="QuotaUnknown")
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Every gate before an allocation; NotFound when it neither waits nor holds nodes."""
+        """Returns every gate before an allocation; NotFound when it neither waits nor holds nodes."""
         return explain_gates(self._situation(), uid, reader)
 
     def _leaves_for(self, reader: Reader) -> frozenset[str]:
-        """The groups of what the reader could submit in the namespaces that he looks at."""
+        """Returns the groups of what the reader could submit in the namespaces that he looks at."""
         bindings, found = self._quotas.bindings, set[str]()
         for name, tenant in self._tenants.items():
             for namespace in reader.namespaces.intersection(tenant.spec.namespaces or (name,)):
@@ -177,13 +177,13 @@ class QueryService:
         return frozenset(found)
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """What these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        """Returns what these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
         found = self._usage.unsettled()
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
     def _glimpse(self, asked: Sequence[Candidate] = ()) -> Glimpse:
-        """What the scheduler knows at this moment; `asked` is asked about beside what waits."""
+        """Returns what the scheduler knows at this moment; `asked` is asked about beside what waits."""
         waiting = list(self._pending.candidates.values())
         moment = glance(self._scene, waiting, self._clock.now(), asked)
         return Glimpse(
@@ -209,7 +209,7 @@ class QueryService:
         )
 
     def _open_to(self, tenant: str) -> set[str]:
-        """The vclusters that start work of a tenant."""
+        """Returns the vclusters that start work of a tenant."""
         return {
             name
             for name, vcluster in self._vclusters.items()
@@ -217,7 +217,7 @@ class QueryService:
         }
 
     def _asked(self, document: dict[str, Any], number: int) -> Candidate:
-        """The candidate that it would be if it were submitted now."""
+        """Returns the candidate that it would be if it were submitted now."""
         try:
             given = msgspec.convert({**document, "status": {}}, Allocation)
         except msgspec.ValidationError as error:
@@ -233,7 +233,7 @@ class QueryService:
 
 
 async def _aside(ask: Callable[[], T]) -> T:
-    """The answer of a question that is asked in a thread; where nobody waits for it any more, it still comes to its end first."""
+    """Returns the answer of a question that is asked in a thread; where nobody waits for it any more, it still comes to its end first."""
     answer = asyncio.get_running_loop().run_in_executor(None, ask)
     try:
         return await asyncio.shield(answer)
@@ -243,7 +243,7 @@ async def _aside(ask: Callable[[], T]) -> T:
 
 
 def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
-    """What the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
+    """Returns what the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
     vclusters = {one.candidate.vcluster for one in outcomes}
     if len(vclusters) != 1:
         raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")

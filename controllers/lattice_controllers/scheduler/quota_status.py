@@ -70,7 +70,7 @@ class QuotaStatus:
         self._measured: set[tuple[str, str, str]] = set()
 
     async def run(self) -> None:
-        """Publish until cancelled; with very many groups more rarely, so that looking at them stays a small part of the time."""
+        """Publishes until cancelled; with very many groups more rarely, so that looking at them stays a small part of the time."""
         took = 0.0
         while True:
             await self._clock.sleep(max(PUBLISH_SECONDS, took * LOOKING))
@@ -81,7 +81,7 @@ class QuotaStatus:
             took = self._clock.monotonic() - began
 
     async def publish(self) -> None:
-        """Write what has changed, each object at most once."""
+        """Writes what has changed, each object at most once."""
         elastic, faults = self._scene.elastic, dict(self._quotas.faults())
         news: dict[Origin, News] = {}
         if elastic is not None:
@@ -114,14 +114,14 @@ class QuotaStatus:
         )
 
     def _scarce(self, forest: Forest, name: str, level: frozenset[str]) -> Container[str]:
-        """Of what the mins on the way to a group cannot all be met: on the first level, or below a group that promises too much."""
+        """Returns the resources whose mins on the way to a group cannot all be met: on the first level, or below one that promises more."""
         breaches = self._quotas.layout.breaches
         if breaches and any(breaches.get(above, _SOUND)[0] == "MinSumAboveParent" for above in forest.path(name)[1:]):
             return forest.standing(name).min
         return level
 
     def _writes(self, news: Mapping[Origin, News]) -> Iterator[tuple[Origin, Patch]]:
-        """The patches that are needed."""
+        """Returns the patches that are needed."""
         now = format_time(self._clock.now())
         for view in list(self._quotas.ours.objects.values()):
             origin = (OURS, "", view.metadata.name)
@@ -159,7 +159,7 @@ class QuotaStatus:
                 self._metrics.quota[what].labels(*labels).set(amounts.get(resource, 0))
 
     def _forget_gone(self) -> None:
-        """Groups that are declared no more have no metrics."""
+        """Removes the metrics of groups that are declared no more."""
         groups = self._quotas.layout.groups
         for labels in [labels for labels in self._measured if labels[0] not in groups or labels[2] not in groups[labels[0]].max]:
             self._measured.discard(labels)

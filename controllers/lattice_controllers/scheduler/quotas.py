@@ -76,12 +76,12 @@ class Quotas:
     # -- what informers tell ------------------------------------------------------------------------
 
     async def load(self) -> list[Informer[Any]]:
-        """Find out which of Koordinator's kinds the cluster has; their informers."""
+        """Finds out which of Koordinator's kinds the cluster has; returns their informers."""
         await asyncio.gather(*(self._find(resource, kind) for resource, kind in FOREIGN))
         return list(self._foreign.values())
 
     async def run(self) -> None:
-        """Follow Koordinator's kinds that appear later."""
+        """Follows Koordinator's kinds that appear later."""
         async with asyncio.TaskGroup() as group:
             while self._absent:
                 await self._clock.sleep(ABSENT_SECONDS)
@@ -91,7 +91,7 @@ class Quotas:
                         group.create_task(found.run())
 
     async def _find(self, resource: Resource, kind: Any) -> Informer[Any] | None:
-        """The informer of a kind, where the cluster has it and lets it be read."""
+        """Returns the informer of a kind, where the cluster has it and lets it be read."""
         try:
             await self._cluster.list(resource)
         except NotFound:
@@ -105,25 +105,25 @@ class Quotas:
         return found
 
     def _on_change(self, change: Change[Any]) -> None:
-        """An object changed; what is published in it declares nothing."""
+        """Takes in a changed object; parts that Lattice publishes in it declare nothing."""
         if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
             self.changed()
 
     def changed(self) -> None:
-        """A group or a profile changed: in force from the next cycle on."""
+        """Puts changed groups and profiles in force from the next cycle on."""
         self._dirty = True
         if self.working:
             self._cycle_due.set()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """A node changed: trees may select it now, or no longer."""
+        """Has the nodes shared out anew where trees may select a changed node now, or no longer."""
         if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
             self._traits_news = -1
             if self.working:
                 self._cycle_due.set()
 
     def started(self) -> None:
-        """Everything has been read once."""
+        """Begins to work: everything has been read once."""
         self.working = True
         self._dirty = True
 
@@ -171,7 +171,7 @@ class Quotas:
         return bool(before.groups or self.layout.groups)
 
     def _laid_out(self, options: QuotaTreeOptions) -> Layout:
-        """What the objects declare; by the last good options where these do not read (the webhook was away)."""
+        """Returns what the objects declare; by the last good options where these do not read (the webhook was away)."""
         given = self.ours.objects.values(), self.quotas().values(), self._profiles().values()
         try:
             found = layout(*given, options)
@@ -182,7 +182,7 @@ class Quotas:
         return found
 
     def _share_nodes(self) -> bool:
-        """Give each node to its tree; whether any was moved."""
+        """Gives each node to its tree; returns whether any was moved."""
         machine = self._scene.machine
         if not self.layout.selections:
             moved, self.shares = bool(self._masks), _ALL_DEFAULT
@@ -220,14 +220,14 @@ class Quotas:
         return self.layout.bindings
 
     def leaf(self, allocation: Allocation) -> str:
-        """The leaf of an allocation; empty where no group is declared."""
+        """Returns the leaf of an allocation; empty where no group is declared."""
         if not self.layout.groups:
             return ""
         spec, meta = allocation.spec, allocation.metadata
         return self.layout.bindings.leaf(spec.quota, meta.labels.get(NAME_LABEL, ""), spec.tenant, spec.vcluster, meta.namespace)
 
     def within(self, leaf: str) -> int | None:
-        """The nodes that the tree of a leaf divides, as a bit set; None: any."""
+        """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
         elastic = self._scene.elastic
         if elastic is None or not self._masks:
             return None
@@ -240,17 +240,17 @@ class Quotas:
         return informer.objects if informer is not None else {}
 
     def over_since(self) -> dict[str, str]:
-        """Since when groups use more than they may, as it was published last: RFC 3339 by name."""
+        """Returns since when groups use more than they may, as it was published last: RFC 3339 by name."""
         return {name: since for name, quota in self.ours.objects.items() if (since := quota.status.over_since) is not None}
 
     def seen(self, written: ElasticQuota) -> None:
-        """An object as the server has it after a write: newer than what the informer has told."""
+        """Keeps an object as the server has it after a write, newer than what the informer has told."""
         known = self.ours.objects.get(written.metadata.name)
         if known is not None and int(known.metadata.resource_version) < int(written.metadata.resource_version):
             self.ours.objects[written.metadata.name] = written
 
     def faults(self) -> Iterator[tuple[Origin, tuple[str, str]]]:
-        """What is wrong with objects that declare groups, what weighs more last: breaches of rules, no part, nodes that are not theirs."""
+        """Yields the faults of objects that declare groups, the gravest last: breaches of rules, no part, others' nodes."""
         for name, breach in self.layout.breaches.items():
             yield self._origin(name), breach
         yield from self.layout.faults.items()
@@ -261,7 +261,7 @@ class Quotas:
             yield self._origin(name), ("NodesShared", f"nodes that its tree selects are divided by trees declared earlier: {others}")
 
     def remarks(self) -> Remarks:
-        """The same for those who look at the trees: by group, and the objects that take no part."""
+        """Returns the faults for those who look at the trees: by group, and the objects that take no part."""
         faults, left_out = dict(self.faults()), self.layout.faults
         named = {name: faults[origin] for name in self.layout.groups if (origin := self._origin(name)) in faults}
         lost = tuple(
@@ -279,7 +279,7 @@ class Quotas:
 
 
 def _declares(view: Any) -> tuple[object, ...]:
-    """The part of an object that declares something."""
+    """Returns the part of an object that declares something."""
     meta = view.metadata
     notes = {name: text for name, text in meta.annotations.items() if name not in PUBLISHED}
     return meta.uid, view.spec, meta.labels, notes

@@ -85,7 +85,7 @@ class Recorder:
         self._writing = _Writing(folder)
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
-        """What this cycle of a vcluster is about to read; the answer takes what it decided."""
+        """Takes in what this cycle of a vcluster is about to read; the answer takes what it decided."""
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget
         number = self._before + cycle
@@ -102,7 +102,7 @@ class Recorder:
         return lambda outcomes: self._remember(found[0], outcomes)
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Writes until cancelled."""
         try:
             self._before = await asyncio.to_thread(CycleFolder(self._folder).last)
         except LatticeError as error:
@@ -119,11 +119,11 @@ class Recorder:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     async def cycles(self) -> Cycles:
-        """What is recorded."""
+        """Returns what is recorded."""
         return await asyncio.to_thread(self._asked(CycleFolder(self._folder).cycles))
 
     async def cycle(self, number: int) -> CycleLog:
-        """The log of one cycle, or of the last (0)."""
+        """Returns the log of one cycle, or of the last (0)."""
         return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).cycle(number)))
 
     def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
@@ -143,7 +143,7 @@ class Recorder:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Allowed:
-        """The options as they are now."""
+        """Reads the options as they are now; returns what may be kept."""
         options = options_of(self._config.object)
         if options is not self._given:
             self._given = options
@@ -160,7 +160,7 @@ class Recorder:
         self._some.set()
 
     async def _write(self) -> None:
-        """Whole cycles, as soon as their last vcluster has had its turn: the loop does not pause in between."""
+        """Writes whole cycles, as soon as their last vcluster has had its turn: the loop does not pause in between."""
         while True:
             await self._some.wait()
             self._some.clear()
@@ -185,7 +185,7 @@ class Recorder:
             self._metrics.recorded.labels("written").inc(_cycles(turns))
 
     async def _trim(self) -> None:
-        """Remove what is too old, also while nothing is recorded."""
+        """Removes what is too old, also while nothing is recorded."""
         while True:
             allowed = self._follow()
             try:
@@ -196,7 +196,7 @@ class Recorder:
             await self._clock.sleep(TRIM_SECONDS)
 
     def _fail(self, message: str) -> None:
-        """Off, for a while."""
+        """Turns recording off for a while, and says why."""
         self._failed_until = self._clock.monotonic() + AGAIN_SECONDS
         self._metrics.recording.set(0)
         event(log, "RecordingFailed", logging.WARNING, folder=str(self._folder), message=message, again_seconds=AGAIN_SECONDS)
@@ -213,7 +213,7 @@ class _Writing:
         self._turn = threading.Lock()
 
     def write(self, turns: Turns, allowed: Allowed, now: float) -> int:
-        """Append these cycles; the bytes of all that is kept then."""
+        """Appends these cycles; returns the bytes of all that is kept then."""
         total = 0
         with self._turn:
             try:
@@ -227,12 +227,12 @@ class _Writing:
         return total
 
     def trim(self, allowed: Allowed, now: float) -> int:
-        """Remove what is too much or too old."""
+        """Removes what is too much or too old."""
         with self._turn:
             return self._files.trim(allowed.size, now, allowed.age)
 
     def close(self) -> None:
-        """End the file."""
+        """Ends the file."""
         with self._turn:
             self._files.close()
 
@@ -251,7 +251,7 @@ def _cycles(turns: Turns) -> int:
 
 
 def options_of(config: Config | None) -> RecordingOptions:
-    """What the LatticeConfig says of recording."""
+    """Returns what the LatticeConfig says of recording."""
     return config.spec.scheduling.recording if config is not None else _OFF
 
 
@@ -259,5 +259,5 @@ _OFF: Final = RecordingOptions()
 
 
 def _forget(outcomes: Sequence[Outcome]) -> None:
-    """Nothing is recorded."""
+    """Records nothing."""
     del outcomes

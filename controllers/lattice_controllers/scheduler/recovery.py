@@ -147,7 +147,7 @@ class Recovery:
         self._warned: set[tuple[str, str, int]] = set()
 
     async def load(self) -> None:
-        """Read what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
+        """Reads what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
         nodes = (await self._cluster.list(NODES, type=Node)).items
         self._fenced = frozenset(node.metadata.name for node in nodes if _fenced(node))
         found = (await self._cluster.get(LEDGERS, NAME, type=Ledger)).metadata.annotations
@@ -165,12 +165,12 @@ class Recovery:
             self.committer.paused = WENT_BACK  # before any node has said so to this leader
 
     def recall(self, written: NodeReport | None) -> None:
-        """What an earlier term of this process has written counts as a report: nodes that have seen it may be away."""
+        """Counts the last write of an earlier term of this process as a report: nodes that have seen it may be away."""
         if written is not None:
             self.heard(THIS_PROCESS, written)
 
     def heard(self, node: str, report: NodeReport) -> None:
-        """A node says what it has seen last; if it cannot have that from this ledger, the ledger went back.
+        """Takes in the last seq that a node has seen; one that this ledger never had means that the ledger went back.
 
         A node that operators have fenced is not believed: its key may be somebody else's.
         """
@@ -205,14 +205,14 @@ class Recovery:
         return name in self._fenced if node is None else _fenced(node)
 
     def held(self, allocation: Allocation) -> str:
-        """Why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
+        """Returns why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
         doubt = self.doubt
         if doubt is None or not uncertain(allocation, doubt.before):
             return ""
         return f"etcd was restored, and it may have run unseen: {doubt.sentence}; operators: `lattice admin ledger recover --accept`"
 
     async def run(self, work: HeldWork) -> None:
-        """Recover when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
+        """Recovers when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
 
         Raises Deposed when the later ledger is another scheduler's.
         """
@@ -243,7 +243,7 @@ class Recovery:
     # -- a ledger that went back --------------------------------------------------------------------
 
     async def _paused(self, allocations: Mapping[str, Allocation]) -> None:
-        """Say what is wrong; once somebody wants it, ask the nodes, and recover when all have answered."""
+        """Says what is wrong; once somebody wants it, asks the nodes, and recovers when all have answered."""
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
             raise Deposed("another scheduler has taken the ledger, and nodes have its plans", reason="Deposed")
@@ -264,7 +264,7 @@ class Recovery:
             await self._recover(begun, answers, allocations, accepted=wish.startswith(LEDGER_ACCEPT))
 
     async def _say(self, ledger: Ledger, missing: list[str]) -> None:
-        """Keep the condition current. A wish from before anything was wrong does not count: it goes."""
+        """Keeps the condition current. A wish from before anything was wrong does not count: it goes."""
         annotations = ledger.metadata.annotations
         seen = f"nodes have seen seq {self.highest}{self._witnesses()}"
         said = f"{WENT_BACK}: {seen}; restore etcd rightly, then `lattice admin ledger recover`"
@@ -281,13 +281,13 @@ class Recovery:
             event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=self.committer.book.head.seq)
 
     def _witnesses(self) -> str:
-        """Who has seen it, for operators: one node alone may lie."""
+        """Returns who has seen it, for operators: one node alone may lie."""
         names = sorted(self._reports)
         more = f" and {len(names) - WITNESSES} more" if len(names) > WITNESSES else ""
         return f" ({fold_nodes(names[:WITNESSES])}{more})" if names else ""
 
     async def _begin(self) -> Begun:
-        """The recovery under way, or a new one; what it is called is kept before any node is asked."""
+        """Returns the recovery under way, or a new one; what it is called is kept before any node is asked."""
         recoveries = self.committer.book.head.recoveries
         if self.begun is not None and self.begun.recoveries == recoveries:
             return self.begun
@@ -297,7 +297,7 @@ class Recovery:
         return self.begun
 
     def _missing(self, answers: Mapping[str, Answer]) -> list[str]:
-        """Nodes whose answer is waited for: those that this leader has seen alive, and for one Down period every other.
+        """Returns nodes whose answer is waited for: those that this leader has seen alive, and for one Down period every other.
 
         Whoever does not know a node has not restored it: unknown ones have as long to register. Restored states count for nothing.
         """
@@ -310,7 +310,7 @@ class Recovery:
         return []
 
     def _alive(self) -> list[str]:
-        """Nodes that have renewed their Lease under this leader, and have not been found Down since."""
+        """Returns nodes that have renewed their Lease under this leader, and have not been found Down since."""
         nodes, reports = self._nodes.nodes, self._nodes.reports
         return [
             name for name in self._nodes.seen
@@ -361,7 +361,7 @@ class Recovery:
         return Present(allocations, rows, nodes.indices, seq, nodes.gpus, tuple(orders))
 
     def _warn(self, restored: Restored) -> None:
-        """Say once what does not count, and where nodes contradict each other: a node's key may be in wrong hands."""
+        """Says once what does not count, and where nodes contradict each other: a node's key may be in wrong hands."""
         for one in restored.foreign:
             if (one.node, one.uid, one.attempt) not in self._warned:
                 self._warned.add((one.node, one.uid, one.attempt))
@@ -396,7 +396,7 @@ class Recovery:
     # -- afterwards ---------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        """After a recovery nodes owe nothing more, but those that were away; a leader that died may have left that undone."""
+        """Takes the question of a finished recovery back from nodes, but not from those that were away."""
         if self.committer.paused:
             return
         begun, head = self.begun, self.committer.book.head
@@ -407,7 +407,7 @@ class Recovery:
         await self._histories.close([node for name, node in self._nodes.nodes.items() if name not in away and node.status.recovery])
 
     async def _doubtful(self, allocations: Mapping[str, Allocation]) -> None:
-        """Nodes that come back tell what they know; held work goes on once nothing is doubtful, or somebody accepts it."""
+        """Hears nodes that come back; lets held work go on once nothing is doubtful, or somebody accepts it."""
         doubt = self.doubt
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if doubt is None:
@@ -430,7 +430,7 @@ class Recovery:
             await self._settle(after if after.sentence else None)
 
     async def _hear_late(self, doubt: Doubt, late: Mapping[str, Answer], allocations: Mapping[str, Allocation]) -> None:
-        """What nodes that were away have journaled: ends are written, what runs is entered."""
+        """Enters what nodes that were away have journaled: ends into allocations, running work into the ledger."""
         now = self._clock.now()
         told = Answers({node: answer.rows for node, answer in late.items()}, written=now, now=now)
         uids = {row.uid for rows in told.rows.values() for row in rows}
@@ -444,7 +444,7 @@ class Recovery:
         await self._histories.close([node for name in late if (node := self._nodes.nodes.get(name)) is not None])
 
     async def _settle(self, doubt: Doubt | None) -> None:
-        """Keep what is doubtful still; None: nothing."""
+        """Keeps what is doubtful still; None: nothing."""
         said = (
             f"{UNCERTAIN}: {doubt.sentence}; restored work that no node knows is held: `lattice admin ledger recover --accept`"
             if doubt

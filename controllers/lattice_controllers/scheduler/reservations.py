@@ -61,7 +61,7 @@ class Reservations:
     # -- what informers tell ------------------------------------------------------------------------
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """A Reservation changed."""
+        """Takes in a changed Reservation."""
         before, after = change.old, change.new
         if after is None:
             self.objects.pop(change.key, None)
@@ -75,12 +75,12 @@ class Reservations:
             self.queue.add(change.key)
 
     def started(self) -> None:
-        """Nodes, rows and reservations have been read: from now on nodes may be chosen, and status written."""
+        """Begins to choose nodes and to write statuses: nodes, rows and reservations have been read."""
         self.synced = True
         self._again()
 
     def node_changed(self, name: str) -> None:
-        """A node appeared, went, or changed; what does not bear on reservations is passed over."""
+        """Books anew where a changed node bears on reservations."""
         index = self._machine.by_name.get(name)
         facts = self._machine.nodes.get(index) if index is not None else None
         before = self._nodes.pop(name, None)
@@ -90,7 +90,7 @@ class Reservations:
             self._again()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """An Allocation changed: it may have begun or ceased to ask for a reservation."""
+        """Counts an allocation that has begun or ceased to ask for a reservation."""
         one = change.new or change.old
         if one is None:
             return
@@ -115,17 +115,17 @@ class Reservations:
     # -- what the cycle asks ------------------------------------------------------------------------
 
     def windows(self, now: float) -> tuple[Window, ...]:
-        """The open and next windows of every reservation; the same object until something changes."""
+        """Returns the open and next windows of every reservation; the same object until something changes."""
         self.bookings(now)
         return self._windows
 
     def wake(self, now: float) -> float | None:
-        """When a window begins or ends next, seconds since the epoch; None: never."""
+        """Returns when a window begins or ends next, seconds since the epoch; None: never."""
         self.bookings(now)
         return None if self._valid_until == float("inf") else self._valid_until
 
     def bookings(self, now: float) -> dict[str, Booking]:
-        """What each reservation comes to now, by name; nothing before everything has been read."""
+        """Returns what each reservation comes to now, by name; nothing before everything has been read."""
         if not self.synced:
             return {}
         if self._bookings is not None and now < self._valid_until:
@@ -150,7 +150,7 @@ class Reservations:
     # -- the status ---------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> float | None:
-        """Write the status if it says something else than the booking; seconds until it changes by itself."""
+        """Writes the status if it says something else than the booking; returns the seconds until it changes by itself."""
         one = self.objects.get(name)
         if one is None or not self.synced or self._ledger.paused:
             return None
@@ -174,7 +174,7 @@ class Reservations:
 
 
 def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: int, now: float) -> dict[str, Any]:
-    """The part of the status that changed, for a merge patch; empty when nothing did."""
+    """Returns the part of the status that changed, for a merge patch; empty when nothing did."""
     status = one.status
     span = booking.spans[0] if booking.spans else None
     latter: dict[str, Any] = {
@@ -212,7 +212,7 @@ def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: 
 
 
 def _names(one: Reservation) -> frozenset[str]:
-    """The nodes that an earlier scheduler chose, as its status names them."""
+    """Returns the nodes that an earlier scheduler chose, as its status names them."""
     try:
         return frozenset(expand_nodes(one.status.nodes))
     except Rejected:
@@ -220,5 +220,5 @@ def _names(one: Reservation) -> frozenset[str]:
 
 
 def _choice(facts: NodeFacts | None) -> tuple[object, ...]:
-    """What of a node bears on whether a reservation holds it."""
+    """Returns what of a node bears on whether a reservation holds it."""
     return () if facts is None else (facts.index, facts.group, facts.features, facts.gpu_type, facts.hollow)

@@ -88,15 +88,15 @@ class Revocations:
         self._resume_until = 0.0
 
     def over_since(self) -> dict[str, str]:
-        """Since when groups use more than they may: RFC 3339 by name."""
+        """Returns since when groups use more than they may: RFC 3339 by name."""
         return {**self._earlier, **self._since}
 
     def resume(self) -> None:
-        """Go on with the clocks of the scheduler before this one, as it published them last."""
+        """Goes on with the clocks of the scheduler before this one, as it published them last."""
         self._earlier, self._resume_until = dict(self._quotas.over_since()), self._clock.monotonic() + RESUME_SECONDS
 
     async def run(self) -> None:
-        """Sample until cancelled."""
+        """Samples until cancelled."""
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
@@ -109,7 +109,7 @@ class Revocations:
                 await self.sample(elastic)
 
     async def sample(self, elastic: Elastic) -> None:
-        """One look at who uses more than he may; tells and stops whatever is due."""
+        """Looks once for groups that use more than they may; tells and stops what is due."""
         now, seen = self._clock.monotonic(), (elastic, elastic.version)
         if self._earlier and now > self._resume_until:
             self._earlier = {}
@@ -119,7 +119,7 @@ class Revocations:
         await self._make_room(elastic, now)
 
     async def _judge(self, elastic: Elastic, now: float) -> None:
-        """Sample the clocks, and act on what changed."""
+        """Samples the clocks, and acts on what changed."""
         forest, rules = elastic.forest, self._quotas.layout.rules
         forest.settled()
         found = self._found(elastic, rules)
@@ -148,7 +148,7 @@ class Revocations:
                 await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
     def _found(self, elastic: Elastic, rules: Mapping[str, TreeRules]) -> list[Overuse]:
-        """Who uses more than he may because work that could start wants it back."""
+        """Returns who uses more than he may because work that could start wants it back."""
         scene = self._scene
         leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in scene.holders.items() if holder.releasing]
 
@@ -165,14 +165,14 @@ class Revocations:
             return look()
 
     def _choice(self, elastic: Elastic, over: Sequence[Overuse], most: int) -> Round:
-        """What would be stopped for these groups."""
+        """Returns what would be stopped for these groups."""
         with elastic.without(withheld(self._scene)):
             return choose(elastic.forest, over, self._holdings(elastic), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
     async def _announce(self, elastic: Elastic, over: Overuse, rules: TreeRules) -> None:
-        """Tell the owners of what would be stopped first, once each; whenever more is over than was told of."""
+        """Tells the owners of what would be stopped first, once each; whenever more is over than was told of."""
         text = _used(over)
         known = self._told.setdefault(over.name, (set(), ""))
         if rules.revocation == OFF or known[1] == text:
@@ -197,7 +197,7 @@ class Revocations:
     # -- in a group -----------------------------------------------------------------------------------------------------
 
     async def _make_room(self, elastic: Elastic, now: float) -> None:
-        """Work of a higher class that has waited for its share for the delay takes that of lower classes of its own leaf."""
+        """Gives work of a higher class that has waited for the delay the share of lower classes of its own leaf."""
         rules, forest = self._quotas.layout.rules, elastic.forest
         waiting = [one.candidate for one in self._pending.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
@@ -226,7 +226,7 @@ class Revocations:
     # -- both -----------------------------------------------------------------------------------------------------------
 
     def _holdings(self, elastic: Elastic) -> Iterator[Holding]:
-        """All work on nodes as the choice reads it."""
+        """Returns all work on nodes as the choice reads it."""
         scene, now = self._scene, self._clock.now()
         claims = scene.claims()
         for uid, holder in scene.holders.items():
@@ -242,7 +242,7 @@ class Revocations:
             )
 
     async def _stop(self, what: str, chosen: Iterable[tuple[Holding, str, str]]) -> None:
-        """Have held rows released, all in one commit, so that their nodes end them by TERM and grace; then tell the owners."""
+        """Has held rows released, all in one commit, so that their nodes end them by TERM and grace; then tells the owners."""
         asked = [
             (row, tree, why, self._ledger.propose(Stop(row.key, RECLAIMED)))
             for holding, tree, why in chosen
@@ -266,7 +266,7 @@ class Revocations:
 
 
 def _unsaved(holder: Holder, now: float) -> float:
-    """Seconds of work that ending it now would lose."""
+    """Returns seconds of work that ending it now would lose."""
     if holder.started is None:
         return 0.0
     saved = holder.checkpointed if holder.checkpointed is not None else holder.started
@@ -274,7 +274,7 @@ def _unsaved(holder: Holder, now: float) -> float:
 
 
 def _used(over: Overuse) -> str:
-    """What a group uses and may use, of each resource of which that is too much."""
+    """Returns what a group uses and may use, of each resource of which that is too much."""
     parts = (
         f"{resource}: {quantity(resource, over.used.get(resource, 0))} used, {quantity(resource, allowed)} allowed now"
         for resource, allowed in sorted(over.allowed.items())

@@ -20,7 +20,7 @@ class Silence:
         self._beats = Heartbeats()
 
     def note_heartbeat(self, name: str, version: str, now: float) -> bool:
-        """Note a heartbeat; whether it ends a silence."""
+        """Notes a heartbeat; returns whether it ends a silence."""
         fresh = self._beats.hear(name, version, 0, now)
         if not fresh or name not in self.silent:
             return False
@@ -29,11 +29,11 @@ class Silence:
         return True
 
     def unfollow(self, name: str) -> None:
-        """Follow the node no more."""
+        """Follows the node no more."""
         self._beats.forget(name)
 
     def sweep(self, unjudged: Iterable[str], now: float, since: float, timing: Timing, nodes: int) -> frozenset[str]:
-        """Those of the nodes whose standing has changed with time alone; `nodes`: how many there are in all."""
+        """Returns those of the nodes whose standing has changed with time alone; `nodes`: how many there are in all."""
         followed = frozenset(unjudged)
         for name in followed:
             self._beats.expect(name, now)

@@ -114,7 +114,7 @@ class Term:
         """Answers questions, while this term works."""
 
     async def run(self) -> None:
-        """Take over and work until deposed (raises Stale) or until an error ends the term (raises it)."""
+        """Takes over and works until deposed (raises Stale) or until an error ends the term (raises it)."""
         cluster = self._outside.cluster
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
@@ -300,7 +300,7 @@ class Term:
             self.forecasts.drop_allocation(change.old.metadata.uid)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
-        """A usage record has grown: what it holds counts from there, and allocations that waited for it may go."""
+        """Counts rows that a usage record holds, and lets allocations go that waited for them."""
         fresh = self.records.put(change.new) if change.new is not None else NOTHING_NEW
         if change.new is None:
             self.records.drop(change.key)
@@ -311,7 +311,7 @@ class Term:
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
-        """A contract was made, changed or ended; what the operator mirrors into the status changes nothing."""
+        """Puts a changed contract in force; parts of the status that the operator mirrors change nothing."""
         if change.old is not None and change.new is not None and contract(change.old) == contract(change.new):
             return
         self.limit_sync.limits_changed()
@@ -330,7 +330,7 @@ class Term:
         self._on_policy(change)
 
     def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
-        """VClusters or options changed: policies, homes, defaults of what waits."""
+        """Puts changed vclusters and options in force: policies, home groups, defaults of pending work."""
         del change
         self.limit_sync.limits_changed()
         if not self.working:
@@ -345,14 +345,14 @@ class Term:
         await self.loop.run()
 
     async def _be_sure(self) -> None:
-        """Nothing is placed before nodes of each plan could say that the ledger went back, or have been silent for long."""
+        """Waits until nodes of each plan could say that the ledger went back, or have been silent for long."""
         clock = self._outside.clock
         until = clock.monotonic() + HEARD_AFTER * parse_duration(node_options(self._memory.options).heartbeat_interval)
         while self._silent() and clock.monotonic() < until:
             await clock.sleep(SURE_SECONDS)
 
     async def _hear(self) -> None:
-        """What waits for nodes, and when it may start, is told once it is known which nodes are alive."""
+        """Waits until it is known which nodes are alive, and then lets statuses say what waits for nodes."""
         outside = self._outside
         await await_live_nodes(
             outside.cluster,
@@ -367,12 +367,12 @@ class Term:
 
 
 def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
-    """What was agreed with a tenant, and what an outside source told of its budget."""
+    """Returns what was agreed with a tenant, and what an outside source told of its budget."""
     return tenant.spec, tenant.status.external_budget
 
 
 async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
-    """Make the one LatticeConfig of a new cluster, empty: every option at its default, and there to be edited.
+    """Makes the one LatticeConfig of a new cluster, empty: every option at its default, and there to be edited.
 
     Of a cluster that has had work it is gone, and an empty one would pass for what its operators have chosen.
     """
@@ -389,7 +389,7 @@ async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
 
 
 async def _evidence(cluster: Cluster) -> str:
-    """Work that a plan or a report names, as a sentence; empty when there is none."""
+    """Returns a sentence on work that a plan or a report names; empty when there is none."""
     for plan in (await cluster.list(PLANS, type=Plan)).items:
         rows = len(plan.spec.text.splitlines()) - 1
         if rows > 0:
