@@ -1,6 +1,6 @@
 """The production cycle over a virtual clock: what Lattice itself would have done with a trace.
 
-Every decision is `lattice.scheduling.cycle.cycle.decide` on a `Scene`, as in the scheduler; only the world is played: jobs are
+Every decision is `lattice.scheduling.cycle.cycle.decide` on a `ClusterState`, as in the scheduler; only the world is played: jobs are
 submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
 what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then a cycle
 of each vcluster that has pending work, in order of their names, and where there are several a second one of each, which sees what
@@ -28,7 +28,7 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.cost import gpu_hours
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Shares, Terms
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import expand_nodes
 from lattice.views.ledger import TenantAccount
 
@@ -155,7 +155,7 @@ class World:
         self._shares.agree(_terms(log))
         self._accounts = {name: _account(log, name) for name in sorted({job.tenant for job in log.jobs})}
         self._scoring = Scoring(shares=self._shares, policies=setting.policies)
-        self.scene = Scene(
+        self.state = ClusterState(
             machine=machine_of(setting.nodes),
             accounts=self._accounts,
             policies=dict(setting.policies),
@@ -184,9 +184,9 @@ class World:
         self._placed.clear()
         for _ in range(2 if len(self._pending) > 1 else 1):
             for vcluster in sorted(self._pending):
-                if seen.get(vcluster) != self.scene.given_away():
+                if seen.get(vcluster) != self.state.given_away():
                     self._cycle(vcluster, now)
-                    seen[vcluster] = self.scene.given_away()
+                    seen[vcluster] = self.state.given_away()
         self._launch(now)
         return True
 
@@ -202,7 +202,7 @@ class World:
         """What was done; what still waits never starts, with the reason of a last cycle."""
         for vcluster in sorted(self._pending):
             now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
-            for outcome in list(decide(self.scene, vcluster, list(self._pending[vcluster].values()), now)):
+            for outcome in list(decide(self.state, vcluster, list(self._pending[vcluster].values()), now)):
                 if isinstance(outcome, Waiting):
                     self.done.stuck.append((self._work[outcome.candidate.uid].job, outcome.reason, outcome.message))
         self.done.ran.sort(key=lambda each: (each.start, each.job.submit, each.job.line, each.job.id))
@@ -212,7 +212,7 @@ class World:
 
     def _submit(self, number: int, now: float) -> None:
         job = self._jobs[number]
-        need = need_of(job, self.scene.machine) or job.need
+        need = need_of(job, self.state.machine) or job.need
         candidate = Candidate(
             key=f"{number:09d}", uid=job.id, tenant=job.tenant, vcluster=job.vcluster, preemption_class=job.preemption_class,
             submitted=job.submit, minimum=job.nodes, maximum=max(job.nodes, job.most), need=self._needs.setdefault(need, need),
@@ -240,7 +240,7 @@ class World:
             return
         work.ended = True
         job = work.job
-        self.scene.drop_holder(job.id)
+        self.state.drop_holder(job.id)
         self._count(work, -1)
         self._shares.end(job.id, now)
         ran = self.done.ran[self._place[job.id]]
@@ -255,7 +255,7 @@ class World:
             return
         self._scoring.running_gpu_hours = self._running_gpu_hours
         began = self._timing.clock() if self._timing is not None else 0.0
-        outcomes = list(decide(self.scene, vcluster, list(pending.values()), now, explain=False))
+        outcomes = list(decide(self.state, vcluster, list(pending.values()), now, explain=False))
         if self._timing is not None:
             self._timing.seconds.append(self._timing.clock() - began)
         self.done.cycles += 1
@@ -271,8 +271,8 @@ class World:
 
     def _follow(self, vcluster: str, now: float) -> None:
         """Count what became of the reservations of a vcluster, and note when the next one starts."""
-        tally, promises = self.done.reservations, self.scene.promises.get(vcluster, {})
-        for move in self.scene.moves.get(vcluster, ()):
+        tally, promises = self.done.reservations, self.state.promises.get(vcluster, {})
+        for move in self.state.moves.get(vcluster, ()):
             tally.moved[move.cause] = tally.moved.get(move.cause, 0) + 1
             if move.after is None:
                 tally.lost += 1
@@ -287,8 +287,8 @@ class World:
     def _launch(self, now: float) -> None:
         """Give more nodes to ranges from what nobody else could use, and start what was placed."""
         ranges = [placed.candidate for placed in self._placed if asks_for_more(placed)]
-        self.scene.set_waiting(self._pending)
-        more = {one.candidate.uid: one.nodes for one in extended(self.scene, ranges, now)} if ranges else {}
+        self.state.set_waiting(self._pending)
+        more = {one.candidate.uid: one.nodes for one in extended(self.state, ranges, now)} if ranges else {}
         for placed in self._placed:
             placed.nodes = more.get(placed.candidate.uid, placed.nodes)
             self._start(placed, now)
@@ -301,7 +301,7 @@ class World:
         job = work.job
         work.nodes = placed.nodes
         self.done.reservations.late += now > self._reserved.pop(candidate.uid, now)
-        self.scene.put_holder(self.scene.holders[candidate.uid])
+        self.state.put_holder(self.state.holders[candidate.uid])
         self._count(work, 1)
         self._shares.see(self._run(work, now))
         killed = job.walltime is not None and job.run > job.walltime
@@ -336,7 +336,7 @@ class World:
 
     def validate(self) -> None:
         """Everything that is kept from event to event is what is found anew; raises Corrupt on a difference."""
-        self.scene.validate()
+        self.state.validate()
         self._shares.validate()
 
 

@@ -43,7 +43,7 @@ from lattice.ledger.steps import (
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.scoring import shown
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
@@ -107,9 +107,9 @@ class Allocations:
     """The reconciler of allocations, by uid."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, scene: Scene, metrics: SchedulerMetrics, *, cache: AllocationCache, pending: PendingWork,
-        ledger: LedgerAccess, nodes: Nodes, numbers: AllocationNumbers, vclusters: Mapping[str, VCluster], config: LastKnown[Config],
-        records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts,
+        self, cluster: Cluster, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, *, cache: AllocationCache,
+        pending: PendingWork, ledger: LedgerAccess, nodes: Nodes, numbers: AllocationNumbers, vclusters: Mapping[str, VCluster],
+        config: LastKnown[Config], records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts,
     ) -> None:  # fmt: skip
         self.objects: Mapping[str, Allocation] = cache.objects
         self.synced = False
@@ -117,7 +117,7 @@ class Allocations:
         """By uid: the attempt whose row is releasing, and since when (monotonic)."""
         self._cluster = cluster
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._cache = cache
         self._pending = pending
         self._ledger = ledger
@@ -299,7 +299,7 @@ class Allocations:
         if waiting is None:
             return None
         expected, alone = self.expectations.status_patch(uid), self.expectations.due(uid)
-        reserved = self._scene.reserved_since(allocation.spec.vcluster, uid)
+        reserved = self._state.reserved_since(allocation.spec.vcluster, uid)
         parts = {"score": self._score(uid), "expected": expected, "alone": alone, "reserved": reserved, **await self._stamp(uid)}
         patch = projection.pending(allocation, waiting.reason, waiting.message, **parts)
         if patch is not None and uid in self._pending.candidates:

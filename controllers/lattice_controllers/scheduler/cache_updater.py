@@ -1,4 +1,5 @@
-"""Keeps the scene of the cycle true by its methods: holders from the ledger, policies, shares, windows and power from their objects."""
+"""Keeps the cluster state of the cycle true by its methods: holders from the ledger, policies, shares, windows and power from
+their objects."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from lattice.scheduling.conversion.candidates import holder_of
 from lattice.scheduling.conversion.policies import energy_price, policy_of, seconds, terms_of
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import HALF_LIFE, Shares, Terms
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget
 from lattice.scheduling.state.exhaustion import exhausted
-from lattice.scheduling.state.scene import PowerBudget, Scene
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
 from lattice_controllers.scheduler.allocations import Allocations
@@ -34,14 +35,15 @@ BUDGET_SECONDS = 1.0
 
 
 class CacheUpdater:
-    """The one that changes the scene, except for what a cycle claims in it; sets `cycle_due` when a cycle may find more."""
+    """The one that changes the cluster state, except for what a cycle claims in it; sets `cycle_due` when a cycle may find more."""
 
     def __init__(
-        self, scene: Scene, clock: Clock, cycle_due: asyncio.Event, *, ledger: LedgerAccess, nodes: Nodes, reservations: Reservations,
+        self, state: ClusterState, clock: Clock, cycle_due: asyncio.Event, *, ledger: LedgerAccess, nodes: Nodes,
+        reservations: Reservations,
         quotas: Quotas, allocations: Allocations, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant],
         config: LastKnown[Config], records: Records, scoring: Scoring,
     ) -> None:  # fmt: skip
-        self.scene = scene
+        self.state = state
         self.scoring = scoring
         self._clock = clock
         self._stored = ledger.stored
@@ -124,7 +126,7 @@ class CacheUpdater:
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
         power = PowerBudget(options.power_budget_kilowatts * 1000 or None)
-        self.scene.configure(policies, dict.fromkeys(policies, self.scoring), power)
+        self.state.configure(policies, dict.fromkeys(policies, self.scoring), power)
         self.scoring.policies = policies
         self.scoring.reference_wait = seconds(options.reference_wait, 3600.0)
         if self._half_life_now() != self._half_life:
@@ -136,17 +138,17 @@ class CacheUpdater:
     def refresh_for_cycle(self, now: float) -> float | None:
         """Brings up to date what time alone changes, and the quota trees; returns when time changes them next, seconds since the epoch."""
         windows = self._reservations.windows(now)
-        if windows != self.scene.windows:
-            self.scene.set_windows(windows)
+        if windows != self.state.windows:
+            self.state.set_windows(windows)
         if not self._budgets_at <= now < self._budgets_until:
             spent = exhausted(self.scoring.shares.meter, now)
-            self.scene.set_exhausted(spent)
+            self.state.set_exhausted(spent)
             ends = (one.until for one in spent.values() if one.until is not None)
             self._budgets_at, self._budgets_until = now, min((now + BUDGET_SECONDS, *ends))
         self.scoring.energy_price = energy_price(self._config.object, now)
         if self._holders_changed:
             self._holders_changed = False
-            self.scoring.running(list(self.scene.holders.values()), self.scene.machine)
+            self.scoring.running(list(self.state.holders.values()), self.state.machine)
         trees = self._quotas.refresh_for_cycle(now)
         if trees.rebound:
             self._leaves_changed()
@@ -174,31 +176,31 @@ class CacheUpdater:
             silent=not row.held and any(self._nodes.standing(row, node).silent for node in row.nodes), borrowed=self._borrowed(row),
         )  # fmt: skip
         key = holder_key(row)
-        self.scene.put_holder(holder if key == holder.uid else replace(holder, uid=key))
+        self.state.put_holder(holder if key == holder.uid else replace(holder, uid=key))
         self._holders_changed = True
 
     def _leaves_changed(self) -> None:
         """Moves holders and candidates to the groups of the quota tree, and the nodes, that they belong to now."""
         for row in self._stored.rows.values():
-            holder = self.scene.holders.get(holder_key(row))
+            holder = self.state.holders.get(holder_key(row))
             if holder is not None and holder.quota != self._quota(row):
                 self._put(row)
         self._reconciler.renew_candidates()
 
     def _quota(self, row: Row) -> str:
         """Returns the leaf of a row; an object that is gone leaves it where it was."""
-        allocation, known = self._allocations.get(row.uid), self.scene.holders.get(holder_key(row))
+        allocation, known = self._allocations.get(row.uid), self.state.holders.get(holder_key(row))
         return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
     def _drop(self, row: Row, *, ended: bool) -> None:
-        self.scene.drop_holder(holder_key(row))
+        self.state.drop_holder(holder_key(row))
         self._holders_changed = True
         if ended:
             self._since.pop(row.key, None)
             self._releasing.pop(row.key, None)
 
     def _borrowed(self, row: Row) -> tuple[int, ...]:
-        known = self.scene.machine.nodes
+        known = self.state.machine.nodes
         return tuple(node for node in row.nodes if node in known and known[node].home not in ("", row.vcluster))
 
     # -- shares -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries import situation
 from lattice.scheduling.queries.situation import planned
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -46,12 +46,12 @@ class Forecasts:
     """The forecaster of one term; gives each new forecast to `expectations`."""
 
     def __init__(
-        self, clock: Clock, scene: Scene, pending: PendingWork, metrics: SchedulerMetrics, *, ledger: LedgerAccess,
+        self, clock: Clock, state: ClusterState, pending: PendingWork, metrics: SchedulerMetrics, *, ledger: LedgerAccess,
         candidates: CandidateSource, expectations: ForecastReceiver,
     ) -> None:  # fmt: skip
         self.forecaster = Forecaster()
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._pending = pending
         self._metrics = metrics
         self._ledger = ledger
@@ -83,15 +83,15 @@ class Forecasts:
         async with self._turn:
             pending, now = self._pending, self._clock.now()
             names = {*pending.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
-            queues = {name: in_line(self._scene, pending, name, outcomes) for name in names}
-            view = self.forecaster.look(self._scene, queues, now, [*pending.reasons.values(), *outcomes])
+            queues = {name: in_line(self._state, pending, name, outcomes) for name in names}
+            view = self.forecaster.look(self._state, queues, now, [*pending.reasons.values(), *outcomes])
             foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
             return self.forecaster.suppose(view, foreseen, [outcome.candidate.uid for outcome in outcomes])
 
     async def _foresee(self) -> None:
         began, pending = self._clock.monotonic(), self._pending
-        queues = {name: in_line(self._scene, pending, name) for name in pending.vclusters()}
-        view = self.forecaster.look(self._scene, queues, self._clock.now(), list(pending.reasons.values()))
+        queues = {name: in_line(self._state, pending, name) for name in pending.vclusters()}
+        view = self.forecaster.look(self._state, queues, self._clock.now(), list(pending.reasons.values()))
         foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
         found = self.forecaster.conclude(view, foreseen)
         self._expectations.accept_forecast({uid: expected for uid, expected in found.items() if uid in pending.candidates})
@@ -133,12 +133,12 @@ class Forecasts:
             self.learn(allocation)
 
 
-def in_line(scene: Scene, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
+def in_line(state: ClusterState, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
     """Returns the queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
     scores = {**pending.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
     queue = [*pending.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
-    if strategy_of(scene.policy(vcluster)).first_come:
+    if strategy_of(state.policy(vcluster)).first_come:
         queue.sort(key=lambda one: (one.submitted, one.key))
     else:
         queue.sort(key=lambda one: (-scores[one.uid].total if one.uid in scores else 0.0, one.submitted, one.key))
-    return planned(scene, vcluster, queue)
+    return planned(state, vcluster, queue)

@@ -18,7 +18,7 @@ from lattice.scheduling.cycle.ranges import RANGES, asks_for_more, extended
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries.situation import ABOUT_NODES
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -35,10 +35,10 @@ Remember = Callable[[Sequence[Outcome]], None]
 
 
 class SceneRefresher(Protocol):
-    """Brings the scene up to date before a cycle."""
+    """Brings the cluster state up to date before a cycle."""
 
     def refresh_for_cycle(self, now: float) -> float | None:
-        """Brings the scene up to date; returns when time alone changes it next, seconds since the epoch."""
+        """Brings the cluster state up to date; returns when time alone changes it next, seconds since the epoch."""
         ...
 
 
@@ -67,11 +67,11 @@ class Loop:
     """
 
     def __init__(
-        self, clock: Clock, scene: Scene, pending: PendingWork, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *,
+        self, clock: Clock, state: ClusterState, pending: PendingWork, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *,
         refresher: SceneRefresher, ledger: LedgerAccess, allocations: Mapping[str, Allocation], queue: ReconcileQueue,
         claim_observers: Sequence[ClaimObserver] = (), cycle_observers: Sequence[CycleObserver] = (),
     ) -> None:  # fmt: skip
-        self.scene = scene
+        self.state = state
         self.pending = pending
         self._clock = clock
         self._metrics = metrics
@@ -102,25 +102,25 @@ class Loop:
                 if self.pending.candidates:
                     self._cycle(answers)
                 else:
-                    self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the scene while nothing waits
+                    self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the cluster state while nothing waits
 
     def _pause(self) -> float:
         """Returns seconds to the next cycle when nothing happens."""
-        longest = min((self.scene.policy(vcluster).interval for vcluster in self.pending.known_vclusters()), default=1.0)
+        longest = min((self.state.policy(vcluster).interval for vcluster in self.pending.known_vclusters()), default=1.0)
         return longest if self._again_at is None else max(0.01, min(longest, self._again_at - self._clock.now()))
 
     def _order(self) -> list[str]:
         """Sorts the vclusters: those that lend before those that borrow, and these by their priority."""
-        borrowing = {vcluster: self.scene.policy(vcluster).borrowing for vcluster in self.pending.known_vclusters()}
+        borrowing = {vcluster: self.state.policy(vcluster).borrowing for vcluster in self.pending.known_vclusters()}
         return sorted(borrowing, key=lambda name: (borrowing[name].borrow, -borrowing[name].priority, name))
 
     def _cycle(self, answers: asyncio.TaskGroup) -> None:
         self.pending.cycles += 1
         began, now = self._clock.monotonic(), self._clock.now()
         wakes = [self._refresher.refresh_for_cycle(now)]
-        if self.scene.elastic is not None:
+        if self.state.elastic is not None:
             for vcluster in self.pending.known_vclusters():  # what everybody asks for is known before anybody is admitted
-                self.scene.elastic.ask(self.pending.queue(vcluster), now)
+                self.state.elastic.ask(self.pending.queue(vcluster), now)
         placed: list[Placed] = []
         for vcluster in self._order():
             failure = self._guard.waits(vcluster) or self._turn(vcluster, now, placed, wakes)
@@ -140,20 +140,20 @@ class Loop:
         ranges = [one.candidate for one in placed if asks_for_more(one)]
         if not ranges:
             return
-        self.scene.set_waiting(name for name in self.pending.known_vclusters() if self._waits_for_nodes(name))
+        self.state.set_waiting(name for name in self.pending.known_vclusters() if self._waits_for_nodes(name))
         remember = self._begin_turn(RANGES, ranges, now)
         found: list[Placed] = []
-        if self._guard.attempt(RANGES, lambda: found.extend(extended(self.scene, ranges, now))) is None:
+        if self._guard.attempt(RANGES, lambda: found.extend(extended(self.state, ranges, now))) is None:
             remember(found)
         more = {one.candidate.uid: one.nodes for one in found}
         for one in placed:
             one.nodes = more.get(one.candidate.uid, one.nodes)
-            if one.candidate.uid not in self.scene.holders:  # it failed in between
-                self.scene.claim(one.candidate, one.nodes, now)
+            if one.candidate.uid not in self.state.holders:  # it failed in between
+                self.state.claim(one.candidate, one.nodes, now)
 
     def _waits_for_nodes(self, vcluster: str) -> bool:
         """Whether work is left in a vcluster that would start if it had nodes."""
-        holders, reasons = self.scene.holders, self.pending.reasons
+        holders, reasons = self.state.holders, self.pending.reasons
         said = (reasons.get(one.uid) for one in self.pending.queue(vcluster) if one.uid not in holders)
         return any(one is None or one.reason in ABOUT_NODES for one in said)
 
@@ -161,14 +161,14 @@ class Loop:
         """Runs the cycle of one vcluster, decided as a whole before anything of it is acted on; returns its failure, if it fails."""
         began = self._clock.monotonic()
         queue = list(self.pending.queue(vcluster))
-        promises = dict(self.scene.promises.get(vcluster, {}))
+        promises = dict(self.state.promises.get(vcluster, {}))
         remember = self._begin_turn(vcluster, queue, now)
         outcomes: list[Outcome] = []
-        failure = self._guard.attempt(vcluster, lambda: outcomes.extend(decide(self.scene, vcluster, queue, now)))
+        failure = self._guard.attempt(vcluster, lambda: outcomes.extend(decide(self.state, vcluster, queue, now)))
         if failure is not None:
             self._metrics.cycle_failures.labels(vcluster).inc()
-            self.scene.drop_claims(candidate.uid for candidate in queue)
-            self.scene.restore_promises(vcluster, promises)
+            self.state.drop_claims(candidate.uid for candidate in queue)
+            self.state.restore_promises(vcluster, promises)
             return failure
         remember(outcomes)
         self._follow_moves(vcluster)
@@ -176,8 +176,8 @@ class Loop:
             match outcome:
                 case Placed():
                     placed.append(outcome)
-                    if self.scene.elastic is not None:
-                        self.scene.elastic.drop(outcome.candidate.uid)
+                    if self.state.elastic is not None:
+                        self.state.elastic.drop(outcome.candidate.uid)
                 case Waiting():
                     self._wait(outcome)
                     wakes.append(outcome.wake)
@@ -199,7 +199,7 @@ class Loop:
         allocation = self._allocations.get(candidate.uid)
         self.pending.withdraw(candidate.uid)
         if allocation is None:
-            self.scene.drop_holder(candidate.uid)
+            self.state.drop_holder(candidate.uid)
             return
         self.pending.claiming.add(candidate.uid)
         if placed.score is not None:
@@ -233,7 +233,7 @@ class Loop:
             for observer in self._claim_observers:
                 observer.claim_confirmed(candidate.uid)
         else:
-            self.scene.drop_holder(candidate.uid)
+            self.state.drop_holder(candidate.uid)
             self._due.set()
             if isinstance(verdict, Refused):
                 event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
@@ -241,7 +241,7 @@ class Loop:
 
     def _follow_moves(self, vcluster: str) -> None:
         """Keeps, counts and logs what the cycle moved of reservations."""
-        for move in self.scene.moves.get(vcluster, ()):
+        for move in self.state.moves.get(vcluster, ()):
             self.pending.moves[move.uid] = move
             self._metrics.reservation_moves.labels(vcluster, move.cause).inc()
             candidate = self.pending.candidates.get(move.uid)

@@ -2,7 +2,7 @@
 
 Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the
 operator, which has seen it, nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`Machine`) and
-puts nodes into it and out of it; the scene alone says which of them are taken.
+puts nodes into it and out of it; the cluster state alone says which of them are taken.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.optimum.formulation import Formulation, formulate, lenders_to, value_of
 from lattice.scheduling.optimum.solver import installed
 from lattice.scheduling.queries.situation import ABOUT_NODES
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_controllers.scheduler.bound_worker import packed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 
@@ -47,10 +47,15 @@ class OptimalityMonitor:
     """Takes a cycle that placed something, at most one in `BOUND_SECONDS`, the vclusters in turn; `solve` gives its bound."""
 
     def __init__(
-        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, *, solve: Callable[[Formulation], Awaitable[float]] | None = None
+        self,
+        clock: Clock,
+        state: ClusterState,
+        metrics: SchedulerMetrics,
+        *,
+        solve: Callable[[Formulation], Awaitable[float]] | None = None,
     ) -> None:
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._metrics = metrics
         self._solve = solve or in_a_process
         self._measures = solve is not None or installed()
@@ -66,8 +71,8 @@ class OptimalityMonitor:
         return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
-        """Samples a cycle that has decided, and whose places are claimed in the scene."""
-        if not self._measures or len(outcomes) > MOST_JOBS or len(self._scene.machine.buckets) > MOST_BUCKETS:
+        """Samples a cycle that has decided, and whose places are claimed in the cluster state."""
+        if not self._measures or len(outcomes) > MOST_JOBS or len(self._state.machine.buckets) > MOST_BUCKETS:
             return
         if not any(isinstance(outcome, Placed) for outcome in outcomes):
             return  # where nothing was placed, what is left of nodes is kept for work that comes first, or too little
@@ -96,13 +101,13 @@ class OptimalityMonitor:
 
     def _question(self, vcluster: str, outcomes: Sequence[Outcome]) -> Formulation:
         meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
-        scene, policy = self._scene, self._scene.policy(vcluster)
+        state, policy = self._state, self._state.policy(vcluster)
         return formulate(
-            scene.machine,
+            state.machine,
             [one.candidate for one in meant],
             [one.score.total if one.score is not None else 0.0 for one in meant],
             home=vcluster if policy.home else "",
-            lenders=lenders_to(scene.policies, vcluster),
+            lenders=lenders_to(state.policies, vcluster),
             given=[node for one in meant if isinstance(one, Placed) for node in one.nodes],
         )
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from lattice.daemon.clock import Clock
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reserved import Move
-from lattice.scheduling.state.scene import Scene
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -48,7 +48,7 @@ class PendingWork:
     """
 
     def __init__(
-        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *, budget: WriteBudget | None = None
+        self, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *, budget: WriteBudget | None = None
     ) -> None:
         self.cycles = 0
         """Cycles of this term."""
@@ -65,7 +65,7 @@ class PendingWork:
         self.budget = budget or WriteBudget(clock)
         """Of the writes that only inform."""
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._metrics = metrics
         self._cycle_due = cycle_due
         self._queues: dict[str, dict[str, Candidate]] = {}
@@ -82,7 +82,7 @@ class PendingWork:
             return
         if known is None:
             if reserved_at:
-                self._scene.inherit(candidate.vcluster, candidate.uid, parse_time(reserved_at))
+                self._state.inherit(candidate.vcluster, candidate.uid, parse_time(reserved_at))
         elif known.vcluster != candidate.vcluster:
             self._leave_queue(known)
         self.candidates[candidate.uid] = candidate
@@ -93,8 +93,8 @@ class PendingWork:
 
     def withdraw(self, uid: str) -> None:
         """Removes an allocation that does not wait any more."""
-        if self._scene.elastic is not None:
-            self._scene.elastic.drop(uid)
+        if self._state.elastic is not None:
+            self._state.elastic.drop(uid)
         candidate = self.candidates.pop(uid, None)
         if candidate is not None:
             self._leave_queue(candidate)
@@ -155,14 +155,14 @@ class PendingWork:
             self._shown[uid] = (waiting, now)
             self._note_reservation(waiting.candidate)
             return True
-        if self._reserved.get(uid) != self._scene.reserved_since(waiting.candidate.vcluster, uid) and self.budget.try_spend():
+        if self._reserved.get(uid) != self._state.reserved_since(waiting.candidate.vcluster, uid) and self.budget.try_spend():
             self._note_reservation(waiting.candidate)
             return True
         return False
 
     def _note_reservation(self, candidate: Candidate) -> None:
         """Notes that the next write of the status says when the candidate was given its reservation."""
-        given = self._scene.reserved_since(candidate.vcluster, candidate.uid)
+        given = self._state.reserved_since(candidate.vcluster, candidate.uid)
         if given is None:
             self._reserved.pop(candidate.uid, None)
         else:

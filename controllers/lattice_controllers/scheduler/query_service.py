@@ -1,6 +1,6 @@
 """Answers from the live state of one term: gathers the moment, asks the pure builders, and leaves everything as it was.
 
-Nothing holds the loop for long: `why`, `plan` and `queue` are answered in a thread, one at a time, by a scene of the moment
+Nothing holds the loop for long: `why`, `plan` and `queue` are answered in a thread, one at a time, by a cluster state of the moment
 at which they were asked; a large quota tree is looked at in slices.
 """
 
@@ -33,7 +33,7 @@ from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, s
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.recording.record import glance
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Config, Tenant, VCluster
@@ -100,15 +100,15 @@ class OveruseView(Protocol):
 
 
 class QueryService:
-    """The query service of a leader: reads the pending work, the scene, and the caches beside them."""
+    """The query service of a leader: reads the pending work, the cluster state, and the caches beside them."""
 
     def __init__(
-        self, clock: Clock, scene: Scene, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
+        self, clock: Clock, state: ClusterState, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
         starts: StartForecasts, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant], config: LastKnown[Config],
         usage: UsageView, quotas: QuotaView, overuse: OveruseView,
     ) -> None:  # fmt: skip
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._pending = pending
         self._candidates = candidates
         self._numbers = numbers
@@ -154,7 +154,7 @@ class QueryService:
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, as the reader may see them."""
         situation = self._situation()
-        elastic = situation.scene.elastic
+        elastic = situation.state.elastic
         if elastic is None:
             return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._quotas.remarks())
         mine = own_leaves(situation, reader) | self._leaves_for(reader)
@@ -185,7 +185,7 @@ class QueryService:
     def _glimpse(self, asked: Sequence[Candidate] = ()) -> Glimpse:
         """Returns what the scheduler knows at this moment; `asked` is asked about beside what waits."""
         waiting = list(self._pending.candidates.values())
-        moment = glance(self._scene, waiting, self._clock.now(), asked)
+        moment = glance(self._state, waiting, self._clock.now(), asked)
         return Glimpse(
             moment=moment,
             waiting=dict(self._pending.reasons),
@@ -200,10 +200,10 @@ class QueryService:
     def _situation(self) -> Situation:
         return Situation(
             now=self._clock.now(),
-            scene=self._scene,
+            state=self._state,
             candidates=self._pending.candidates,
             waiting=self._pending.reasons,
-            holders=self._scene.holders,
+            holders=self._state.holders,
             expected=self._starts.found,
             number=self._numbers.shown_number,
         )
@@ -249,11 +249,11 @@ def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
         raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")
     meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
     candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
-    vcluster, scene = vclusters.pop(), situation.scene
-    home = vcluster if scene.policy(vcluster).home else ""
-    question = formulate(scene.machine, candidates, scores, home=home, lenders=lenders_to(scene.policies, vcluster))
+    vcluster, state = vclusters.pop(), situation.state
+    home = vcluster if state.policy(vcluster).home else ""
+    question = formulate(state.machine, candidates, scores, home=home, lenders=lenders_to(state.policies, vcluster))
     value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
-    unknown = unknown_rules(scene, vcluster, candidates, situation.now)
+    unknown = unknown_rules(state, vcluster, candidates, situation.now)
     if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
         bound = max(value, bound)
         return Bound(value=round(value, 4), bound=round(bound, 4), status="bound by linear relaxation", unknown=unknown)

@@ -17,8 +17,8 @@ from lattice.quota.declared import DEFAULT, KOORDINATOR, OURS, Declared
 from lattice.quota.forest import Forest, Overuse
 from lattice.quota.layout import Origin, objects, origin_of
 from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Elastic
-from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 from lattice.views import ElasticQuota, KoordinatorQuota
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -55,12 +55,12 @@ class QuotaStatus:
     """The one writer of the status of groups."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, scene: Scene, quotas: Quotas, overuse: OveruseView, ledger: LedgerAccess,
+        self, cluster: Cluster, clock: Clock, state: ClusterState, quotas: Quotas, overuse: OveruseView, ledger: LedgerAccess,
         metrics: SchedulerMetrics,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._quotas = quotas
         self._metrics = metrics
         self._overuse = overuse
@@ -82,7 +82,7 @@ class QuotaStatus:
 
     async def publish(self) -> None:
         """Writes what has changed, each object at most once."""
-        elastic, faults = self._scene.elastic, dict(self._quotas.faults())
+        elastic, faults = self._state.elastic, dict(self._quotas.faults())
         news: dict[Origin, News] = {}
         if elastic is not None:
             self._forget_gone()

@@ -1,4 +1,4 @@
-"""The quota trees of the running scheduler: declared by objects, planted in the scene, given the capacity of the nodes."""
+"""The quota trees of the running scheduler: declared by objects, planted in the cluster state, given the capacity of the nodes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lattice.quota.publication import PUBLISHED
 from lattice.quota.selection import Shares, share_out, traits_of
 from lattice.scheduling.queries.quota_answers import LeftOut
 from lattice.scheduling.queries.quota_view import Remarks
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.counted import CountedNodes
-from lattice.scheduling.state.scene import Scene
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Node
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, QuotaTreeOptions
@@ -50,7 +50,7 @@ class Quotas:
     """The quota trees; sets `cycle_due` when a cycle may find more."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, scene: Scene, *, nodes: Mapping[str, Node], config: LastKnown[Config],
+        self, cluster: Cluster, clock: Clock, state: ClusterState, *, nodes: Mapping[str, Node], config: LastKnown[Config],
         cycle_due: asyncio.Event,
     ) -> None:  # fmt: skip
         self.layout = Layout()
@@ -62,11 +62,11 @@ class Quotas:
         self._absent = dict(FOREIGN)
         self._cluster = cluster
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._nodes = nodes
         self._config = config
         self._cycle_due = cycle_due
-        self._counted = CountedNodes(scene.machine)
+        self._counted = CountedNodes(state.machine)
         self._dirty = True
         self._masks: dict[str, int] = {}
         self._options: QuotaTreeOptions | None = None
@@ -135,7 +135,7 @@ class Quotas:
         if self._dirty or options != self._options:
             self._dirty, self._options = False, options
             declared = self._declare(options)
-        elastic = self._scene.elastic
+        elastic = self._state.elastic
         if elastic is None:
             return Refreshed(None, declared)
         moved = self._share_nodes()
@@ -149,23 +149,23 @@ class Quotas:
 
     def _declare(self, options: QuotaTreeOptions) -> bool:
         """Plants what the objects declare; returns whether there is, or was, any group."""
-        before, scene = self.layout, self._scene
+        before, state = self.layout, self._state
         self.layout = self._laid_out(options)
         if not self.layout.groups:
-            scene.plant(None)
-        elif scene.elastic is None:
+            state.plant(None)
+        elif state.elastic is None:
             forest = Forest(self.layout.trees)
             self._traits_news = -1
             self._share_nodes()
             self._counted.look(self.shares.tree_of, self._clock.now())
             self._give_capacity(forest)
-            scene.plant(forest)
+            state.plant(forest)
         else:
-            scene.elastic.forest.declare(self.layout.trees)
+            state.elastic.forest.declare(self.layout.trees)
             self._traits_news = -1
             self._share_nodes()
-            self._give_capacity(scene.elastic.forest)
-            scene.elastic.changed()
+            self._give_capacity(state.elastic.forest)
+            state.elastic.changed()
         if before.groups or self.layout.groups:
             event(log, "Quota trees", groups=len(self.layout.groups), trees=len(self.layout.trees), left_out=len(self.layout.faults))
         return bool(before.groups or self.layout.groups)
@@ -183,7 +183,7 @@ class Quotas:
 
     def _share_nodes(self) -> bool:
         """Gives each node to its tree; returns whether any was moved."""
-        machine = self._scene.machine
+        machine = self._state.machine
         if not self.layout.selections:
             moved, self.shares = bool(self._masks), _ALL_DEFAULT
             self._masks = {}
@@ -228,7 +228,7 @@ class Quotas:
 
     def within(self, leaf: str) -> int | None:
         """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
-        elastic = self._scene.elastic
+        elastic = self._state.elastic
         if elastic is None or not self._masks:
             return None
         tree = elastic.forest.tree_of(leaf)

@@ -30,7 +30,7 @@ from lattice.scheduling.queries.answers import CycleLog, Cycles
 from lattice.scheduling.recording.chronicle import Chronicler
 from lattice.scheduling.recording.cycle_log import CHANGES, WHOLE, frame
 from lattice.scheduling.recording.record import Looker, Moment, completed
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Config, RecordingOptions
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -64,12 +64,12 @@ class Recorder:
     """The recorder of one term; the options are those of the LatticeConfig."""
 
     def __init__(
-        self, clock: Clock, scene: Scene, metrics: SchedulerMetrics, folder: Path, *,
+        self, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, folder: Path, *,
         config: LastKnown[Config],
     ) -> None:  # fmt: skip
         self._clock = clock
-        self._scene = scene
-        self._looker = Looker(scene)
+        self._state = state
+        self._looker = Looker(state)
         self._metrics = metrics
         self._folder = folder
         self._config = config
@@ -156,7 +156,7 @@ class Recorder:
         return self._allowed
 
     def _remember(self, moment: Moment, outcomes: Sequence[Outcome]) -> None:
-        self._waiting.append((completed(moment, self._scene), outcomes))
+        self._waiting.append((completed(moment, self._state), outcomes))
         self._some.set()
 
     async def _write(self) -> None:

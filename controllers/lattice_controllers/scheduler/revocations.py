@@ -25,8 +25,8 @@ from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, R
 from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.cycle.withheld import withheld
 from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Elastic
-from lattice.scheduling.state.scene import Scene
 from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -59,12 +59,12 @@ class Revocations:
     """The one that takes back; `over` is who uses more than he may, as of the last sample."""
 
     def __init__(
-        self, clock: Clock, scene: Scene, pending: PendingWork, quotas: QuotaDeclarations, ledger: LedgerAccess, metrics: SchedulerMetrics,
-        *, allocations: Mapping[str, Allocation], announcer: Announcer,
+        self, clock: Clock, state: ClusterState, pending: PendingWork, quotas: QuotaDeclarations, ledger: LedgerAccess,
+        metrics: SchedulerMetrics, *, allocations: Mapping[str, Allocation], announcer: Announcer,
     ) -> None:  # fmt: skip
         self.over: dict[str, Overuse] = {}
         self._clock = clock
-        self._scene = scene
+        self._state = state
         self._pending = pending
         self._quotas = quotas
         self._ledger = ledger
@@ -100,7 +100,7 @@ class Revocations:
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
-            elastic = self._scene.elastic
+            elastic = self._state.elastic
             if elastic is None:
                 self.over, self._overuse = {}, OveruseClock()
                 for kept in (self._since, self._due, self._told, self._blocked):
@@ -149,15 +149,15 @@ class Revocations:
 
     def _found(self, elastic: Elastic, rules: Mapping[str, TreeRules]) -> list[Overuse]:
         """Returns who uses more than he may because work that could start wants it back."""
-        scene = self._scene
-        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in scene.holders.items() if holder.releasing]
+        state = self._state
+        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
 
         def look() -> list[Overuse]:
             over = elastic.forest.overused(on_shrink=True, leaving=leaving)
             return [each for each in over if each.by_demand or rules[each.tree].on_shrink]
 
         found = look()
-        kept_waiting = withheld(scene) if found else {}
+        kept_waiting = withheld(state) if found else {}
         self._withheld = bool(kept_waiting)
         if not kept_waiting:
             return found
@@ -166,7 +166,7 @@ class Revocations:
 
     def _choice(self, elastic: Elastic, over: Sequence[Overuse], most: int) -> Round:
         """Returns what would be stopped for these groups."""
-        with elastic.without(withheld(self._scene)):
+        with elastic.without(withheld(self._state)):
             return choose(elastic.forest, over, self._holdings(elastic), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Revocations:
         """Whether a candidate could use the nodes of a holding, or these end already."""
         if holding.leaving:
             return True
-        holder, known = self._scene.holders[holding.key], self._scene.machine.nodes
+        holder, known = self._state.holders[holding.key], self._state.machine.nodes
         facts = [known[node] for node in holder.nodes if node in known]
         return holder.vcluster == candidate.vcluster and all(candidate.need.admits_node(each) for each in facts)
 
@@ -227,9 +227,9 @@ class Revocations:
 
     def _holdings(self, elastic: Elastic) -> Iterator[Holding]:
         """Returns all work on nodes as the choice reads it."""
-        scene, now = self._scene, self._clock.now()
-        claims = scene.claims()
-        for uid, holder in scene.holders.items():
+        state, now = self._state, self._clock.now()
+        claims = state.claims()
+        for uid, holder in state.holders.items():
             yield Holding(
                 key=uid,
                 leaf=holder.quota,

@@ -36,7 +36,7 @@ from lattice.kube.resources import (
 from lattice.ledger.commit import Book
 from lattice.ledger.reports import ANNOTATION, NodeReport, parse_report
 from lattice.scheduling.priority.scoring import Scoring
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, TenantSpec
@@ -164,14 +164,14 @@ class Term:
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.committer = Committer(cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured)
         self.nodes = Nodes(cluster, clock, book, self.cycle_due)
-        self.scene = Scene(self.nodes.machine, accounts=self.committer.stored.accounts)
+        self.state = ClusterState(self.nodes.machine, accounts=self.committer.stored.accounts)
         self.cache = AllocationCache()
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_config)
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
-        self.quotas = Quotas(cluster, clock, self.scene, nodes=self.nodes.nodes, config=config, cycle_due=self.cycle_due)
+        self.quotas = Quotas(cluster, clock, self.state, nodes=self.nodes.nodes, config=config, cycle_due=self.cycle_due)
         self.reservations = Reservations(cluster, clock, self.nodes.machine, self.committer, self.cycle_due)
         self.numbers = AllocationNumbers(book.head.next_number, self.committer)
         self.plans = Plans(
@@ -184,29 +184,29 @@ class Term:
         self.audit = LedgerAudit(cluster, clock, self.committer, measured)
 
     def _build_decisions(self) -> None:
-        """Builds what turns that into decisions: the pending work, what keeps the scene current, and the loop that decides."""
+        """Builds what turns that into decisions: the pending work, what keeps the cluster state current, and the loop that decides."""
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
-        self.pending = PendingWork(clock, self.scene, measured, self.cycle_due)
+        self.pending = PendingWork(clock, self.state, measured, self.cycle_due)
         admission = Admission(tenants=self.tenants.objects, vclusters=self.vclusters.objects, config=config, quotas=self.quotas)
         self.allocations = Allocations(
-            cluster, clock, self.scene, measured, cache=self.cache, pending=self.pending, ledger=self.committer, nodes=self.nodes,
+            cluster, clock, self.state, measured, cache=self.cache, pending=self.pending, ledger=self.committer, nodes=self.nodes,
             numbers=self.numbers, vclusters=self.vclusters.objects, config=config, records=self.records, quotas=self.quotas,
             admission=admission, doubts=self.recovery,
         )  # fmt: skip
-        scoring = Scoring(policies=self.scene.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
+        scoring = Scoring(policies=self.state.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
         self.updater = CacheUpdater(
-            self.scene, clock, self.cycle_due, ledger=self.committer, nodes=self.nodes, reservations=self.reservations,
+            self.state, clock, self.cycle_due, ledger=self.committer, nodes=self.nodes, reservations=self.reservations,
             quotas=self.quotas, allocations=self.allocations, vclusters=self.vclusters.objects, tenants=self.tenants.objects,
             config=config, records=self.records, scoring=scoring,
         )  # fmt: skip
         self.forecasts = Forecasts(
-            clock, self.scene, self.pending, measured, ledger=self.committer, candidates=self.allocations,
+            clock, self.state, self.pending, measured, ledger=self.committer, candidates=self.allocations,
             expectations=self.allocations.expectations,
         )  # fmt: skip
-        self.optimality = OptimalityMonitor(clock, self.scene, measured)
-        self.recorder = Recorder(clock, self.scene, measured, self._outside.records, config=config)
+        self.optimality = OptimalityMonitor(clock, self.state, measured)
+        self.recorder = Recorder(clock, self.state, measured, self._outside.records, config=config)
         self.loop = Loop(
-            clock, self.scene, self.pending, measured, self.cycle_due, refresher=self.updater, ledger=self.committer,
+            clock, self.state, self.pending, measured, self.cycle_due, refresher=self.updater, ledger=self.committer,
             allocations=self.cache.objects, queue=self.allocations.queue, claim_observers=(self.updater, self.forecasts),
             cycle_observers=(self.recorder, self.optimality),
         )  # fmt: skip
@@ -215,14 +215,14 @@ class Term:
         """Builds what carries decisions to nodes and people: revocations, events, status, answers; and the informers of all."""
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.revocations = Revocations(
-            clock, self.scene, self.pending, self.quotas, self.committer, measured, allocations=self.cache.objects,
+            clock, self.state, self.pending, self.quotas, self.committer, measured, allocations=self.cache.objects,
             announcer=Announcer(cluster, clock, self._identity, controller=CONTROLLER),
         )  # fmt: skip
         announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
         self.occurrences = Occurrences(clock, announcer, measured, config=config)
-        self.quota_status = QuotaStatus(cluster, clock, self.scene, self.quotas, self.revocations, self.committer, measured)
+        self.quota_status = QuotaStatus(cluster, clock, self.state, self.quotas, self.revocations, self.committer, measured)
         self.queries = QueryService(
-            clock, self.scene, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
+            clock, self.state, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=config, usage=self.updater, quotas=self.quotas,
             overuse=self.revocations,
         )  # fmt: skip
@@ -262,7 +262,7 @@ class Term:
     # -- what the committer and nodes tell -----------------------------------------------------------
 
     def rows_changed(self, changes: Changes) -> None:
-        """Brings the scene up to date with a commit, and has plans and allocations of its rows looked at."""
+        """Brings the cluster state up to date with a commit, and has plans and allocations of its rows looked at."""
         self.updater.rows_changed(changes)
         for old, new in changes:
             self.plans.row_changed(old, new)

@@ -114,22 +114,22 @@ async def _ask(question: Callable[[], Awaitable[object]], held: Held) -> None:
 
 def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
     """The query service of a scheduler that has just had a cycle, and the uids of what waits there in order."""
-    _, scene, crowded = crowd(nodes, pending, seed=1)
+    _, state, crowded = crowd(nodes, pending, seed=1)
     clock = ManualClock(NOW)
-    scene.accounts = {"physics": TenantAccount()}
-    scene.policies = {"hpc": Policy("hpc")}
+    state.accounts = {"physics": TenantAccount()}
+    state.policies = {"hpc": Policy("hpc")}
 
-    waiting = PendingWork(clock, scene, SchedulerMetrics(), asyncio.Event())
-    for outcome in decide(scene, "hpc", crowded, NOW):
+    waiting = PendingWork(clock, state, SchedulerMetrics(), asyncio.Event())
+    for outcome in decide(state, "hpc", crowded, NOW):
         match outcome:
             case Placed():
-                scene.put_holder(scene.holders[outcome.candidate.uid])
+                state.put_holder(state.holders[outcome.candidate.uid])
             case Waiting():
                 waiting.enqueue(outcome.candidate)
                 waiting.reasons[outcome.candidate.uid] = outcome
     sources, hpc = _Sources(), VCluster(metadata=Metadata(name="hpc"))
     queries = QueryService(
-        clock, scene, waiting, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": hpc},
+        clock, state, waiting, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": hpc},
         tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=LastKnown[Config]("lattice"), usage=sources,
         quotas=sources, overuse=sources,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from lattice.scheduling.priority.shares import Terms
 from lattice.scheduling.recording.chronicle import Chronicler
 from lattice.scheduling.recording.cycle_log import CHANGES, frame
 from lattice.scheduling.recording.record import Looker, completed
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 
@@ -56,7 +56,7 @@ Say = Callable[[float], None]
 class Instance:
     """A scene and what waits in it."""
 
-    scene: Scene
+    state: ClusterState
     candidates: list[Candidate]
 
 
@@ -75,19 +75,19 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
             )
         )  # fmt: skip
     accounts = {f"t{number}": TenantAccount() for number in range(TENANTS)}
-    scene = Scene(machine, accounts, {"hpc": Policy("hpc", depth=depth)})
+    state = ClusterState(machine, accounts, {"hpc": Policy("hpc", depth=depth)})
     order = list(range(nodes))
     roll.shuffle(order)
     while len(order) > nodes * (1 - BUSY):
         taken = [order.pop() for _ in range(min(len(order), 1 << roll.randint(0, 6)))]
-        uid = f"h{len(scene.holders)}"
-        scene.put_holder(Holder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
-    return Instance(scene, [_candidate(roll, number) for number in range(pending)])
+        uid = f"h{len(state.holders)}"
+        state.put_holder(Holder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
+    return Instance(state, [_candidate(roll, number) for number in range(pending)])
 
 
-def scan(scene: Scene, candidates: Sequence[Candidate]) -> int:
+def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
     """How many a plain scan places: for each candidate in order all nodes that admit it are looked at, the fewest groups taken."""
-    machine = scene.machine
+    machine = state.machine
     free = bytearray(max(machine.nodes) + 1)
     for index, facts in machine.nodes.items():
         free[index] = facts.usable and index not in machine.taken
@@ -147,15 +147,15 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
             Figure(f"speed-up, {label}", naive / took, "times", SPEED_UP if (pending, nodes) == (1_000, 10_000) else None,
                    detail=f"the scan, scaled, is {naive / factor / SCAN_MILLISECONDS[pending, nodes]:.2f} of the design's figure"),
         ]  # fmt: skip
-        unseen, _ = _cycles(made, repeats, before=made.scene.rosters.clear)
+        unseen, _ = _cycles(made, repeats, before=made.state.rosters.clear)
         figures.append(Figure(f"cycle of a queue never seen, {label}", unseen, "ms", None, Baseline("naive scan", naive)))
-        made.scene.scorings["hpc"] = cost_function(made.scene)
+        made.state.scorings["hpc"] = cost_function(made.state)
         scored, placed = _cycles(made, repeats)
-        made.scene.scorings.clear()
+        made.state.scorings.clear()
         figures.append(
             Figure(f"cycle with the cost function, {label}", scored, "ms", None, Baseline("naive scan", naive), f"places {placed}")
         )
-        made.scene.policies["hpc"] = replace(made.scene.policies["hpc"], depth=10)
+        made.state.policies["hpc"] = replace(made.state.policies["hpc"], depth=10)
         reserved, placed = _cycles(made, repeats)
         figures.append(
             Figure(f"cycle with 10 reservations, {label}", reserved, "ms", None, Baseline("naive scan", naive), f"places {placed}")
@@ -170,10 +170,10 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
         gc.unfreeze()
 
 
-def cost_function(scene: Scene) -> Scoring:
+def cost_function(state: ClusterState) -> Scoring:
     """The production cost function, for tenants that have used nothing."""
-    scoring = Scoring(policies=scene.policies)
-    scoring.shares.agree({tenant: Terms() for tenant in scene.accounts})
+    scoring = Scoring(policies=state.policies)
+    scoring.shares.agree({tenant: Terms() for tenant in state.accounts})
     return scoring
 
 
@@ -185,15 +185,15 @@ def _cycles(made: Instance, repeats: int, before: Callable[[], object] = lambda:
     times: list[float] = []
     placed = 0
     for _ in range(repeats + 1):
-        made.scene.promises.clear()
+        made.state.promises.clear()
         before()
         began = time.process_time()
-        outcomes = list(decide(made.scene, "hpc", made.candidates, NOW))
+        outcomes = list(decide(made.state, "hpc", made.candidates, NOW))
         times.append((time.process_time() - began) * 1e3)
         started = [outcome.candidate.uid for outcome in outcomes if isinstance(outcome, Placed)]
         placed = len(started)
         for uid in started:
-            made.scene.drop_holder(uid)
+            made.state.drop_holder(uid)
     return median(times[1:]), placed
 
 
@@ -203,7 +203,7 @@ def _scans(made: Instance, repeats: int) -> tuple[float, int]:
     placed = 0
     for _ in range(repeats):
         began = time.process_time()
-        placed = scan(made.scene, made.candidates)
+        placed = scan(made.state, made.candidates)
         times.append((time.process_time() - began) * 1e3)
     return median(times), placed
 
@@ -212,12 +212,12 @@ def _after_a_change(made: Instance) -> float:
     """Milliseconds of a cycle for one new allocation after another has ended, with everything else as it was."""
     times: list[float] = []
     newcomers = [replace(made.candidates[number], uid=f"new{number}", key=f"t/new{number}", minimum=1, maximum=1) for number in range(9)]
-    list(decide(made.scene, "hpc", newcomers[:1], NOW))
-    made.scene.drop_holder(newcomers[0].uid)
-    for uid, newcomer in zip(list(made.scene.holders), newcomers, strict=False):
+    list(decide(made.state, "hpc", newcomers[:1], NOW))
+    made.state.drop_holder(newcomers[0].uid)
+    for uid, newcomer in zip(list(made.state.holders), newcomers, strict=False):
         began = time.process_time()
-        made.scene.drop_holder(uid)
-        list(decide(made.scene, "hpc", [newcomer], NOW))
+        made.state.drop_holder(uid)
+        list(decide(made.state, "hpc", [newcomer], NOW))
         times.append((time.process_time() - began) * 1e3)
     return median(times)
 
@@ -226,21 +226,21 @@ def _recorded(made: Instance) -> tuple[float, float]:
     """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []
-    chronicler, looker = Chronicler(__version__), Looker(made.scene)
+    chronicler, looker = Chronicler(__version__), Looker(made.state)
     for cycle in range(10):
         began = time.process_time()
         seen = looker.look("hpc", made.candidates, NOW, cycle)
         looks.append((time.process_time() - began) * 1e3)
-        outcomes = list(decide(made.scene, "hpc", made.candidates, NOW))
+        outcomes = list(decide(made.state, "hpc", made.candidates, NOW))
         began = time.process_time()
-        seen = completed(seen, made.scene)
+        seen = completed(seen, made.state)
         looks[-1] += (time.process_time() - began) * 1e3
         began = time.process_time()
         frame(CHANGES, cycle, NOW, chronicler.payload(seen, outcomes, whole=not cycle))
         writes.append((time.process_time() - began) * 1e3)
         for outcome in outcomes:
             if isinstance(outcome, Placed):
-                made.scene.drop_holder(outcome.candidate.uid)
+                made.state.drop_holder(outcome.candidate.uid)
     return median(looks), median(writes[1:])
 
 

@@ -33,7 +33,7 @@ from lattice.scheduling.forecast.forecaster import Forecaster, foresee, stages, 
 from lattice.scheduling.forecast.rehearsal import NEVER, Rehearsal, Stage
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_dev.bench import scenes
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import plain_node, timing
@@ -144,7 +144,7 @@ class Course:
     """The log played second by second on a scene; `judge` asks the forecaster at each submission."""
 
     log: Log
-    scene: Scene = field(default_factory=lambda: Scene(start_allowance=0.0))
+    state: ClusterState = field(default_factory=lambda: ClusterState(start_allowance=0.0))
     forecaster: Forecaster = field(default_factory=Forecaster)
     waiting: dict[int, Candidate] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Course:
     def __post_init__(self) -> None:
         self.free = list(range(self.log.nodes))
         for index in self.free:
-            self.scene.machine.put(plain_node(index))
+            self.state.machine.put(plain_node(index))
 
     def judge(self, say: Say) -> Iterator[Judged]:
         """The predictions of the jobs that wait, in order of submission."""
@@ -172,7 +172,7 @@ class Course:
 
     def _ask(self, jobs: Sequence[int], now: float) -> Iterator[Judged]:
         """One forecast of the whole queue; what it says of the jobs that came now."""
-        view = self.forecaster.look(self.scene, {"log": list(self.waiting.values())}, now)
+        view = self.forecaster.look(self.state, {"log": list(self.waiting.values())}, now)
         found = self.forecaster.conclude(view, foresee(view, self.forecaster.run_times))
         median_stage, _late, uids, _silent = stages(view, self.forecaster.run_times)
         by_users = Rehearsal(as_users_say(median_stage)).run()[0]
@@ -191,11 +191,11 @@ class Course:
         del self.waiting[job]
         count = self.log.workload.nodes[job]
         nodes, self.free = tuple(self.free[:count]), self.free[count:]
-        self.scene.put_holder(self.log.holder(job, nodes))
+        self.state.put_holder(self.log.holder(job, nodes))
 
     def _end(self, job: int) -> None:
-        holder = self.scene.holders[str(job)]
-        self.scene.drop_holder(holder.uid)
+        holder = self.state.holders[str(job)]
+        self.state.drop_holder(holder.uid)
         self.free += holder.nodes
         self.forecaster.learn(work_of(holder, len(holder.nodes), holder.walltime or 0.0), float(self.log.workload.run[job]))
 

@@ -25,7 +25,7 @@ from lattice.scheduling.optimum.formulation import formulate, value_of
 from lattice.scheduling.optimum.solver import upper_bound
 from lattice.scheduling.preemption.ground import Ground
 from lattice.scheduling.preemption.victims import Preemption, PreemptionLimits, Victims, loss, preemption, protection
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Figure, percentile
 
@@ -120,22 +120,22 @@ class GivenScores:
         return [Score(self._scores[each.uid]) for each in candidates]
 
 
-def scene_of(asked: Instance) -> Scene:
+def scene_of(asked: Instance) -> ClusterState:
     """The instance as a cycle reads it, with a policy that makes no reservations."""
-    scene = Scene(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
-    scene.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
+    state = ClusterState(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
+    state.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
     for facts in asked.nodes:
-        scene.machine.put(facts if facts.index in asked.free else replace(facts, usable=False, state="Drained"))
-    return scene
+        state.machine.put(facts if facts.index in asked.free else replace(facts, usable=False, state="Drained"))
+    return state
 
 
 def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
     """The part of the LP bound that a cycle reaches, for each seed."""
     for seed in seeds:
         asked = instance(seed, pending, count)
-        scene = scene_of(asked)
-        best = formulate(scene.machine, asked.candidates, asked.scores)
-        yield value_of(decide(scene, "batch", asked.candidates, NOW)) / upper_bound(best.jobs, best.buckets)
+        state = scene_of(asked)
+        best = formulate(state.machine, asked.candidates, asked.scores)
+        yield value_of(decide(state, "batch", asked.candidates, NOW)) / upper_bound(best.jobs, best.buckets)
 
 
 def question(seed: int, count: int, running: int) -> Question:

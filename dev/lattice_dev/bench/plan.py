@@ -18,7 +18,7 @@ from lattice.scheduling.forecast.predictor import Work
 from lattice.scheduling.forecast.rehearsal import BACKFILL, IN_ORDER, NEVER, Job, Stage
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 
 WALLTIMES: Final = tuple(3600.0 * hours for hours in (1, 2, 4, 6, 12, 24, 24, 48, 72))
@@ -37,12 +37,12 @@ def plain_node(index: int) -> NodeFacts:
     )  # fmt: skip
 
 
-def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, Scene, list[Candidate]]:
+def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState, list[Candidate]]:
     """A nearly full machine of twelve kinds of nodes, a queue with five kinds of needs, and 5,000 finished runs."""
     dice = random.Random(seed)  # noqa: S311 - equal seeds, equal crowds
-    scene, forecaster = Scene(), Forecaster()
+    state, forecaster = ClusterState(), Forecaster()
     for index in range(nodes):
-        scene.machine.put(replace(plain_node(index), gpus=4 if index % 4 == 0 else 0, memory=(1 << 30) * (1 + index % 3)))
+        state.machine.put(replace(plain_node(index), gpus=4 if index % 4 == 0 else 0, memory=(1 << 30) * (1 + index % 3)))
     for _ in range(5000):
         walltime = dice.choice(WALLTIMES)
         work = Work(dice.choice(USERS), "physics", "", dice.choice(SIZES), walltime)
@@ -50,25 +50,25 @@ def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, Scene, list[
     for number, held in enumerate(_shares(nodes, dice)):
         walltime = dice.choice(WALLTIMES)
         began = NOW - 0.9 * walltime * dice.random()
-        scene.put_holder(
+        state.put_holder(
             Holder(
                 uid=f"h{number}", key=f"physics/h{number}", tenant="physics", user=dice.choice(USERS), vcluster="hpc", preemption_class=5,
                 nodes=held, since=began, started=began, end=began + walltime + 30, walltime=walltime,
             )
         )  # fmt: skip
-    return forecaster, scene, [_pending(number, dice) for number in range(pending)]
+    return forecaster, state, [_pending(number, dice) for number in range(pending)]
 
 
 def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figure]:
     """CPU seconds of a full forecast, median of some, and of two naive plans, once."""
-    forecaster, scene, queue = crowd(nodes, pending, seed=1)
-    found = forecaster.forecast(scene, {"hpc": queue}, NOW)
+    forecaster, state, queue = crowd(nodes, pending, seed=1)
+    found = forecaster.forecast(state, {"hpc": queue}, NOW)
     seconds = []
     for number in range(REPEATS):
-        seconds.append(_seconds(lambda: forecaster.forecast(scene, {"hpc": queue}, NOW)))
+        seconds.append(_seconds(lambda: forecaster.forecast(state, {"hpc": queue}, NOW)))
         say(number / (REPEATS + 3))
-    view = forecaster.look(scene, {"hpc": queue}, NOW)
-    look = _seconds(lambda: forecaster.look(scene, {"hpc": queue}, NOW))
+    view = forecaster.look(state, {"hpc": queue}, NOW)
+    look = _seconds(lambda: forecaster.look(state, {"hpc": queue}, NOW))
     slowly = _seconds(lambda: naive_forecast(view, forecaster))
     said = sum(expected.p50 is not None for expected in found.values())
     return [

@@ -20,7 +20,7 @@ from lattice.quota.groups import Group
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.scene import Window, mask_of
+from lattice.scheduling.state.cluster_state import Window, mask_of
 from lattice_dev.bench.core import NOW, TENANTS, Instance, cost_function, instance, scan
 from lattice_dev.bench.figures import Baseline, Figure
 
@@ -46,7 +46,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
     for step, (what, prepare) in enumerate(kinds, 1):
         made = instance(pending, nodes, depth=DEPTH)
         made.candidates[:] = [replace(one, walltime=60.0 * (10 + number % 1440)) for number, one in enumerate(made.candidates)]
-        made.scene.scorings["hpc"] = cost_function(made.scene)
+        made.state.scorings["hpc"] = cost_function(made.state)
         prepare(made)
         found.append(_figure(made, f"cycle of what waits{what}, {pending:,} pending on {nodes:,} nodes"))
         say(step / len(kinds))
@@ -54,11 +54,11 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _figure(made: Instance, name: str) -> Figure:
-    scene, last = made.scene, made.candidates.pop()
-    placed = _placed(decide(scene, "hpc", made.candidates, NOW))
+    state, last = made.state, made.candidates.pop()
+    placed = _placed(decide(state, "hpc", made.candidates, NOW))
     for candidate in placed:
-        scene.put_holder(scene.holders[candidate.uid])
-    waiting = [one for one in made.candidates if one.uid not in scene.holders]
+        state.put_holder(state.holders[candidate.uid])
+    waiting = [one for one in made.candidates if one.uid not in state.holders]
     gc.collect()
     gc.freeze()
     try:
@@ -67,14 +67,14 @@ def _figure(made: Instance, name: str) -> Figure:
             newcomer = replace(last, uid=f"new{number}", key=f"t/new{number}", submitted=NOW + number)
             queue, now = [*waiting, newcomer], NOW + number
             began = time.process_time()
-            outcomes = list(decide(scene, "hpc", queue, now))
+            outcomes = list(decide(state, "hpc", queue, now))
             times.append((time.process_time() - began) * 1e3)
             for candidate in _placed(outcomes):
-                scene.drop_holder(candidate.uid)
-            if scene.elastic is not None:
-                scene.elastic.drop(newcomer.uid)
+                state.drop_holder(candidate.uid)
+            if state.elastic is not None:
+                state.elastic.drop(newcomer.uid)
         began = time.process_time()
-        scan(scene, waiting)
+        scan(state, waiting)
         naive = (time.process_time() - began) * 1e3
     finally:
         gc.unfreeze()
@@ -86,21 +86,21 @@ def _placed(outcomes: Iterable[object]) -> list[Candidate]:
 
 
 def _windows(made: Instance) -> None:
-    made.scene.set_windows(
+    made.state.set_windows(
         Window(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH))) for day in range(8)
     )
 
 
 def _tree(made: Instance, groups: int) -> None:
     """A group for each tenant, and as many more as are wanted; each is guaranteed its part, and may have a quarter of all."""
-    scene, nodes = made.scene, len(made.scene.machine.nodes)
+    state, nodes = made.state, len(made.state.machine.nodes)
     each = max(1, nodes // (2 * TENANTS))
     names = [f"t{number}" for number in range(groups)]
     least = [each if number < TENANTS else 0 for number in range(groups)]
     spec = TreeSpec(groups=tuple(Group(name, min={NODES: part}, max={NODES: nodes // 4}) for name, part in zip(names, least, strict=True)))
     made.candidates[:] = [replace(one, quota=one.tenant) for one in made.candidates]
     forest = Forest([spec])
-    scene.plant(forest)
+    state.plant(forest)
     forest.capacity("", {NODES: nodes})
-    assert scene.elastic is not None, "it was planted"  # noqa: S101 - for the type checker
-    scene.elastic.ask(made.candidates, NOW)
+    assert state.elastic is not None, "it was planted"  # noqa: S101 - for the type checker
+    state.elastic.ask(made.candidates, NOW)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lattice.errors import Corrupt
-from lattice.scheduling.state.scene import START_ALLOWANCE
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 
 SLACK_SECONDS = 2.0
 """Between a claim and the start from which the scheduler counts the walltime, as a rule at most."""

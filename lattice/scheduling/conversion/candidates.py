@@ -19,7 +19,7 @@ from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.cluster.machine import HOLLOW
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, Holder
-from lattice.scheduling.state.scene import START_ALLOWANCE
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
 from lattice.views.allocation import Allocation, AllocationSpec, Resources
 from lattice.views.cluster import VCluster

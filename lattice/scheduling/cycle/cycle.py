@@ -1,6 +1,6 @@
 """One scheduling cycle of one vcluster: pending work in order; a place, or a reason with numbers, each.
 
-`decide` takes what it places from the machine as it goes. It reads the scene and no clock, so that equal scenes and
+`decide` takes what it places from the machine as it goes. It reads the cluster state and no clock, so that equal cluster states and
 candidates give equal decisions. A blocked candidate may get a reservation (a `Promise`): work behind it starts only if that
 delays no promise. Promises last from cycle to cycle: who holds one is planned first, and only work of a higher class and score,
 or what happens outside of cycles, moves it later (`reserved`); other vclusters see them.
@@ -33,19 +33,19 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.model.policy import Limits
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Share
 from lattice.scheduling.state.exhaustion import budget
 from lattice.scheduling.state.reserved import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
-from lattice.scheduling.state.scene import Scene
 
 
-def decide(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
-    """One outcome for each candidate of a vcluster, in order; claims what it places in `scene` as it goes.
+def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
+    """One outcome for each candidate of a vcluster, in order; claims what it places in `state` as it goes.
 
-    The caller confirms a place with `scene.put_holder` or gives it back with `scene.drop_holder`. Without `explain` what waits for
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. Without `explain` what waits for
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
-    cycle = _Cycle(scene, vcluster, list(candidates), now, explain=explain)
+    cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
     rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
@@ -108,38 +108,66 @@ class _Cycle:
 
     # Above 30 attributes an instance without slots has a dictionary of its own, and each look at one takes longer.
     __slots__ = (
-        "_before", "_bounded", "_causes", "_changed", "_depth", "_dropped", "_explain", "_firm", "_heirs", "_kept",
-        "_levels", "_lifted", "_limitless", "_scores", "_started", "elastic", "explainer", "gated_all", "holding",
-        "inherited", "instant", "lanes", "policy", "profile", "reserves", "rooms", "roster", "scene", "share",
-        "strategy", "strict", "unplanned",
+        "_before",
+        "_bounded",
+        "_causes",
+        "_changed",
+        "_depth",
+        "_dropped",
+        "_explain",
+        "_firm",
+        "_heirs",
+        "_kept",
+        "_levels",
+        "_lifted",
+        "_limitless",
+        "_scores",
+        "_started",
+        "elastic",
+        "explainer",
+        "gated_all",
+        "holding",
+        "inherited",
+        "instant",
+        "lanes",
+        "policy",
+        "profile",
+        "reserves",
+        "rooms",
+        "roster",
+        "share",
+        "state",
+        "strategy",
+        "strict",
+        "unplanned",
     )  # fmt: skip
 
-    def __init__(self, scene: Scene, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
-        self.scene = scene
-        self.policy = scene.policy(vcluster)
+    def __init__(self, state: ClusterState, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
+        self.state = state
+        self.policy = state.policy(vcluster)
         self.strategy = strategy_of(self.policy)
         self.instant = now
-        scene.pools.trim()
-        roster = self.roster = scene.roster(vcluster)
+        state.pools.trim()
+        roster = self.roster = state.roster(vcluster)
         roster.take(candidates)
-        scene.set_lists(vcluster, roster.lists)
-        self.elastic = scene.elastic
+        state.set_lists(vcluster, roster.lists)
+        self.elastic = state.elastic
         if self.elastic is not None:
             self.elastic.ask(candidates, now)
         self.share = _ALL
         """What the quota tree leaves to the candidate that is looked at."""
         self._explain = explain
-        self._scores = scene.scoring(vcluster).score(roster.candidates, scene.machine, now)
-        before = scene.promises.get(vcluster)
-        kept, footing = scene.settled.pop(vcluster, (None, None))
-        waiting = {candidate.uid for candidate in candidates} if before or vcluster in scene.heirs else set[str]()
+        self._scores = state.scoring(vcluster).score(roster.candidates, state.machine, now)
+        before = state.promises.get(vcluster)
+        kept, footing = state.settled.pop(vcluster, (None, None))
+        waiting = {candidate.uid for candidate in candidates} if before or vcluster in state.heirs else set[str]()
         if before:
-            scene.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
-        self.profile = scene.profile(now)
-        self._before = scene.promises.get(vcluster, {})
+            state.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
+        self.profile = state.profile(now)
+        self._before = state.promises.get(vcluster, {})
         """Who was promised what by the last cycle."""
-        self._kept = scene.begin_promises(vcluster, waiting)
-        self._heirs = scene.heirs[vcluster]
+        self._kept = state.begin_promises(vcluster, waiting)
+        self._heirs = state.heirs[vcluster]
         """When work without a promise was given one that is to be made anew."""
         self.holding = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
         """When each reservation was given, of all that are planned first."""
@@ -147,8 +175,8 @@ class _Cycle:
         """Those of them that were not looked at yet."""
         self.inherited: dict[str, int] = {}
         """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
-        self.lanes = Lanes(scene, self.policy, self.strategy, self.profile, roster, now)
-        self.explainer = Explainer(scene, self.policy, self.lanes, self.profile, now, silent=not explain)
+        self.lanes = Lanes(state, self.policy, self.strategy, self.profile, roster, now)
+        self.explainer = Explainer(state, self.policy, self.lanes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         """Promises that were taken back before their holders were looked at."""
         self._lifted: list[str] = []
@@ -164,17 +192,17 @@ class _Cycle:
         self._levels: dict[str, int] = {}
         """The classes of those who hold a reservation."""
         self._started: set[str] = set()
-        stands_on = scene.footing(self.policy)
+        stands_on = state.footing(self.policy)
         self._changed = "" if footing is None else stands_on.changed(footing)
         """By what reservations may have moved since the last cycle."""
         self._firm = (
             kept is not None and kept is before and footing is not None and not self._changed
-            and scene.power.limit is None and not self.strategy.strict and not self.profile.late
+            and state.power.limit is None and not self.strategy.strict and not self.profile.late
         )  # fmt: skip
         """Whether every promise of the last cycle holds as it did."""
         self.strict = self.strategy.strict
         """Whether nobody passes one that waits for nodes which he could use."""
-        self.gated_all = self.strict or self.elastic is not None or bool(scene.exhausted)
+        self.gated_all = self.strict or self.elastic is not None or bool(state.exhausted)
         """Whether everybody has to pass every gate."""
         self.reserves = self._depth > 0
         """Whether the next blocked one that holds none may be given a reservation: of those before it fewer hold one than the depth."""
@@ -218,32 +246,32 @@ class _Cycle:
         roster = self.roster
         if not self._limitless or self._depth:
             return [None] * len(roster.persons)
-        wide = {tenant for tenant in roster.tenants if boundless(self.scene, tenant)}
+        wide = {tenant for tenant in roster.tenants if boundless(self.state, tenant)}
         if len(wide) == len(roster.tenants):
             return [WIDE] * len(roster.persons)
         return [WIDE if tenant in wide else None for tenant, _ in roster.persons]
 
     def gate(self, candidate: Candidate, person: int) -> Waiting | None:
         """What blocks it whatever is free."""
-        scene, now = self.scene, self.instant
-        waiting = own_wishes(scene, candidate, now)
+        state, now = self.state, self.instant
+        waiting = own_wishes(state, candidate, now)
         if waiting is not None:
             return waiting
         left = self.rooms[person] or self._room(person)
-        spent = budget(scene.exhausted, candidate) if scene.exhausted else None
+        spent = budget(state.exhausted, candidate) if state.exhausted else None
         if left.nodes >= candidate.minimum and left.starts >= 1:
             waiting = spent or (self._shares(candidate) if self.elastic is not None else None)
         else:
-            waiting = hard_quota(scene, candidate, now) or spent or self._shares(candidate) or vcluster_limits(scene, candidate, now)
-        return waiting or (admission(scene, candidate, now) if candidate.reservation else None)
+            waiting = hard_quota(state, candidate, now) or spent or self._shares(candidate) or vcluster_limits(state, candidate, now)
+        return waiting or (admission(state, candidate, now) if candidate.reservation else None)
 
     def _room(self, person: int) -> Room:
         """What quota and limits leave to a person."""
         tenant, user = self.roster.persons[person]
-        if self._limitless and boundless(self.scene, tenant):
+        if self._limitless and boundless(self.state, tenant):
             left = WIDE
         else:
-            left = room(self.scene, self.policy, tenant, user)
+            left = room(self.state, self.policy, tenant, user)
             self._bounded.append(person)
         self.rooms[person] = left
         return left
@@ -306,7 +334,7 @@ class _Cycle:
     def settle(self) -> None:
         """The cycle has come to its end: what it promised holds for as long as nothing happens that no cycle knows of."""
         moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
-        self.scene.settle_cycle(self.policy.name, self._kept, [move for move in moves if move is not None])
+        self.state.settle_cycle(self.policy.name, self._kept, [move for move in moves if move is not None])
 
     def _move(self, before: Promise) -> Move | None:
         """What became of a promise that was not kept as it was; None where it starts no later."""
@@ -356,12 +384,12 @@ class _Cycle:
             self._forget(candidate.uid)
             self._lifted = []
             self._started.add(candidate.uid)
-        machine = self.scene.machine
+        machine = self.state.machine
         split = bool(machine.masks)
         nodes = nodes_of(counts, lane.taken_from, split=split)
         known, home = machine.nodes, lane.home
         borrowed = tuple(node for node in nodes if known[node].home != home) if lane.borrows else ()
-        self.scene.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
+        self.state.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
         self.lanes.placed += 1
         if self._bounded:
             for person in self._bounded:
@@ -383,7 +411,7 @@ class _Cycle:
         self._lifted = []
         self.profile.add(promise)
         if promise is before:
-            self.profile.sought(promise, lane.pool.members, self.scene.occupancy(candidate))
+            self.profile.sought(promise, lane.pool.members, self.state.occupancy(candidate))
         self._reserve(promise, candidate.preemption_class)
         return promise
 
@@ -395,7 +423,7 @@ class _Cycle:
         if given is None and not self.reserves:
             return None
         before = before or self._dropped.get(candidate.uid)
-        if before is not None and (before.end < before.start + self.scene.occupancy(candidate) or before.nodes != candidate.minimum):
+        if before is not None and (before.end < before.start + self.state.occupancy(candidate) or before.nodes != candidate.minimum):
             self._causes[candidate.uid] = OWNER, ""
             before = None
         promise = lane.promise(candidate, before)

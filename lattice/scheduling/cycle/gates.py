@@ -19,7 +19,7 @@ from lattice.quota.gates import Blocked
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import NOTHING, Scene, Use
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Use
 from lattice.units import format_duration
 
 NO_LIMIT = 1 << 60
@@ -35,20 +35,20 @@ class Room(NamedTuple):
 WIDE: Final = Room(NO_LIMIT, NO_LIMIT)
 
 
-def boundless(scene: Scene, tenant: str) -> bool:
+def boundless(state: ClusterState, tenant: str) -> bool:
     """Whether no hard quota limits a tenant or its users."""
-    account = scene.accounts.get(tenant)
+    account = state.accounts.get(tenant)
     return account is not None and (
         account.max_nodes is account.max_allocations is account.user_max_nodes is account.user_max_allocations is None
     )
 
 
-def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:
+def room(state: ClusterState, policy: Policy, tenant: str, user: str) -> Room:
     """The least that hard quota and limits leave; nothing for a tenant without an account."""
-    account = scene.accounts.get(tenant)
+    account = state.accounts.get(tenant)
     if account is None:
         return Room(-1, -1)
-    limits, uses, vcluster = policy.limits, scene.uses, policy.name
+    limits, uses, vcluster = policy.limits, state.uses, policy.name
     claimed = uses.claimed.get(tenant, NOTHING)
     whole = uses.vclusters.get(vcluster, NOTHING)
     own = uses.users.get((vcluster, user), NOTHING)
@@ -71,7 +71,7 @@ def room(scene: Scene, policy: Policy, tenant: str, user: str) -> Room:
     return Room(nodes, starts)
 
 
-def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
     """Hold, not-before, back-off, a closed vcluster, and what the caller says."""
     if candidate.blocked is not None:
         return Waiting(candidate, *candidate.blocked)
@@ -89,20 +89,20 @@ def own_wishes(scene: Scene, candidate: Candidate, now: float) -> Waiting | None
     return None
 
 
-def hard_quota(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
     """The hard limits of the tenant and of its user: nodes, and allocations that hold nodes; as the ledger checks them at commit."""
-    if candidate.tenant not in scene.accounts:
+    if candidate.tenant not in state.accounts:
         return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
-    excess = _excess(scene, candidate)
+    excess = _excess(state, candidate)
     if excess is None:
         return None
     return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
 
 
-def counted(scene: Scene, candidate: Candidate) -> Callable[[Holder], bool]:
+def counted(state: ClusterState, candidate: Candidate) -> Callable[[Holder], bool]:
     """Which work on nodes counts against the hard limit, or the limit of the vcluster, that blocks it: the first that does."""
     tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
-    excess, row = _excess(scene, candidate), _exceeding(scene, candidate)
+    excess, row = _excess(state, candidate), _exceeding(state, candidate)
     if excess is not None or row is None:
         alone = excess is not None and excess.who.startswith("user")
         return lambda holder: holder.tenant == tenant and (not alone or holder.user == user)
@@ -113,13 +113,13 @@ def counted(scene: Scene, candidate: Candidate) -> Callable[[Holder], bool]:
     )
 
 
-def _excess(scene: Scene, candidate: Candidate) -> Excess | None:
+def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
     """The first hard limit of tenant or user that it would exceed."""
     tenant, user = candidate.tenant, candidate.user
-    account = scene.accounts.get(tenant)
+    account = state.accounts.get(tenant)
     if account is None:
         return None
-    claimed, alone = scene.uses.claimed.get(tenant, NOTHING), scene.uses.people.get((tenant, user), NOTHING)
+    claimed, alone = state.uses.claimed.get(tenant, NOTHING), state.uses.people.get((tenant, user), NOTHING)
     so_far = msgspec.structs.replace(
         account, used_nodes=account.used_nodes + claimed.nodes, used_allocations=account.used_allocations + claimed.running
     )
@@ -131,16 +131,16 @@ def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
     return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
-def vcluster_limits(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+def vcluster_limits(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
     """What one vcluster lets its user, his tenant, and all together hold."""
-    row = _exceeding(scene, candidate)
+    row = _exceeding(state, candidate)
     return None if row is None else _over(candidate, *row[1:])
 
 
-def _exceeding(scene: Scene, candidate: Candidate) -> tuple[str, str, str, str, int, int, int] | None:
+def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str, str, int, int, int] | None:
     """The first limit of its vcluster that it would exceed: of whom (user, tenant, or empty: of all) and for the sentence who, the
     field, what is counted, held, asked for, the limit."""
-    policy, uses, vcluster = scene.policy(candidate.vcluster), scene.uses, candidate.vcluster
+    policy, uses, vcluster = state.policy(candidate.vcluster), state.uses, candidate.vcluster
     limits = policy.limits
     own = uses.users.get((vcluster, candidate.user), NOTHING)
     shared = uses.tenants.get((vcluster, candidate.tenant), NOTHING)
@@ -159,12 +159,12 @@ def _exceeding(scene: Scene, candidate: Candidate) -> tuple[str, str, str, str, 
     return None
 
 
-def admission(scene: Scene, candidate: Candidate, now: float) -> Waiting | None:
+def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
     """Whether the reservation that it names exists still, and admits it."""
     name = candidate.reservation
     if not name:
         return None
-    windows = [window for window in scene.windows if window.name == name and window.end > now]
+    windows = [window for window in state.windows if window.name == name and window.end > now]
     if not windows:
         return Waiting(
             candidate,

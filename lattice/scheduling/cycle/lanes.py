@@ -20,8 +20,8 @@ from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import STRATEGIES, Strategy
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.roster import Roster
-from lattice.scheduling.state.scene import Scene
 
 LaneKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
@@ -65,7 +65,7 @@ class Lane:
         self.conformance = REQUIRED if self._known else conformance
         self.tight = topology == TIGHT
         self.home = lanes.home
-        self.pool = lanes.scene.pools.of(self.need, self.home, known=self._known, classes=self._classes)
+        self.pool = lanes.state.pools.of(self.need, self.home, known=self._known, classes=self._classes)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
@@ -129,7 +129,7 @@ class Lane:
             return self.pool
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
-        machine = self._lanes.scene.machine
+        machine = self._lanes.state.machine
         stamp = (profile.version, machine.changes, machine.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
@@ -149,7 +149,7 @@ class Lane:
     def promise(self, candidate: Candidate, before: Promise | None) -> Promise | None:
         """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
         lanes = self._lanes
-        duration, nodes, now = lanes.scene.occupancy(candidate), candidate.minimum, lanes.now
+        duration, nodes, now = lanes.state.occupancy(candidate), candidate.minimum, lanes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
         for start in lanes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
@@ -188,7 +188,7 @@ class Lane:
         if found is None:
             found = self._lent[homes] = [
                 bucket
-                for bucket in self._lanes.scene.machine.admitted(self.need)
+                for bucket in self._lanes.state.machine.admitted(self.need)
                 if bucket.key.home in homes
                 and (bucket.key.fingerprint or not self._known)
                 and (self._classes is None or bucket.key.hardware in self._classes)
@@ -221,7 +221,7 @@ class Lane:
         others = self.lenders(candidate) if left > 0 else []
         if self.pool.whole.total + min(left, self._idle(others)) < candidate.minimum:
             return
-        pool = Pool(lanes.scene.machine, [*self.pool.buckets, *others])
+        pool = Pool(lanes.state.machine, [*self.pool.buckets, *others])
         free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
         lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
         for most in (lacking, left) if 0 < lacking < left else (left,):
@@ -233,7 +233,7 @@ class Lane:
 
     def _idle(self, buckets: list[Bucket]) -> int:
         """How many nodes of these buckets are free; the last answer is remembered, many ask the same."""
-        changes = self._lanes.scene.machine.changes
+        changes = self._lanes.state.machine.changes
         asked, at, idle = self._idle_of
         if asked is not buckets or at != changes:
             idle = sum([len(bucket.free) for bucket in buckets])
@@ -318,7 +318,7 @@ class Lane:
                 yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
             return
         if self._plain is None:
-            classes, pools = self._lanes.by_pressure(self.kinds), self._lanes.scene.pools
+            classes, pools = self._lanes.by_pressure(self.kinds), self._lanes.state.pools
             some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
             self._plain = [pools.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
         caps = pool.caps
@@ -350,10 +350,10 @@ class Lane:
 
     def _within_power(self, pool: Pool, counts: Counts, least: int, most: int) -> Counts | None:
         """The same, or what power is left for: fewer nodes down to `least`, nodes that draw less; None with `power_short`."""
-        scene = self._lanes.scene
-        if scene.power.limit is None:
+        state = self._lanes.state
+        if state.power.limit is None:
             return counts
-        left, short = max(0, scene.power.limit - scene.machine.watts), _watts(counts)
+        left, short = max(0, state.power.limit - state.machine.watts), _watts(counts)
         if short <= left:
             return counts
         found: Counts | None = None
@@ -393,8 +393,8 @@ def _size(counts: Counts) -> int:
 class Lanes:
     """The lanes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
 
-    def __init__(self, scene: Scene, policy: Policy, strategy: Strategy, profile: Profile, roster: Roster, now: float) -> None:
-        self.scene, self.policy, self.strategy, self.profile, self.now = scene, policy, strategy, profile, now
+    def __init__(self, state: ClusterState, policy: Policy, strategy: Strategy, profile: Profile, roster: Roster, now: float) -> None:
+        self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""
         self.placed = 0
         """How many were placed in this cycle."""
@@ -426,7 +426,7 @@ class Lanes:
         kind = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
         if kind is None:
             lane = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
-            kind = Kind(lane, self.scene.occupancy(candidate))
+            kind = Kind(lane, self.state.occupancy(candidate))
             self._looked_at.append(kind)
             if classes is None:
                 self.kinds[number] = kind
@@ -458,7 +458,7 @@ class Lanes:
     def borrowing_left(self) -> int:
         """How many nodes more the vcluster may borrow."""
         most = self.policy.borrowing.max_borrowed
-        return NO_LIMIT if most is None else most - self.scene.uses.borrowed.get(self.policy.name, 0)
+        return NO_LIMIT if most is None else most - self.state.uses.borrowed.get(self.policy.name, 0)
 
     def lending_for(self, walltime: float | None) -> frozenset[str]:
         """Who lends to work of this walltime."""
@@ -469,7 +469,7 @@ class Lanes:
 
     def lends_for(self, lender: str, walltime: float | None) -> bool:
         """Whether work of this walltime may borrow of a vcluster."""
-        limits = (self.policy.borrowing.max_duration, self.scene.policy(lender).borrowing.max_duration)
+        limits = (self.policy.borrowing.max_duration, self.state.policy(lender).borrowing.max_duration)
         longest = min((limit for limit in limits if limit is not None), default=NEVER)
         return (NEVER if walltime is None else walltime) <= longest
 
@@ -486,7 +486,7 @@ class Lanes:
     def _pressures(self) -> dict[Hardware, float]:
         shares: dict[Hardware, list[float]] = {}
         for need, nodes in self._asked.items():
-            pool = self.scene.pools.of(need, self.home)
+            pool = self.state.pools.of(need, self.home)
             usable = max(1, pool.sizes[1])
             for hardware in pool.kinds:
                 shares.setdefault(hardware, []).append(nodes / usable)
@@ -495,6 +495,6 @@ class Lanes:
     def _lenders(self) -> frozenset[str]:
         return frozenset(
             name
-            for name, policy in self.scene.policies.items()
+            for name, policy in self.state.policies.items()
             if name != self.policy.name and policy.borrowing.lend and policy.home and STRATEGIES[policy.kind].lends
         )

@@ -18,9 +18,9 @@ from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Share
 from lattice.scheduling.state.roster import Roster
-from lattice.scheduling.state.scene import Scene
 
 RANGES: Final = "(ranges)"
 """Stands for the name of a vcluster where the decision is recorded; no vcluster can have it."""
@@ -36,27 +36,27 @@ LEFT: Final = 3
 them 7 %, with a third 4.8 %: `lattice-dev bench fairness`.)"""
 
 
-def extended(scene: Scene, candidates: Sequence[Candidate], now: float) -> list[Placed]:
+def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -> list[Placed]:
     """Those of the candidates, all of them placed and not yet claimed, that get more nodes: on all of their nodes."""
-    contested = {_home(scene.policy(name)) for name in scene.waiting}
+    contested = {_home(state.policy(name)) for name in state.waiting}
     found: list[Placed] = []
-    profile = scene.profile(now)
+    profile = state.profile(now)
     lanes: dict[str, Lanes] = {}
     for candidate in candidates:
-        holder = scene.holders.get(candidate.uid)
-        policy = scene.policy(candidate.vcluster)
+        holder = state.holders.get(candidate.uid)
+        policy = state.policy(candidate.vcluster)
         if holder is None or holder.borrowed or _home(policy) in contested:
             continue
         if candidate.vcluster not in lanes:
-            lanes[candidate.vcluster] = Lanes(scene, policy, strategy_of(policy), profile, Roster(), now)
+            lanes[candidate.vcluster] = Lanes(state, policy, strategy_of(policy), profile, Roster(), now)
         before = holder.nodes
-        scene.drop_holder(candidate.uid)
-        nodes = _most(scene, lanes[candidate.vcluster], candidate)
+        state.drop_holder(candidate.uid)
+        nodes = _most(state, lanes[candidate.vcluster], candidate)
         if len(nodes) > len(before):
             found.append(Placed(candidate, nodes))
         else:
             nodes = before
-        scene.claim(candidate, nodes, now)
+        state.claim(candidate, nodes, now)
     return found
 
 
@@ -65,15 +65,15 @@ def _home(policy: Policy) -> str:
     return policy.name if policy.home else ""
 
 
-def _most(scene: Scene, lanes: Lanes, candidate: Candidate) -> tuple[int, ...]:
+def _most(state: ClusterState, lanes: Lanes, candidate: Candidate) -> tuple[int, ...]:
     """As many nodes at home as it may have now; none where it is to keep those that it was given."""
-    share = scene.elastic.share(candidate) if scene.elastic is not None else Share()
+    share = state.elastic.share(candidate) if state.elastic is not None else Share()
     if isinstance(share, Blocked):
         return ()
     lane = Lane(lanes, (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, None, share.classes))
     idle = candidate.minimum + (lane.pool.whole.total - candidate.minimum) // LEFT
-    left = min(room(scene, lanes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
-    counts = lane.start(candidate, scene.occupancy(candidate), left, retry=True, most=left)
-    if counts is None or (scene.elastic is not None and scene.elastic.refuses(candidate, counts) is not None):
+    left = min(room(state, lanes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
+    counts = lane.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
+    if counts is None or (state.elastic is not None and state.elastic.refuses(candidate, counts) is not None):
         return ()
-    return nodes_of(counts, lane.taken_from, split=bool(scene.machine.masks))
+    return nodes_of(counts, lane.taken_from, split=bool(state.machine.masks))

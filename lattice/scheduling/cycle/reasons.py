@@ -17,7 +17,7 @@ from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate
-from lattice.scheduling.state.scene import Scene, Window
+from lattice.scheduling.state.cluster_state import ClusterState, Window
 from lattice.units import format_duration, format_time
 
 MOST_TRIED: Final = 8
@@ -30,9 +30,11 @@ _SILENCE: Final[Told] = ("", "")
 class Explainer:
     """The reasons of one cycle."""
 
-    def __init__(self, scene: Scene, policy: Policy, lanes: Lanes, profile: Profile, now: float, *, silent: bool = False) -> None:
+    def __init__(
+        self, cluster_state: ClusterState, policy: Policy, lanes: Lanes, profile: Profile, now: float, *, silent: bool = False
+    ) -> None:
         self._silent = silent
-        self._scene, self._policy, self._lanes, self._profile, self._now = scene, policy, lanes, profile, now
+        self._state, self._policy, self._lanes, self._profile, self._now = cluster_state, policy, lanes, profile, now
 
     def waiting(self, candidate: Candidate, kind: Kind, score: Score | None, promise: Promise | None) -> Waiting:
         """Why it was not placed."""
@@ -101,7 +103,7 @@ class Explainer:
         buckets, eligible, useful = lane.within_reach(candidate)
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
-            why = unfit(self._scene.machine, candidate.need, wanted) or self._away(candidate, lane, eligible)
+            why = unfit(self._state.machine, candidate.need, wanted) or self._away(candidate, lane, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
         if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
@@ -115,14 +117,14 @@ class Explainer:
 
     def _away(self, candidate: Candidate, lane: Lane, eligible: int) -> str:
         """Nodes that would fit, but are at home elsewhere."""
-        everywhere = self._scene.machine.census(candidate.need).eligible
+        everywhere = self._state.machine.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
         lent = "which lend it none, or not so many, or not for so long" if lane.borrows else "which may not use them"
         return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
-        nodes = self._scene.machine.nodes
+        nodes = self._state.machine.nodes
         counts: dict[str, int] = {}
         for bucket in buckets:
             for index in bucket.members:
@@ -134,10 +136,10 @@ class Explainer:
         name = candidate.reservation
         if not name:
             return None
-        window = next(window for window in self._scene.windows if window.name == name and window.end > self._now)
+        window = next(window for window in self._state.windows if window.name == name and window.end > self._now)
         if window.start > self._now:
             return "ReservedNodes", f'reservation "{name}" begins {format_time(window.start)}'
-        longest = window.end - self._now - candidate.grace - self._scene.start_allowance
+        longest = window.end - self._now - candidate.grace - self._state.start_allowance
         if candidate.walltime is None or candidate.walltime > longest:
             asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
             left = f"at most {_minutes(longest)} starts now" if longest >= 60 else "nothing starts in it any more"
@@ -150,10 +152,10 @@ class Explainer:
         return None
 
     def _power(self, candidate: Candidate, lane: Lane) -> Told | None:
-        limit = self._scene.power.limit
+        limit = self._state.power.limit
         if not lane.power_short or limit is None:
             return None
-        used = self._scene.machine.watts
+        used = self._state.machine.watts
         message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
         if lane.power_short > limit:
             return (
@@ -171,7 +173,7 @@ class Explainer:
                 open_now = self._open(candidate, lane)
                 if not lane.fits(lane.pool.capped(open_now), wanted):
                     return self._window(candidate, lane, sum(open_now.values()))
-            usable = lane.now_pool(self._scene.occupancy(candidate)).whole.total
+            usable = lane.now_pool(self._state.occupancy(candidate)).whole.total
             others = self._profile.sharers(lane.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
             return "BehindHigherPriority", message + self._in_order()
@@ -214,7 +216,7 @@ class Explainer:
 
     def _shorter(self, candidate: Candidate, lane: Lane, starts: list[float]) -> float | None:
         """The longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
-        extra = candidate.grace + self._scene.start_allowance
+        extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:
             walltime = (start - self._now - extra) // 60 * 60
             if walltime >= 60 and lane.fits(lane.now_pool(walltime + extra), candidate.minimum):
@@ -261,11 +263,11 @@ class Explainer:
         """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
         missing = candidate.minimum - lane.pool.whole.total
         offers: list[tuple[int, float, str, Reclaim]] = []
-        for uid, holder in self._scene.holders.items():
+        for uid, holder in self._state.holders.items():
             if holder.borrowed and holder.vcluster != self._policy.name and not holder.releasing:
                 nodes = tuple(node for node in holder.borrowed if self._mine(node, lane))
                 if nodes:
-                    lent = self._scene.policy(holder.vcluster).borrowing
+                    lent = self._state.policy(holder.vcluster).borrowing
                     reclaim = Reclaim(uid, holder.vcluster, nodes, lent.return_grace)
                     offers.append((lent.priority, -holder.since, uid, reclaim))
         chosen: list[Reclaim] = []
@@ -281,20 +283,20 @@ class Explainer:
         return tuple(chosen) if missing <= 0 else ()
 
     def _mine(self, node: int, lane: Lane) -> bool:
-        facts = self._scene.machine.nodes.get(node)
-        return facts is not None and facts.usable and self._scene.machine.bucket_of(node) in lane.pool.members
+        facts = self._state.machine.nodes.get(node)
+        return facts is not None and facts.usable and self._state.machine.bucket_of(node) in lane.pool.members
 
     def _end(self, candidate: Candidate) -> float:
-        return self._now + self._scene.occupancy(candidate)
+        return self._now + self._state.occupancy(candidate)
 
     def _windows(self) -> Mapping[str, Window]:
-        return {window.name: window for window in self._scene.windows}
+        return {window.name: window for window in self._state.windows}
 
     def _wake(self, candidate: Candidate) -> float | None:
         """When a window begins or ends that its nodes wait for."""
         if not candidate.reservation:
             return None
-        starts = [window.start for window in self._scene.windows if window.name == candidate.reservation and window.start > self._now]
+        starts = [window.start for window in self._state.windows if window.name == candidate.reservation and window.start > self._now]
         return min(starts, default=None)
 
 

@@ -10,35 +10,35 @@ from operator import itemgetter
 from lattice.quota.groups import Resources
 from lattice.scheduling.cycle.gates import NO_LIMIT, boundless
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
 from lattice.scheduling.state.exhaustion import budget
-from lattice.scheduling.state.scene import NOTHING, Scene
 
 
-def withheld(scene: Scene) -> dict[str, dict[str, int]]:
+def withheld(state: ClusterState) -> dict[str, dict[str, int]]:
     """By leaf: what pending work asks for that cannot start before other work of its tenant or its user ends, or a budget is renewed.
 
     What was submitted first counts as far as hard quotas leave room for it; limits of vclusters are not looked at.
     """
-    if scene.elastic is None:
+    if state.elastic is None:
         return {}
-    pending = [(one.submitted, one.key, one, amounts) for one, amounts in scene.elastic.pending() if _may_be_withheld(scene, one)]
-    rooms = _Rooms(scene)
+    pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.elastic.pending() if _may_be_withheld(state, one)]
+    rooms = _Rooms(state)
     found: dict[str, dict[str, int]] = {}
     for _, _, candidate, amounts in sorted(pending, key=itemgetter(0, 1)):
-        if budget(scene.exhausted, candidate) is not None or not rooms.take(candidate):
+        if budget(state.exhausted, candidate) is not None or not rooms.take(candidate):
             _add(found.setdefault(candidate.quota, {}), amounts)
     return found
 
 
-def _may_be_withheld(scene: Scene, candidate: Candidate) -> bool:
-    return bool(scene.exhausted) or not boundless(scene, candidate.tenant)
+def _may_be_withheld(state: ClusterState, candidate: Candidate) -> bool:
+    return bool(state.exhausted) or not boundless(state, candidate.tenant)
 
 
 class _Rooms:
     """What hard quotas leave to tenants and their users, less what has been counted."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._left: dict[tuple[str, str], list[int]] = {}
         """Nodes and starts by tenant and user; user "": of the tenant as a whole."""
 
@@ -59,14 +59,14 @@ class _Rooms:
         return known
 
     def _of_tenant(self, tenant: str) -> list[int]:
-        account, claimed = self._scene.accounts.get(tenant), self._scene.uses.claimed.get(tenant, NOTHING)
+        account, claimed = self._state.accounts.get(tenant), self._state.uses.claimed.get(tenant, NOTHING)
         if account is None:
             return [-1, -1]
         used = account.used_nodes + claimed.nodes, account.used_allocations + claimed.running
         return [_less(account.max_nodes, used[0]), _less(account.max_allocations, used[1])]
 
     def _of_user(self, tenant: str, user: str) -> list[int]:
-        account, own = self._scene.accounts.get(tenant), self._scene.uses.people.get((tenant, user), NOTHING)
+        account, own = self._state.accounts.get(tenant), self._state.uses.people.get((tenant, user), NOTHING)
         if account is None:
             return [-1, -1]
         return [_less(account.user_max_nodes, own.nodes), _less(account.user_max_allocations, own.running)]

@@ -1,4 +1,4 @@
-"""A scene as a rehearsal reads it: usable nodes in columns, work that holds them, pending work, caps, windows; counts only.
+"""A cluster state as a rehearsal reads it: usable nodes in columns, work that holds them, pending work, caps, windows; counts only.
 
 A column is a set of nodes that the same pending needs admit. With more than `MOST_SETS` distinct needs the rarest are
 counted by their vcluster alone: their start is then foreseen too early rather than never.
@@ -17,7 +17,7 @@ from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate, Holder
-from lattice.scheduling.state.scene import NOTHING, Scene, Uses, Window
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Uses, Window
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
@@ -93,7 +93,7 @@ def _kind(facts: NodeFacts) -> Kind:
 
 @dataclass(frozen=True)
 class View:
-    """What a forecast needs of a scene, as it was at `now`; nothing in it changes with the scene."""
+    """What a forecast needs of a cluster state, as it was at `now`; nothing in it changes with the cluster state."""
 
     now: float
     queues: Mapping[str, tuple[Candidate, ...]]
@@ -120,21 +120,21 @@ class View:
 
 
 def view_of(
-    scene: Scene, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
+    state: ClusterState, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
     unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
-    """Read the scene; `masks` are the caller's, kept from one reading to the next."""
-    masks.refresh(scene.machine)
+    """Read the cluster state; `masks` are the caller's, kept from one reading to the next."""
+    masks.refresh(state.machine)
     return View(
         now=now,
         queues={vcluster: tuple(queue) for vcluster, queue in queues.items()},
-        holders=tuple(scene.holders.values()),
-        policies=dict(scene.policies),
-        accounts=dict(scene.accounts),
-        claimed={tenant: (use.nodes, use.running) for tenant, use in scene.uses.claimed.items()},
-        windows=scene.windows,
-        overrun_seconds=scene.overrun_seconds,
-        start_allowance=scene.start_allowance,
+        holders=tuple(state.holders.values()),
+        policies=dict(state.policies),
+        accounts=dict(state.accounts),
+        claimed={tenant: (use.nodes, use.running) for tenant, use in state.uses.claimed.items()},
+        windows=state.windows,
+        overrun_seconds=state.overrun_seconds,
+        start_allowance=state.start_allowance,
         masks=masks,
         latest=latest,
         unforeseen=unforeseen or {},

@@ -6,7 +6,8 @@ as earlier predictions of the kind turned out (`calibration`). The walltime ente
 cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
 gives back; `Expected.reason` says which. Work that arrives later is not foreseen: the calibration carries its effect.
 
-In three steps, so that the loop that owns the scene has short ones only: `Forecaster.look` reads the scene, `foresee` works on
+In three steps, so that the loop that owns the cluster state has short ones only: `Forecaster.look` reads the cluster state,
+`foresee` works on
 what was read, in another thread if wished, `Forecaster.conclude` makes the answers. One forecast at a time.
 """
 
@@ -24,8 +25,8 @@ from lattice.scheduling.forecast.rehearsal import NEVER, Closure, Held, Job, Reh
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.exhaustion import BUDGET_EXHAUSTED
-from lattice.scheduling.state.scene import Scene
 
 MEDIAN, LONG = 0.5, 0.9
 UNBOUNDED_WORK: Final = "UnboundedWork"
@@ -75,14 +76,15 @@ class Forecaster:
         """What started or was cancelled since the last look: a forecast that began before says nothing of it."""
 
     def forecast(
-        self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
+        self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
     ) -> dict[str, Expected]:
         """All three steps at once: by uid, the expected start of every candidate of every queue."""
-        view = self.look(scene, queues, now, waiting)
+        view = self.look(state, queues, now, waiting)
         return self.conclude(view, foresee(view, self.run_times))
 
-    def look(self, scene: Scene, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
-        """Read the scene; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said of them."""
+    def look(self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
+        """Read the cluster state; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said
+        of them."""
         for work, ran in self._ended:
             self.run_times.observe(work, ran)
         self._ended.clear()
@@ -90,9 +92,9 @@ class Forecaster:
         said = list(waiting)
         latest = {outcome.candidate.uid: outcome.latest for outcome in said if outcome.latest is not None}
         unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
-        unforeseen |= dict.fromkeys(_beyond_power(scene, [one for one in said if one.reason in TRIED]), POWER_BUDGET)
+        unforeseen |= dict.fromkeys(_beyond_power(state, [one for one in said if one.reason in TRIED]), POWER_BUDGET)
         tried = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in TRIED}
-        return view_of(scene, queues, self._masks, now, latest, unforeseen, tried)
+        return view_of(state, queues, self._masks, now, latest, unforeseen, tried)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
         """The answers, remembered to be scored when the work starts."""
@@ -142,7 +144,7 @@ class Forecaster:
 
 
 class _Reader:
-    """Puts what a scene knows of work into the numbers of a stage: with median and with long run times, in this order."""
+    """Puts what a cluster state knows of work into the numbers of a stage: with median and with long run times, in this order."""
 
     def __init__(self, view: View, run_times: RunTimes) -> None:
         self._view = view
@@ -291,20 +293,20 @@ def _room_at_last(stage: Stage) -> list[int]:
     return room
 
 
-def _beyond_power(scene: Scene, waiting: Iterable[Waiting]) -> Iterator[str]:
+def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[str]:
     """Those of them that would draw more than the whole power budget on the thriftiest nodes, by uid."""
-    if scene.power.limit is None:
+    if state.power.limit is None:
         return
     least: dict[tuple[Need, int], int] = {}
     for candidate in (one.candidate for one in waiting):
         need, left = candidate.need, candidate.minimum
         if (need, left) not in least:
             watts = 0
-            for bucket in sorted(scene.machine.admitted(need), key=lambda one: one.key.hardware.watts):
+            for bucket in sorted(state.machine.admitted(need), key=lambda one: one.key.hardware.watts):
                 watts += min(left, bucket.usable) * bucket.key.hardware.watts
                 left -= min(left, bucket.usable)
             least[need, candidate.minimum] = watts
-        if least[need, candidate.minimum] > scene.power.limit:
+        if least[need, candidate.minimum] > state.power.limit:
             yield candidate.uid
 
 

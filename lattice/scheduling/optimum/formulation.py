@@ -18,7 +18,7 @@ from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate
 from lattice.scheduling.optimum.solver import Bucket, Job
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 
 
@@ -59,19 +59,19 @@ def formulate(
     return Formulation(tuple(jobs), buckets)
 
 
-def unknown_rules(scene: Scene, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
+def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
     """Which rules in force here the formulation does not know: a plan that it calls better may break them, its bound holds all the same."""
     candidates = list(candidates)
-    policy, accounts = scene.policy(vcluster), scene.accounts
+    policy, accounts = state.policy(vcluster), state.accounts
     limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
     known = {
-        "nodes that reservations and maintenance keep": any(window.end > now for window in scene.windows),
-        "nodes that are promised to work that waits": any(scene.promises.values()),
+        "nodes that reservations and maintenance keep": any(window.end > now for window in state.windows),
+        "nodes that are promised to work that waits": any(state.promises.values()),
         "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
         "strict order of submission": strategy_of(policy).strict,
-        "the power budget": scene.power.limit is not None,
-        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(scene.exhausted) or scene.elastic is not None,
-        "terms of lending": bool(lenders_to(scene.policies, vcluster)),
+        "the power budget": state.power.limit is not None,
+        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(state.exhausted) or state.elastic is not None,
+        "terms of lending": bool(lenders_to(state.policies, vcluster)),
     }
     return [rule for rule, in_force in known.items() if in_force]
 

@@ -16,13 +16,13 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.victims import own_nodes
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.roster import Roster
-from lattice.scheduling.state.scene import Scene
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What was read of a scene for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
+    """What was read of a cluster state for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
 
     candidate: Candidate
     policy: Policy
@@ -57,31 +57,31 @@ class Reach:
         return [index for index, _ in zip(idle, range(self.most_borrowed), strict=False)]
 
 
-def reach(scene: Scene, candidate: Candidate, now: float) -> Reach:
-    """What is to be known of the scene, copied; nothing of it changes."""
-    policy, machine = scene.policy(candidate.vcluster), scene.machine
-    profile = scene.profile(now)
+def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
+    """What is to be known of the cluster state, copied; nothing of it changes."""
+    policy, machine = state.policy(candidate.vcluster), state.machine
+    profile = state.profile(now)
     profile.remove(candidate.uid)
-    lanes = Lanes(scene, policy, strategy_of(policy), profile, Roster(), now)
+    lanes = Lanes(state, policy, strategy_of(policy), profile, Roster(), now)
     lenders = lanes.lending_for(candidate.walltime)
     return Reach(
         candidate=candidate,
         policy=policy,
         nodes=dict(machine.nodes),
         taken=frozenset(machine.taken),
-        barred=_barred(scene, profile, candidate, now),
+        barred=_barred(state, profile, candidate, now),
         lenders=frozenset() if candidate.non_preemptible else lenders,
         most_borrowed=lanes.borrowing_left(),
     )
 
 
-def _barred(scene: Scene, profile: Profile, candidate: Candidate, now: float) -> frozenset[int]:
+def _barred(state: ClusterState, profile: Profile, candidate: Candidate, now: float) -> frozenset[int]:
     """Nodes in a window of others before it would end, or outside its own; free ones that are promised, the last ones first."""
-    end = now + scene.occupancy(candidate)
+    end = now + state.occupancy(candidate)
     name = candidate.reservation
     found: set[int] = set()
     open_ones = []
-    for bucket in scene.machine.buckets.values():
+    for bucket in state.machine.buckets.values():
         if profile.closed(bucket, now, end, name) or (name and not profile.inside(bucket, now, end, name)):
             found |= bucket.members
         elif bucket.free:

@@ -1,7 +1,7 @@
 """The smallest changes of a request that would start it now, each found true by the planner itself before it is named.
 
 Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
-outcome and undone: nothing remains in the scene between two questions. Fewer nodes and shorter walltimes, in whole minutes, are
+outcome and undone: nothing remains in the cluster state between two questions. Fewer nodes and shorter walltimes, in whole minutes, are
 sought by bisection: whoever starts with some starts with less. (With topology Tight less may have to stand in fewer groups: it is
 sought among the sizes of so many groups first, then of fewer.) While seeking, only the pending work that was promised nodes is
 asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
@@ -23,7 +23,7 @@ from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate
 from lattice.scheduling.priority.cost import reach
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.prospect import undone
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_duration
 
 MOST_QUESTIONS: Final = 96
@@ -39,7 +39,7 @@ Queues = Mapping[str, Sequence[Candidate]]
 
 
 def changes(
-    scene: Scene,
+    state: ClusterState,
     candidate: Candidate,
     now: float,
     gpu_types: Collection[str] = (),
@@ -47,11 +47,11 @@ def changes(
     queues: Queues | None = None,
 ) -> tuple[Change, ...]:
     """All of `search` at once."""
-    return tuple(change for change in search(scene, candidate, now, gpu_types, vclusters, queues) if change is not None)
+    return tuple(change for change in search(state, candidate, now, gpu_types, vclusters, queues) if change is not None)
 
 
 def search(
-    scene: Scene,
+    state: ClusterState,
     candidate: Candidate,
     now: float,
     gpu_types: Collection[str] = (),
@@ -66,11 +66,11 @@ def search(
     """
     if candidate.held or candidate.blocked is not None or max(candidate.not_before, candidate.back_off_until) > now:
         return
-    ask = _Questions(scene, queues or {}, now)
+    ask = _Questions(state, queues or {}, now)
     yield None
     if ask.surely(candidate):
         return
-    yield from _nodes(candidate, ask, _ranges(scene, candidate))
+    yield from _nodes(candidate, ask, _ranges(state, candidate))
     yield from _walltime(candidate, ask)
     for other in _others(gpu_types, candidate.need.gpu_type)[:MOST_TYPES] if candidate.need.gpus else ():
         fits = ask.surely(replace(candidate, need=replace(candidate.need, gpu_type=other)))
@@ -83,8 +83,8 @@ def search(
 class _Questions:
     """Asks the planner whether a candidate would start now, and counts how often."""
 
-    def __init__(self, scene: Scene, queues: Queues, now: float) -> None:
-        self._scene = scene
+    def __init__(self, state: ClusterState, queues: Queues, now: float) -> None:
+        self._state = state
         self._queues = queues
         self._now = now
         self._left = MOST_QUESTIONS
@@ -95,9 +95,9 @@ class _Questions:
 
     def beside_promised(self, candidate: Candidate) -> bool:
         """Whether it would be placed beside the work that was promised nodes: quick, and true of whatever is placed among all."""
-        if strategy_of(self._scene.policy(candidate.vcluster)).strict:
+        if strategy_of(self._state.policy(candidate.vcluster)).strict:
             return self.among_all(candidate)
-        promised = self._scene.promises.get(candidate.vcluster, {})
+        promised = self._state.promises.get(candidate.vcluster, {})
         return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
 
     def among_all(self, candidate: Candidate) -> bool:
@@ -109,18 +109,18 @@ class _Questions:
             return False
         self._left -= 1
         others = [one for one in queue if one.uid != candidate.uid and not self._runs(one)]
-        with undone(self._scene) as scene:
-            for vcluster, promises in list(scene.promises.items()):
+        with undone(self._state) as state:
+            for vcluster, promises in list(state.promises.items()):
                 if candidate.uid in promises:  # its own must not stand in its way
-                    scene.restore_promises(vcluster, {uid: promise for uid, promise in promises.items() if uid != candidate.uid})
-            for outcome in decide(scene, candidate.vcluster, [*others, candidate], self._now, explain=False):
+                    state.restore_promises(vcluster, {uid: promise for uid, promise in promises.items() if uid != candidate.uid})
+            for outcome in decide(state, candidate.vcluster, [*others, candidate], self._now, explain=False):
                 if outcome.candidate.uid == candidate.uid:
                     return isinstance(outcome, Placed)
         return False
 
     def _runs(self, candidate: Candidate) -> bool:
         """Whether it was given nodes since the questions began."""
-        holder = self._scene.holders.get(candidate.uid)
+        holder = self._state.holders.get(candidate.uid)
         return holder is not None and not holder.releasing
 
 
@@ -134,14 +134,14 @@ def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> It
             return
 
 
-def _ranges(scene: Scene, candidate: Candidate) -> list[range]:
+def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
     """Smaller numbers of nodes, the largest first, in ranges within which less starts wherever more does."""
     if candidate.topology != TIGHT:
         return [range(1, candidate.minimum)]
-    policy = scene.policy(candidate.vcluster)
+    policy = state.policy(candidate.vcluster)
     alike = candidate.conformance == REQUIRED or strategy_of(policy).conformant
     sizes: dict[str, dict[str, int]] = {}
-    for bucket in scene.pools.of(candidate.need, policy.name if policy.home else "").buckets:
+    for bucket in state.pools.of(candidate.need, policy.name if policy.home else "").buckets:
         groups = sizes.setdefault(bucket.key.fingerprint if alike else "", {})
         groups[bucket.key.group] = groups.get(bucket.key.group, 0) + bucket.usable
     reached = [reach(groups.values()) for groups in sizes.values()]

@@ -33,7 +33,7 @@ from lattice.scheduling.queries.situation import (
     time_text,
     whose,
 )
-from lattice.scheduling.state.scene import Window
+from lattice.scheduling.state.cluster_state import Window
 
 MOST_NAMED: Final = 12
 """Blockers of one kind that are named one by one; the rest is summed up."""
@@ -75,7 +75,7 @@ def not_pending() -> NotFound:
 def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
     """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
     if reason == QUOTA:
-        counts = counted(situation.scene, candidate)
+        counts = counted(situation.state, candidate)
         return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values() if counts(holder)), reader)
     if reason == POWER_BUDGET:
         return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values()), reader)
@@ -96,7 +96,7 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
 
 def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[Holder, int]]:
     """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
-    elastic = situation.scene.elastic
+    elastic = situation.state.elastic
     if elastic is None:
         return
     blocked = elastic.forest.admits(candidate.quota, elastic.asked(candidate), non_preemptible=candidate.non_preemptible)
@@ -192,7 +192,7 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
 def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
     """Windows on nodes that fit, which begin before it could end."""
     end = situation.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
-    for window in situation.scene.windows:
+    for window in situation.state.windows:
         if window.end <= situation.now or window.start >= end or window.name == candidate.reservation:
             continue
         nodes = len(fitting.intersection(indices_of(window.nodes)))

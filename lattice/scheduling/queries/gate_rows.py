@@ -32,8 +32,8 @@ from lattice.scheduling.queries.quota_answers import (
 from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Situation, census, subject, time_text
+from lattice.scheduling.state.cluster_state import NOTHING, Use
 from lattice.scheduling.state.exhaustion import budget
-from lattice.scheduling.state.scene import NOTHING, Use
 
 ALLOCATIONS: Final = "allocations"
 NODES: Final = "nodes"
@@ -98,14 +98,14 @@ def _subject(situation: Situation, uid: str) -> Subject:
         return Subject(candidate, candidate.minimum, 1, _waiting_place(situation, candidate))
     holder = situation.holders.get(uid)
     if holder is not None:
-        elastic = situation.scene.elastic
+        elastic = situation.state.elastic
         place = Place(elastic.forest, holder.quota or DEFAULT, elastic.holding(uid)) if elastic is not None else None
         return Subject(holder, 0, 0, place)
     raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
 
 
 def _waiting_place(situation: Situation, candidate: Candidate) -> Place | None:
-    elastic = situation.scene.elastic
+    elastic = situation.state.elastic
     if elastic is None:
         return None
     share = elastic.share(candidate)
@@ -123,19 +123,19 @@ def _itself(situation: Situation, found: Subject, reader: Reader) -> Gate:
     """Its own wishes, and whether its vcluster is open."""
     del reader
     candidate = found.candidate
-    blocked = own_wishes(situation.scene, candidate, situation.now) if candidate is not None else None
+    blocked = own_wishes(situation.state, candidate, situation.now) if candidate is not None else None
     return _gate("Itself", blocked, [], "" if blocked is not None else "not held, and its vcluster is open")
 
 
 def _hard_quota(situation: Situation, found: Subject, reader: Reader) -> Gate:
     """The limits of its tenant and of its user, as the ledger checks them at commit."""
     del reader
-    scene, work = situation.scene, found.work
-    account = scene.accounts.get(work.tenant)
-    blocked = hard_quota(scene, found.candidate, situation.now) if found.candidate is not None else None
+    state, work = situation.state, found.work
+    account = state.accounts.get(work.tenant)
+    blocked = hard_quota(state, found.candidate, situation.now) if found.candidate is not None else None
     if account is None:
         return _gate("HardQuota", blocked, [])
-    claimed, alone = scene.uses.claimed.get(work.tenant, NOTHING), scene.uses.people.get((work.tenant, work.user), NOTHING)
+    claimed, alone = state.uses.claimed.get(work.tenant, NOTHING), state.uses.people.get((work.tenant, work.user), NOTHING)
     whole = Use(account.used_nodes + claimed.nodes, account.used_allocations + claimed.running)
     tenant, user = f"tenant {work.tenant}", f"user {work.user}"
     limits = [
@@ -153,7 +153,7 @@ def _budget(situation: Situation, found: Subject, reader: Reader) -> Gate:
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
-    blocked = budget(situation.scene.exhausted, candidate)
+    blocked = budget(situation.state.exhausted, candidate)
     return _gate("Budget", blocked, [], "" if blocked is not None else "no budget at whose end work waits is used up")
 
 
@@ -170,10 +170,10 @@ def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
 def _vcluster(situation: Situation, found: Subject, reader: Reader) -> Gate:
     """The limits of its vcluster, and how much of others it may borrow."""
     del reader
-    scene, work = situation.scene, found.work
-    policy, uses, name = scene.policy(work.vcluster), scene.uses, work.vcluster
+    state, work = situation.state, found.work
+    policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
     limits, borrowing = policy.limits, policy.borrowing
-    blocked = vcluster_limits(scene, found.candidate, situation.now) if found.candidate is not None else None
+    blocked = vcluster_limits(state, found.candidate, situation.now) if found.candidate is not None else None
     own, shared = uses.users.get((name, work.user), NOTHING), uses.tenants.get((name, work.tenant), NOTHING)
     shown = [
         *_pair(
@@ -203,7 +203,7 @@ def _reservation(situation: Situation, found: Subject, reader: Reader) -> Gate:
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
         return Gate(gate="Reservation", verdict=UNLIMITED, message="it names none")
-    blocked = admission(situation.scene, candidate, situation.now)
+    blocked = admission(situation.state, candidate, situation.now)
     return _gate("Reservation", blocked, [], "" if blocked is not None else f'reservation "{candidate.reservation}" admits it')
 
 

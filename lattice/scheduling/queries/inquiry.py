@@ -1,7 +1,7 @@
-"""The long answers, `why`, `plan` and `queue`: asked of a scene of their own, so that no cycle waits for them.
+"""The long answers, `why`, `plan` and `queue`: asked of a cluster state of their own, so that no cycle waits for them.
 
 `Glimpse` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
-afterwards. `Inquiry` makes a scene of it and asks the planner there, for as long as it takes, wherever it runs.
+afterwards. `Inquiry` makes a cluster state of it and asks the planner there, for as long as it takes, wherever it runs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lattice.scheduling.queries.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.recording.record import Moment, rebuild
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reserved import Move
-from lattice.scheduling.state.scene import Scene
 
 MOST_CHANGED: Final = 4
 """Allocations of one plan for which changes and victims are sought."""
@@ -49,12 +49,12 @@ class Glimpse:
     moves: Mapping[str, Move] = field(default_factory=dict)
     """How the reservation of pending work was moved later last, by uid."""
 
-    def situation(self, scene: Scene) -> Situation:
-        """What answers are made of, with a scene of this moment."""
+    def situation(self, state: ClusterState) -> Situation:
+        """What answers are made of, with a cluster state of this moment."""
         moment = self.moment
         return Situation(
             now=moment.now,
-            scene=scene,
+            state=state,
             candidates={candidate.uid: candidate for candidate in moment.candidates},
             waiting=self.waiting,
             holders=moment.holders,
@@ -67,7 +67,8 @@ class Glimpse:
 def queues(glimpse: Glimpse, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
     """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
     moment = glimpse.moment
-    shown = Scene(Machine(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody plans with it
+    shown = ClusterState(Machine(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
+    # plans with it
     shown.resume(moment.promises, moment.heirs)
     return queueing.queues(glimpse.situation(shown), vclusters, reader, limit, only=only)
 
@@ -112,19 +113,19 @@ class Inquiry:
         queues: dict[str, list[Candidate]] = {}
         for one in situation.candidates.values():
             queues.setdefault(one.vcluster, []).append(one)
-        return changes(situation.scene, candidate, situation.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
+        return changes(situation.state, candidate, situation.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
 
     def _victims(self, waiting: Waiting) -> Preemption | None:
         """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
         if waiting.reason not in ABOUT_NODES:
             return None
         candidate, situation, glimpse = waiting.candidate, self.situation, self._glimpse
-        within = reach(situation.scene, candidate, situation.now)
+        within = reach(situation.state, candidate, situation.now)
         eligible = within.eligible()
         holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in situation.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)
         found = preemption(
-            candidate, holders, within.nodes, eligible, within.free(eligible), situation.scene.policies, situation.now,
+            candidate, holders, within.nodes, eligible, within.free(eligible), situation.state.policies, situation.now,
             score=score.total, limits=glimpse.limits,
         )  # fmt: skip
         return explanation.sacrifice(situation, found, self._reader)

@@ -41,7 +41,7 @@ from lattice.scheduling.queries.situation import (
     subject,
     time_text,
 )
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import fold_nodes
 
 MOST_INFLUENTIAL: Final = 1000
@@ -92,25 +92,25 @@ def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]
     """
     mine = {candidate.uid for candidate in asked}
     found: list[Outcome] = []
-    with undone(situation.scene) as scene:
+    with undone(situation.state) as state:
         for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
             queue = [one for one in influential(situation, vcluster) if one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
-            found += decide(scene, vcluster, [*queue, *new], situation.now)
-        _extend(situation, scene, found)
+            found += decide(state, vcluster, [*queue, *new], situation.now)
+        _extend(situation, state, found)
     return found
 
 
-def _extend(situation: Situation, scene: Scene, outcomes: Sequence[Outcome]) -> None:
+def _extend(situation: Situation, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
     """Give ranges among what was placed what they get beyond their least number."""
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:
         return
     said: dict[str, Waiting] = {**situation.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
     pending = {**situation.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
-    left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in scene.holders)
-    scene.set_waiting(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
-    more = {one.candidate.uid: one.nodes for one in extended(scene, [one.candidate for one in ranges], situation.now)}
+    left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in state.holders)
+    state.set_waiting(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
+    more = {one.candidate.uid: one.nodes for one in extended(state, [one.candidate for one in ranges], situation.now)}
     for one in ranges:
         one.nodes = more.get(one.candidate.uid, one.nodes)
 
@@ -122,7 +122,7 @@ def influential(situation: Situation, vcluster: str) -> list[Candidate]:
     else was left waiting by the last cycle, has no nodes to come, and stands in nobody's way: so what-ifs cost
     little however long the queue is.
     """
-    promised, first = situation.scene.promises.get(vcluster, {}), set[Need]()
+    promised, first = situation.state.promises.get(vcluster, {}), set[Need]()
     kept = []
     for one in in_order(situation, vcluster):
         waiting = situation.waiting.get(one.uid)
@@ -134,24 +134,24 @@ def influential(situation: Situation, vcluster: str) -> list[Candidate]:
 
 
 @contextmanager
-def undone(scene: Scene) -> Iterator[Scene]:
-    """The scene for a what-if: whatever cycles do to it inside is undone at the end."""
-    holders, promises, lists = dict(scene.holders), dict(scene.promises), dict(scene.lists)
-    heirs, moves = {name: dict(some) for name, some in scene.heirs.items()}, dict(scene.moves)
-    waiting = scene.waiting
-    asking = scene.elastic.asking() if scene.elastic is not None else {}
+def undone(state: ClusterState) -> Iterator[ClusterState]:
+    """The cluster state for a what-if: whatever cycles do to it inside is undone at the end."""
+    holders, promises, lists = dict(state.holders), dict(state.promises), dict(state.lists)
+    heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
+    waiting = state.waiting
+    asking = state.elastic.asking() if state.elastic is not None else {}
     try:
-        yield scene
+        yield state
     finally:
-        for uid in [uid for uid, holder in scene.holders.items() if holders.get(uid) is not holder]:
-            scene.drop_holder(uid)
+        for uid in [uid for uid, holder in state.holders.items() if holders.get(uid) is not holder]:
+            state.drop_holder(uid)
             if uid in holders:  # an earlier attempt that is still releasing
-                scene.put_holder(holders[uid])
-        for vcluster in [name for name in scene.lists if scene.lists[name] != lists.get(name)]:
-            scene.set_lists(vcluster, lists.get(vcluster, frozenset()))
-        scene.undo_cycles(promises, heirs, moves, waiting)
-        if scene.elastic is not None:
-            scene.elastic.restore(asking)
+                state.put_holder(holders[uid])
+        for vcluster in [name for name in state.lists if state.lists[name] != lists.get(name)]:
+            state.set_lists(vcluster, lists.get(vcluster, frozenset()))
+        state.undo_cycles(promises, heirs, moves, waiting)
+        if state.elastic is not None:
+            state.elastic.restore(asking)
 
 
 def may_ever(outcome: Outcome) -> bool:
@@ -222,7 +222,7 @@ def placement(situation: Situation, outcome: Placed) -> Placement:
 
 def _quota(situation: Situation, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
     """The hard quota of the tenant, were this to hold its nodes too."""
-    account = situation.scene.accounts.get(tenant)
+    account = situation.state.accounts.get(tenant)
     if account is None:
         return None
     nodes, allocations = account.used_nodes + before[0], account.used_allocations + before[1]

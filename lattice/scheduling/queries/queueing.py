@@ -84,6 +84,6 @@ def _windows(situation: Situation, reader: Reader) -> list[Window]:
             nodes=window.nodes.bit_count(),
             maintenance=window.maintenance,
         )
-        for window in situation.scene.windows
+        for window in situation.state.windows
         if window.end > situation.now
     ]

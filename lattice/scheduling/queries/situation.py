@@ -13,8 +13,8 @@ from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.answers import Census, ExpectedStart, Held, Position, Ranking, Whose, Work
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reserved import CAUSES, Move, holders_first
-from lattice.scheduling.state.scene import Scene
 from lattice.units import format_time
 
 ABOUT_NODES: Final = frozenset(
@@ -51,7 +51,7 @@ class Situation:
     """One moment of the scheduler; what is read of it is not changed, and trials leave nothing behind."""
 
     now: float
-    scene: Scene
+    state: ClusterState
     candidates: Mapping[str, Candidate]
     """Pending work by uid."""
     waiting: Mapping[str, Waiting]
@@ -68,11 +68,11 @@ class Situation:
     @property
     def nodes(self) -> Mapping[int, NodeFacts]:
         """What is known of each node."""
-        return self.scene.machine.nodes
+        return self.state.machine.nodes
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
-        return self.scene.policy(vcluster)
+        return self.state.policy(vcluster)
 
 
 def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
@@ -84,21 +84,21 @@ def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) 
     asked = (outcome.candidate for outcome in more)
     mine = [one for one in (*situation.candidates.values(), *asked) if one.vcluster == vcluster]
     if strategy_of(situation.policy(vcluster)).first_come:
-        return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
+        return planned(situation.state, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
     for one in mine:
         waiting = situation.waiting.get(one.uid)
         if waiting is not None and waiting.score is not None:
             scores[one.uid] = waiting.score.total
-    return planned(situation.scene, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
+    return planned(situation.state, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
 
 
-def planned(scene: Scene, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
+def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
     """A queue in order of score, with those first who hold a reservation."""
-    given = {**scene.heirs.get(vcluster, {}), **{uid: one.given for uid, one in scene.promises.get(vcluster, {}).items()}}
+    given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.promises.get(vcluster, {}).items()}}
     if not given:
         return queue
     uids, classes = [one.uid for one in queue], [one.preemption_class for one in queue]
-    order = holders_first(uids, range(len(queue)), given, classes, strict=strategy_of(scene.policy(vcluster)).strict)
+    order = holders_first(uids, range(len(queue)), given, classes, strict=strategy_of(state.policy(vcluster)).strict)
     return [queue[place] for place in order]
 
 
@@ -172,8 +172,8 @@ def expected_start(situation: Situation, uid: str, latest: float | None = None) 
 
 def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
     """The reservation that it holds, and what moved it last; None where it has neither."""
-    uid, scene = candidate.uid, situation.scene
-    promise, given = scene.promises.get(candidate.vcluster, {}).get(uid), scene.reserved_since(candidate.vcluster, uid)
+    uid, state = candidate.uid, situation.state
+    promise, given = state.promises.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
     move = situation.moves.get(uid)
     if given is None and move is None:
         return None
@@ -190,7 +190,7 @@ def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
 
 def census(situation: Situation, candidate: Candidate) -> Census:
     """The nodes that fit, in numbers."""
-    machine, wanted = situation.scene.machine, candidate.minimum
+    machine, wanted = situation.state.machine, candidate.minimum
     if candidate.need.lists <= machine.masks:
         homes = _homes(situation, candidate)
         buckets = [bucket for bucket in machine.admitted(candidate.need) if bucket.key.home in homes]
@@ -205,7 +205,7 @@ def census(situation: Situation, candidate: Candidate) -> Census:
 def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
     """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
     homes, nodes = _homes(situation, candidate), situation.nodes
-    return frozenset(index for index in situation.scene.machine.eligible(candidate.need) if nodes[index].home in homes)
+    return frozenset(index for index in situation.state.machine.eligible(candidate.need) if nodes[index].home in homes)
 
 
 def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:
@@ -213,7 +213,7 @@ def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:
     home = candidate.vcluster if situation.policy(candidate.vcluster).home else ""
     if candidate.non_preemptible:
         return frozenset((home,))
-    return frozenset((home, *lenders_for(situation.scene.policies, candidate.vcluster, candidate.walltime)))
+    return frozenset((home, *lenders_for(situation.state.policies, candidate.vcluster, candidate.walltime)))
 
 
 def time_text(moment: float | None) -> str | None:

@@ -34,7 +34,7 @@ def timeline(situation: Situation, vcluster: str = "") -> Timeline:
         if (count := len(nodes.intersection(holder.nodes)))
     ]
     planned, too_early = _planned(situation, vcluster if home else "")
-    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.scene.windows]
+    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.state.windows]
     work = (*running, *planned)
     step = _step(situation.now, work or too_early, kept)  # what begins hours later does not hide the next minutes
     at = [situation.now + number * step for number in range(STEPS)]

@@ -1,7 +1,7 @@
 """What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
 
 `look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
-returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a scene of it and asks
+returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a cluster state of it and asks
 `lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `glance` takes down what a question may need, of all vclusters.
 """
 
@@ -23,8 +23,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
+from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, Window
 from lattice.scheduling.state.exhaustion import Exhausted
-from lattice.scheduling.state.scene import OVERRUN, START_ALLOWANCE, PowerBudget, Scene, Window
 from lattice.views.ledger import TenantAccount
 
 
@@ -50,7 +50,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `Scene` for what each of it is."""
+    """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `ClusterState` for what each of it is."""
 
     cycle: int
     vcluster: str
@@ -80,59 +80,64 @@ class Moment:
 class Looker:
     """Looks again and again, and copies the nodes only where they have changed."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._nodes: dict[int, NodeFacts] = {}
         self._news = -1
 
     def look(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
         """What a cycle that begins now will read."""
-        machine = self._scene.machine
+        machine = self._state.machine
         if machine.news != self._news:
             self._nodes, self._news = dict(machine.nodes), machine.news
-        return look(self._scene, vcluster, candidates, now, cycle, self._nodes)
+        return look(self._state, vcluster, candidates, now, cycle, self._nodes)
 
 
 def look(
-    scene: Scene, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int, nodes: Mapping[int, NodeFacts] | None = None
+    state: ClusterState,
+    vcluster: str,
+    candidates: Sequence[Candidate],
+    now: float,
+    cycle: int,
+    nodes: Mapping[int, NodeFacts] | None = None,
 ) -> Moment:
     """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
-    scene.profile(now)  # promises are of buckets as they are now
+    state.profile(now)  # promises are of buckets as they are now
     return Moment(
         cycle=cycle,
         vcluster=vcluster,
         now=now,
         candidates=tuple(candidates),
-        nodes=dict(scene.machine.nodes) if nodes is None else nodes,
-        taken=dict(scene.machine.taken),
-        holders=dict(scene.holders),
-        claims=scene.claims(),
-        accounts=dict(scene.accounts),
-        policies=dict(scene.policies),
-        windows=scene.windows,
-        lists=dict(scene.lists),
-        promises={name: dict(promises) for name, promises in scene.promises.items()},
-        heirs={name: dict(heirs) for name, heirs in scene.heirs.items() if heirs},
-        waiting=scene.waiting if vcluster == RANGES else frozenset(),
-        exhausted=dict(scene.exhausted),
-        power=scene.power.limit,
-        overrun=scene.overrun_seconds,
-        allowance=scene.start_allowance,
-        scored=_scored(scene),
-        quota=scene.elastic.forest.snapshot() if scene.elastic is not None else None,
+        nodes=dict(state.machine.nodes) if nodes is None else nodes,
+        taken=dict(state.machine.taken),
+        holders=dict(state.holders),
+        claims=state.claims(),
+        accounts=dict(state.accounts),
+        policies=dict(state.policies),
+        windows=state.windows,
+        lists=dict(state.lists),
+        promises={name: dict(promises) for name, promises in state.promises.items()},
+        heirs={name: dict(heirs) for name, heirs in state.heirs.items() if heirs},
+        waiting=state.waiting if vcluster == RANGES else frozenset(),
+        exhausted=dict(state.exhausted),
+        power=state.power.limit,
+        overrun=state.overrun_seconds,
+        allowance=state.start_allowance,
+        scored=_scored(state),
+        quota=state.elastic.forest.snapshot() if state.elastic is not None else None,
     )
 
 
-def glance(scene: Scene, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Moment:
-    """Everything that cycles of any vcluster would read now; `rebuild` makes a scene of it, which may be asked beside the cycles.
+def glance(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Moment:
+    """Everything that cycles of any vcluster would read now; `rebuild` makes a cluster state of it, which may be asked beside the cycles.
 
     `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
     beginning of a cycle.
     """
-    if scene.elastic is not None:
-        scene.elastic.ask(pending, now)
-    moment = look(scene, "", pending, now, 0)
-    scoring = scene.scorings.get(next(iter(moment.scored.vclusters), ""))
+    if state.elastic is not None:
+        state.elastic.ask(pending, now)
+    moment = look(state, "", pending, now, 0)
+    scoring = state.scorings.get(next(iter(moment.scored.vclusters), ""))
     if not isinstance(scoring, Scoring):
         return moment
     people = {(one.tenant, one.user, one.project) for one in (*pending, *more)}
@@ -147,9 +152,9 @@ def glance(scene: Scene, pending: Sequence[Candidate], now: float, more: Sequenc
     return replace(moment, scored=scored)
 
 
-def completed(moment: Moment, scene: Scene) -> Moment:
+def completed(moment: Moment, state: ClusterState) -> Moment:
     """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
-    scoring = scene.scorings.get(moment.vcluster)
+    scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
     standings, people, usages, with_work, multipliers = scoring.told
@@ -165,14 +170,14 @@ def reproduce(moment: Moment) -> list[Outcome]:
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
-def rebuild(moment: Moment) -> Scene:
-    """A scene that stands as the one that was looked at."""
+def rebuild(moment: Moment) -> ClusterState:
+    """A cluster state that stands as the one that was looked at."""
     scored = moment.scored
     machine = Machine()
     for facts in moment.nodes.values():
         machine.put(facts)
     policies = dict(moment.policies)
-    scene = Scene(
+    state = ClusterState(
         machine,
         moment.accounts,
         policies,
@@ -181,7 +186,7 @@ def rebuild(moment: Moment) -> Scene:
         start_allowance=moment.allowance,
     )
     for holder in moment.holders.values():
-        scene.put_holder(holder, claimed=holder.uid in moment.claims)
+        state.put_holder(holder, claimed=holder.uid in moment.claims)
     machine.give([index for index in machine.taken if index not in moment.taken])
     for index, end in moment.taken.items():
         if machine.taken.get(index) != end:
@@ -189,16 +194,16 @@ def rebuild(moment: Moment) -> Scene:
     shares = RememberedShares(scored.standings, scored.shares, scored.with_work, scored.multipliers)
     scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
     scoring.resume(scored.backlog)
-    scene.configure(scene.policies, dict.fromkeys(scored.vclusters, scoring))
+    state.configure(state.policies, dict.fromkeys(scored.vclusters, scoring))
     for name, lists in moment.lists.items():
-        scene.lists[name] = lists
-    scene.set_windows(moment.windows)
-    scene.resume(moment.promises, moment.heirs)
-    scene.set_waiting(moment.waiting)
-    scene.set_exhausted(moment.exhausted)
+        state.lists[name] = lists
+    state.set_windows(moment.windows)
+    state.resume(moment.promises, moment.heirs)
+    state.set_waiting(moment.waiting)
+    state.set_exhausted(moment.exhausted)
     if moment.quota is not None:
-        scene.restore_quota(Forest.restored(moment.quota), () if moment.vcluster == RANGES else moment.candidates, moment.now)
-    return scene
+        state.restore_quota(Forest.restored(moment.quota), () if moment.vcluster == RANGES else moment.candidates, moment.now)
+    return state
 
 
 class RememberedShares(Shares):
@@ -231,13 +236,13 @@ class RememberedShares(Shares):
         return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
 
 
-def _scored(scene: Scene) -> Scored:
+def _scored(state: ClusterState) -> Scored:
     """What the cost function stands on; all vclusters that have one share it."""
-    scoring = next(iter(scene.scorings.values()), None)
+    scoring = next(iter(state.scorings.values()), None)
     if not isinstance(scoring, Scoring):
         return Scored()
     return Scored(
-        vclusters=tuple(name for name, one in scene.scorings.items() if one is scoring),
+        vclusters=tuple(name for name, one in state.scorings.items() if one is scoring),
         reference_wait=scoring.reference_wait,
         energy_price=scoring.energy_price,
         running=scoring.running_gpu_hours,

@@ -16,7 +16,7 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, W
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority.shares import Standing
-from lattice.scheduling.state.scene import Window
+from lattice.scheduling.state.cluster_state import Window
 from lattice.views.ledger import TenantAccount
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 from lattice.admission import Request, Verdict, judge
 from lattice.admission.facts import Facts, Occupied
 from lattice.admission.reservations import START_SECONDS
-from lattice.scheduling.state.scene import START_ALLOWANCE
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import format_time, parse_time
 from lattice.views import Reservation
 from tests.unit.admission.builders import NOW, accepted, allocation, facts, refused, submit

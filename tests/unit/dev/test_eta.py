@@ -41,9 +41,9 @@ def log(jobs: int, *, later_run: int | None = None) -> Log:
 def judged(of: Log) -> list[Judged]:
     course = Course(of)
     found = list(course.judge(lambda _share: None))
-    course.scene.validate()
+    course.state.validate()
     assert not course.waiting
-    assert not course.scene.holders
+    assert not course.state.holders
     return found
 
 

@@ -26,7 +26,7 @@ from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
 from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
 from lattice.scheduling.recording.record import Moment, Scored
-from lattice.scheduling.state.scene import Window
+from lattice.scheduling.state.cluster_state import Window
 from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
 

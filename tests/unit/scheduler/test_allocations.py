@@ -14,7 +14,7 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.commit import Book
 from lattice.scheduling.cluster.machine import Machine
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views import Allocation
 from lattice_controllers.scheduler.admission import Admission
 from lattice_controllers.scheduler.allocation_cache import AllocationCache
@@ -41,13 +41,19 @@ BODY: dict[str, Any] = {
 
 async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocations, PendingWork]:
     """A reconciler that knows of one cancelled allocation and of an empty ledger, and what waits."""
-    metrics, book, due, config, scene = SchedulerMetrics(), Book.empty("term", "commit"), asyncio.Event(), known(None), Scene(Machine())
+    metrics, book, due, config, state = (
+        SchedulerMetrics(),
+        Book.empty("term", "commit"),
+        asyncio.Event(),
+        known(None),
+        ClusterState(Machine()),
+    )
     committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics)
     nodes = Nodes(cluster, clock, book, due)
-    quotas = Quotas(cluster, clock, scene, nodes={}, config=config, cycle_due=due)
-    waiting = PendingWork(clock, scene, metrics, due)
+    quotas = Quotas(cluster, clock, state, nodes={}, config=config, cycle_due=due)
+    waiting = PendingWork(clock, state, metrics, due)
     found = Allocations(
-        cluster, clock, scene, metrics, cache=AllocationCache(), pending=waiting, ledger=committer, nodes=nodes,
+        cluster, clock, state, metrics, cache=AllocationCache(), pending=waiting, ledger=committer, nodes=nodes,
         numbers=AllocationNumbers(1, FakeLedger()), vclusters={}, config=config, records=Records(), quotas=quotas,
         admission=Admission(tenants={}, vclusters={}, config=config, quotas=quotas),
         doubts=Recovery(cluster, clock, nodes, committer, metrics, sent={}, config=config),

@@ -55,11 +55,11 @@ class Still:
 async def test_a_forecast_that_fails_is_made_again_and_stops_nothing() -> None:
     situation, clock, metrics = moment(4, (holding(1, (0, 1, 2)),)), ManualClock(NOW), SchedulerMetrics()
     shown, due, ledger = Breaking(), asyncio.Event(), FakeLedger()
-    waiting = PendingWork(clock, situation.scene, metrics, due)
-    loop = Loop(clock, situation.scene, waiting, metrics, due, refresher=Still(), ledger=ledger, allocations={}, queue=Still())
+    waiting = PendingWork(clock, situation.state, metrics, due)
+    loop = Loop(clock, situation.state, waiting, metrics, due, refresher=Still(), ledger=ledger, allocations={}, queue=Still())
     waits = pending(2, nodes=4)
     waiting.enqueue(waits)
-    forecasts = Forecasts(clock, situation.scene, waiting, metrics, ledger=ledger, candidates=Candidates(), expectations=shown)
+    forecasts = Forecasts(clock, situation.state, waiting, metrics, ledger=ledger, candidates=Candidates(), expectations=shown)
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()), group.create_task(forecasts.run())]
         while not shown.taken:

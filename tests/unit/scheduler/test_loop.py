@@ -14,7 +14,7 @@ from lattice.ledger.proposals import Accepted, Claim, Refused
 from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationSpec
 from lattice.views.meta import Metadata
@@ -57,7 +57,7 @@ class Living:
     """A loop over a machine of eight nodes with queues in two vclusters, and everything that it did."""
 
     clock: ManualClock
-    scene: Scene
+    state: ClusterState
     waiting: PendingWork
     metrics: SchedulerMetrics
     due: asyncio.Event
@@ -69,7 +69,7 @@ class Living:
 
     def __post_init__(self) -> None:
         self.loop = Loop(
-            self.clock, self.scene, self.waiting, self.metrics, self.due, refresher=self, ledger=self.ledger,
+            self.clock, self.state, self.waiting, self.metrics, self.due, refresher=self, ledger=self.ledger,
             allocations=self.allocations, queue=self, cycle_observers=(self,),
         )  # fmt: skip
 
@@ -107,10 +107,10 @@ def living(queue: Sequence[Candidate], *, held: int = 0, budget: WriteBudget | N
         one.uid: Allocation(metadata=Metadata(name=one.name, uid=one.uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
         for one in queue
     }
-    waiting = PendingWork(clock, situation.scene, metrics, due, budget=budget)
+    waiting = PendingWork(clock, situation.state, metrics, due, budget=budget)
     for candidate in queue:
         waiting.enqueue(candidate, format_time(reserved[candidate.uid]) if candidate.uid in reserved else None)
-    return Living(clock, situation.scene, waiting, metrics, due, FakeLedger(by_hand=True), allocations)
+    return Living(clock, situation.state, waiting, metrics, due, FakeLedger(by_hand=True), allocations)
 
 
 async def run(made: Living, seconds: float) -> None:
@@ -121,13 +121,13 @@ async def run(made: Living, seconds: float) -> None:
             made.due.set()
             await made.clock.run_for(0.1)
         running.cancel()
-    made.scene.validate()
+    made.state.validate()
 
 
 async def test_a_cycle_that_raises_leaves_the_other_vclusters_at_work_and_says_so_of_its_own() -> None:
     broken, sound = pending(1, vcluster="hpc"), pending(2, vcluster="ml")
     made = living([broken, sound])
-    made.scene.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
+    made.state.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
     await run(made, 0.05)
     assert [claim.uid for claim in made.claimed] == [sound.uid]
     assert [vcluster for vcluster, _ in made.judged] == ["ml"]
@@ -143,22 +143,22 @@ async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_
     given = {second.uid: NOW - 100, third.uid: NOW - 200}
     made = living([first, second, third], held=2, reserved=given)
     await run(made, 0.05)
-    promised = made.scene.promises["hpc"]
+    promised = made.state.promises["hpc"]
     assert list(promised) == [third.uid, second.uid, first.uid]
     assert [one.given for one in promised.values()][:2] == [NOW - 200, NOW - 100]
-    assert made.scene.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
-    made.scene.machine.put(node(7, "g1", usable=False, state="Drained"))
+    assert made.state.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
+    made.state.machine.put(node(7, "g1", usable=False, state="Drained"))
     await run(made, 0.05)
     assert {move.cause for move in made.waiting.moves.values()} == {"NodesLost"}
     moved = made.metrics.registry.get_sample_value("lattice_scheduling_reservation_moves_total", {"vcluster": "hpc", "cause": "NodesLost"})
     assert moved == 3
-    assert made.scene.reserved_since("hpc", third.uid) == NOW - 200, "their places are kept for when the node is back"
+    assert made.state.reserved_since("hpc", third.uid) == NOW - 200, "their places are kept for when the node is back"
 
 
 async def test_a_failing_cycle_is_tried_again_later_and_later_and_counts_once_it_works() -> None:
     broken = pending(1)
     made = living([broken])
-    scoring = made.scene.scorings["hpc"] = Breaking(KeyError("x"))
+    scoring = made.state.scorings["hpc"] = Breaking(KeyError("x"))
     await run(made, 20.0)
     assert 5 <= made.failures("hpc") <= 8  # at 0, 0.2, 0.6, 1.4, 3, 6.2, 12.6 seconds, whatever else wakes the loop
     scoring.error = None
@@ -169,7 +169,7 @@ async def test_a_failing_cycle_is_tried_again_later_and_later_and_counts_once_it
 
 async def test_work_that_arrives_while_its_vcluster_backs_off_is_told_at_once() -> None:
     made = living([pending(1)])
-    made.scene.scorings["hpc"] = Breaking(KeyError("x"))
+    made.state.scorings["hpc"] = Breaking(KeyError("x"))
     await run(made, 5.0)
     late, failures = pending(3), made.failures("hpc")
     made.waiting.enqueue(late)
@@ -182,7 +182,7 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     wide = pending(1, nodes=8, preemption_class=9)
     made = living([wide], held=4)
     await run(made, 0.05)
-    promised = dict(made.scene.promises["hpc"])
+    promised = dict(made.state.promises["hpc"])
     assert set(promised) == {wide.uid}
     small, unreadable = pending(2, walltime=60.0, preemption_class=8), pending(3, walltime="an hour", preemption_class=1)
     for candidate in (small, unreadable):
@@ -190,13 +190,13 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     await run(made, 0.05)
     assert made.failures("hpc") == 1
     assert made.claimed == []
-    assert set(made.scene.holders) == {holding(900, ()).uid}
-    assert made.scene.promises["hpc"] == promised
+    assert set(made.state.holders) == {holding(900, ()).uid}
+    assert made.state.promises["hpc"] == promised
 
 
 async def test_what_is_corrupt_stops_the_loop() -> None:
     made = living([pending(1)])
-    made.scene.scorings["hpc"] = Breaking(Corrupt("torn", reason="Torn"))
+    made.state.scorings["hpc"] = Breaking(Corrupt("torn", reason="Torn"))
     with pytest.raises(BaseExceptionGroup) as raised:
         await run(made, 1.0)
     assert raised.group_contains(Corrupt)
@@ -249,7 +249,7 @@ async def test_a_reason_in_other_words_is_shown_again_only_where_the_write_budge
     for budget, shown in ((WriteBudget(spent, burst=1), 2), (WriteBudget(spent, burst=0), 1)):
         broken = pending(1)
         made = living([broken], budget=budget)
-        made.scene.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
+        made.state.scorings["hpc"] = Breaking(ZeroDivisionError("a weight of nothing"))
         await run(made, 60)
         newest, told = made.waiting.reasons[broken.uid], made.waiting.shown(broken.uid)
         assert told is not None

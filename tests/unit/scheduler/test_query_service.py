@@ -27,7 +27,7 @@ from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Expected
 from lattice.scheduling.recording.record import look
-from lattice.scheduling.state.scene import Scene, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, ConfigSpec, SchedulingOptions, Tenant, VCluster
@@ -47,7 +47,7 @@ HPC = VCluster(metadata=Metadata(name="hpc"))
 class Sources:
     """What a query service reads beside the pending work."""
 
-    scene: Scene
+    state: ClusterState
     queue: Sequence[Candidate]
     number: Callable[[str], int | None]
     bursting: Collection[str]
@@ -62,7 +62,7 @@ class Sources:
         return self.number(uid)
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
-        found = self.forecaster.forecast(self.scene, {"hpc": [*self.queue, *(one.candidate for one in outcomes)]}, NOW)
+        found = self.forecaster.forecast(self.state, {"hpc": [*self.queue, *(one.candidate for one in outcomes)]}, NOW)
         return {one.candidate.uid: found[one.candidate.uid] for one in outcomes}
 
     def bursts(self, tenant: str) -> bool:
@@ -82,7 +82,7 @@ class Sources:
 class State:
     """What the service reads, to be looked at and changed by tests."""
 
-    scene: Scene
+    state: ClusterState
     pending: PendingWork
 
 
@@ -94,21 +94,21 @@ def service(
     """A query service beside work on some nodes, and one that waits for more than are free."""
     queue = (pending(2, nodes=waiting, preemption_class=preemption_class),)
     held = holders or ((holding(1, tuple(range(running)), 1),) if running else ())
-    scene, clock = moment(nodes, tuple(held), queue).scene, ManualClock(NOW)
-    work = PendingWork(clock, scene, SchedulerMetrics(), asyncio.Event())
+    cluster_state, clock = moment(nodes, tuple(held), queue).state, ManualClock(NOW)
+    work = PendingWork(clock, cluster_state, SchedulerMetrics(), asyncio.Event())
     for candidate in queue:
         work.enqueue(candidate)
-    for outcome in decide(scene, "hpc", queue, NOW):
+    for outcome in decide(cluster_state, "hpc", queue, NOW):
         assert isinstance(outcome, Waiting)
         work.reasons[outcome.candidate.uid] = outcome
-    sources = Sources(scene, queue, number, bursting, bindings)
+    sources = Sources(cluster_state, queue, number, bursting, bindings)
     config = Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(scheduling=limits or SchedulingOptions()))
     made = QueryService(
-        clock, scene, work, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": HPC},
+        clock, cluster_state, work, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": HPC},
         tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=known(config), usage=sources, quotas=sources,
         overuse=sources,
     )  # fmt: skip
-    return made, State(scene, work)
+    return made, State(cluster_state, work)
 
 
 def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ async def test_why_names_only_changes_that_the_planner_found_true() -> None:
     answer = await made.why(uid(2), ALICE)
     assert answer.reason == "WaitingForNodes"
     assert [(change.kind, change.value) for change in answer.changes] == [("Nodes", "1")]
-    state.scene.validate()
+    state.state.validate()
 
 
 async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
@@ -143,7 +143,7 @@ async def test_work_of_a_tenant_above_its_share_goes_first() -> None:
         found = (await made.why(uid(2), ALICE)).preemption
         assert found is not None
         assert [victim.whose for victim in found.victims] == [whose]
-        state.scene.validate()
+        state.state.validate()
 
 
 async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_its_end() -> None:
@@ -161,7 +161,7 @@ async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_i
 
 async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> None:
     made, state = service(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
-    state.scene.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
+    state.state.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
     assert (found.victims, found.reason) == ([], "TooFewNodes")
@@ -178,7 +178,7 @@ async def test_plan_says_when_work_that_is_not_submitted_would_start() -> None:
     assert format_time(NOW) < later.expected_start.p50 <= (later.expected_start.p90 or "")
     assert (later.allocation.uid, later.allocation.number) == ("", None)
     assert state.pending.candidates == before
-    state.scene.validate()
+    state.state.validate()
 
 
 async def test_the_loop_goes_on_while_changes_are_sought() -> None:
@@ -209,16 +209,16 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
         return 7
 
     made, state = service(number=number)
-    scene = state.scene
-    before, settled = look(scene, "hpc", (), NOW, 0), dict(scene.settled)
-    roster = scene.roster("hpc").candidates
+    cluster_state = state.state
+    before, settled = look(cluster_state, "hpc", (), NOW, 0), dict(cluster_state.settled)
+    roster = cluster_state.roster("hpc").candidates
     await made.why(uid(2), ALICE)
     await made.plan([document(4), document(1)], ALICE, optimal=True)
     await made.queue("", ALICE, 10)
     assert threads
     assert threading.get_ident() not in threads
-    assert look(scene, "hpc", (), NOW, 0) == before
-    assert (scene.settled, scene.roster("hpc").candidates) == (settled, roster)
+    assert look(cluster_state, "hpc", (), NOW, 0) == before
+    assert (cluster_state.settled, cluster_state.roster("hpc").candidates) == (settled, roster)
 
 
 async def test_a_question_that_nobody_waits_for_any_more_ends_before_the_next_one_is_asked() -> None:
@@ -271,7 +271,7 @@ async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() 
     of_range = await asked(ranged)
     assert of_range.optimal is None, "no plan is called better that the rule of ranges forbids"
     assert [rule.split()[:3] for rule in of_range.unknown] == [promised.split()[:3], ["that", "a", "range"]]
-    state.scene.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
+    state.state.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
     kept = await asked(document(2))
     assert kept.unknown == ["nodes that reservations and maintenance keep", promised]
     shown = sentences(Plan(schema=PLAN_SCHEMA, at=format_time(NOW), allocations=[], optimal=kept), NOW)
@@ -304,8 +304,8 @@ async def test_what_is_not_pending_and_unknown_vclusters_are_not_found() -> None
 def planted(state: State) -> None:
     """A tree of two groups over the nodes; the work that waits belongs to neither."""
     groups = (Group("theory", min={"nodes": 1}, max={"nodes": 3}), Group("lab", min={"nodes": 1}, max={"nodes": 3}))
-    state.scene.plant(Forest([TreeSpec(groups=groups)]))
-    elastic = state.scene.elastic
+    state.state.plant(Forest([TreeSpec(groups=groups)]))
+    elastic = state.state.elastic
     assert elastic is not None
     elastic.forest.capacity("", {"nodes": 4})
     elastic.ask(state.pending.candidates.values(), NOW)
@@ -334,4 +334,4 @@ async def test_the_gates_of_work_that_waits_are_explained_and_the_loop_stays_as_
     assert (await made.explain_quota(uid(1), ALICE)).holds
     with pytest.raises(NotFound):
         await made.explain_quota(uid(77), ALICE)
-    state.scene.validate()
+    state.state.validate()

@@ -12,7 +12,7 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
 from lattice.quota.forest import Overuse
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node
 from lattice.views.cluster import Capabilities, Config, ConfigSpec, NodeSpec, NodeStatus, QuotaTreeOptions
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -31,7 +31,7 @@ class Site:
     def __init__(self, options: QuotaTreeOptions | None = None) -> None:
         self.clock = ManualClock(NOW)
         self.cluster = FakeCluster(self.clock)
-        self.scene = Scene(policies={"hpc": Policy("hpc")})
+        self.state = ClusterState(policies={"hpc": Policy("hpc")})
         self.nodes: dict[str, Node] = {}
         self.rebound = 0
         for index in range(8):
@@ -40,13 +40,13 @@ class Site:
         self.metrics = SchedulerMetrics()
         self.wakes = Wakes()
         self.config = known(Config(metadata=Metadata(name="lattice"), spec=ConfigSpec(quota_tree=options or QuotaTreeOptions())))
-        self.quotas = Quotas(self.cluster, self.clock, self.scene, nodes=self.nodes, config=self.config, cycle_due=self.wakes)
-        self.status = QuotaStatus(self.cluster, self.clock, self.scene, self.quotas, self, FakeLedger(), self.metrics)
+        self.quotas = Quotas(self.cluster, self.clock, self.state, nodes=self.nodes, config=self.config, cycle_due=self.wakes)
+        self.status = QuotaStatus(self.cluster, self.clock, self.state, self.quotas, self, FakeLedger(), self.metrics)
         self.quotas.started()
 
     def put(self, index: int, **fields: Any) -> None:
         facts = node(index, **{"group": f"g{index // 4}", **fields})
-        self.scene.machine.put(facts)
+        self.state.machine.put(facts)
         self.nodes[facts.name] = Node(
             metadata=Metadata(name=facts.name), spec=NodeSpec(group=facts.group),
             status=NodeStatus(state=facts.state, capabilities=Capabilities(cpus=facts.cpus, gpus=facts.gpus, gpu_type=facts.gpu_type)),
@@ -79,8 +79,8 @@ class Site:
         return status
 
     def runtime(self, name: str) -> int:
-        assert self.scene.elastic is not None
-        return self.scene.elastic.forest.standing(name).runtime["nodes"]
+        assert self.state.elastic is not None
+        return self.state.elastic.forest.standing(name).runtime["nodes"]
 
 
 async def two_teams(site: Site) -> None:
@@ -93,29 +93,29 @@ async def two_teams(site: Site) -> None:
 async def test_without_a_group_there_is_no_tree() -> None:
     site = Site()
     site.refresh(NOW)
-    assert site.scene.elastic is None
+    assert site.state.elastic is None
     assert site.quotas.leaf(allocation()) == ""
 
 
 async def test_groups_are_planted_with_the_capacity_of_the_nodes_and_gone_with_the_last() -> None:
     site = Site()
     await two_teams(site)
-    assert site.scene.elastic is not None
-    assert site.scene.elastic.forest.total()["nodes"] == 8
+    assert site.state.elastic is not None
+    assert site.state.elastic.forest.total()["nodes"] == 8
     assert site.quotas.leaf(allocation()) == "a"
     site.quotas.ours.objects.clear()
     site.quotas.changed()
     site.refresh(NOW)
-    assert site.scene.elastic is None
+    assert site.state.elastic is None
 
 
 async def test_work_on_nodes_is_charged_when_a_tree_is_planted() -> None:
     site = Site()
-    site.scene.put_holder(holding(90, (0, 1), quota="a"))
+    site.state.put_holder(holding(90, (0, 1), quota="a"))
     await two_teams(site)
-    assert site.scene.elastic is not None
-    assert site.scene.elastic.forest.standing("a").used == {"nodes": 2}
-    site.scene.validate()
+    assert site.state.elastic is not None
+    assert site.state.elastic.forest.standing("a").used == {"nodes": 2}
+    site.state.validate()
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ async def test_work_on_nodes_is_charged_when_a_tree_is_planted() -> None:
 async def test_a_node_counts_while_it_may_work_or_holds_work(state: str, held: bool, nodes: int) -> None:
     site = Site()
     if held:
-        site.scene.put_holder(holding(90, (3,), quota="a"))
+        site.state.put_holder(holding(90, (3,), quota="a"))
     await two_teams(site)
-    assert site.scene.elastic is not None
+    assert site.state.elastic is not None
     site.put(3, usable=False, state=state)
     due = site.refresh(NOW)
-    assert site.scene.elastic.forest.total()["nodes"] == nodes
+    assert site.state.elastic.forest.total()["nodes"] == nodes
     if state == "Down":
         assert due == NOW + 600
         site.refresh(NOW + 601)
-        assert site.scene.elastic.forest.total()["nodes"] == 7
+        assert site.state.elastic.forest.total()["nodes"] == 7
 
 
 async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds_its_work_to_them() -> None:
@@ -150,8 +150,8 @@ async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds
     await site.declare("gpu-tree", 4, 4, isParent=True, tree={"nodes": {"groups": ["g1"]}, "ratio": "1"})
     await site.declare("train", 0, 4, parent="gpu-tree", namespaces=["physics-ml"])
     site.refresh(NOW)
-    assert site.scene.elastic is not None
-    forest = site.scene.elastic.forest
+    assert site.state.elastic is not None
+    forest = site.state.elastic.forest
     assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (4, 4)
     assert site.quotas.within("train") == 0b11110000
     assert site.quotas.within("a") is None
@@ -196,9 +196,9 @@ async def test_a_resource_that_a_leaf_lacks_counts_above_it() -> None:
     await site.declare("old", parent="dept")
     await site.declare("new", parent="dept", max={"nodes": 8, "gpu": 2})
     site.refresh(NOW)
-    assert site.scene.elastic is not None
-    site.scene.elastic.forest.demand("old", {"gpu": 2}, {"gpu": 2})
-    assert site.scene.elastic.forest.standing("dept").used == {"gpu": 2}
+    assert site.state.elastic is not None
+    site.state.elastic.forest.demand("old", {"gpu": 2}, {"gpu": 2})
+    assert site.state.elastic.forest.standing("dept").used == {"gpu": 2}
     assert site.quotas.remarks().groups["old"][0] == "ResourcesDiffer"
 
 
@@ -214,9 +214,9 @@ async def test_options_that_do_not_read_leave_the_last_good_ones_in_force() -> N
 async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -> None:
     site = Site()
     await two_teams(site)
-    assert site.scene.elastic is not None
-    site.scene.put_holder(holding(90, (0, 1, 2, 3, 4), quota="a"))
-    site.scene.elastic.ask([pending(1, nodes=2, quota="a"), pending(2, nodes=1, quota="b")], NOW)
+    assert site.state.elastic is not None
+    site.state.put_holder(holding(90, (0, 1, 2, 3, 4), quota="a"))
+    site.state.elastic.ask([pending(1, nodes=2, quota="a"), pending(2, nodes=1, quota="b")], NOW)
     await site.status.publish()
     status = await site.shown("a")
     assert (status["used"], status["request"], status["runtime"]) == ({"nodes": "5"}, {"nodes": "7"}, {"nodes": "7"})
@@ -225,7 +225,7 @@ async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -
     version = (await site.cluster.get(ELASTIC_QUOTAS, "a"))["metadata"]["resourceVersion"]
     await site.status.publish()
     assert (await site.cluster.get(ELASTIC_QUOTAS, "a"))["metadata"]["resourceVersion"] == version
-    site.scene.drop_holder(holding(90, (0,)).uid)
+    site.state.drop_holder(holding(90, (0,)).uid)
     await site.status.publish()
     assert "used" not in await site.shown("a")
     assert "borrowed" not in await site.shown("a")
@@ -285,10 +285,10 @@ async def test_koordinators_objects_make_a_tree_and_are_told_where_they_stand() 
     quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
     profiles.objects["physics/g1"] = await site.cluster.get(KOORDINATOR_PROFILES, "g1", "physics", type=KoordinatorProfile)
     site.refresh(NOW)
-    assert site.scene.elastic is not None
-    forest = site.scene.elastic.forest
+    assert site.state.elastic is not None
+    forest = site.state.elastic.forest
     assert (forest.total()["cpu"], forest.total("root-g1")["cpu"]) == (32000, 32000)
-    site.scene.put_holder(holding(90, (0,), quota="team"))
+    site.state.put_holder(holding(90, (0,), quota="team"))
     await site.status.publish()
     told = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics")
     assert told["metadata"]["annotations"][PREFIX + "request"] == '{"cpu":"8"}'
@@ -304,13 +304,13 @@ async def test_koordinators_object_for_the_default_group_bounds_it_and_is_told_w
     quotas.objects[f"physics/{meta['name']}"] = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics", type=KoordinatorQuota)
     site.quotas.changed()
     site.refresh(NOW)
-    assert site.scene.elastic is not None
-    site.scene.put_holder(holding(90, (0,), quota=""))
-    blocked = site.scene.elastic.forest.admits("default", {"cpu": 33_000, "nodes": 1})
+    assert site.state.elastic is not None
+    site.state.put_holder(holding(90, (0,), quota=""))
+    blocked = site.state.elastic.forest.admits("default", {"cpu": 33_000, "nodes": 1})
     assert blocked is not None
     assert (blocked.gate.quota, blocked.gate.resource, blocked.gate.limit) == ("default", "cpu", 40_000)
-    assert site.scene.elastic.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
-    assert set(site.scene.elastic.forest.standing("default").max) == {"nodes", "cpu"}, "what is written for no bound is none"
+    assert site.state.elastic.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
+    assert set(site.state.elastic.forest.standing("default").max) == {"nodes", "cpu"}, "what is written for no bound is none"
     await site.status.publish()
     told = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics")
     assert told["status"]["used"] == {"cpu": "8", "memory": "1Gi"}

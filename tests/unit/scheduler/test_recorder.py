@@ -54,7 +54,7 @@ class Recording:
         for name in vclusters:
             queue = list(self.site.queues[name].values())
             remember = self.recorder.begin_turn(name, queue, self.site.now, self.cycles)
-            outcomes = list(decide(self.site.scene, name, queue, self.site.now))
+            outcomes = list(decide(self.site.state, name, queue, self.site.now))
             remember(outcomes)
             found.append(outcomes)
         return found
@@ -84,7 +84,7 @@ def configured(options: RecordingOptions) -> Config:
 async def recording(folder: Path, seed: int = 1, options: RecordingOptions = ON) -> AsyncIterator[Recording]:
     site, metrics, clock = Site(seed), SchedulerMetrics(), ManualClock()
     kept = known(configured(options))
-    made = Recording(site, Recorder(clock, site.scene, metrics, folder, config=kept), metrics, clock, folder, kept)
+    made = Recording(site, Recorder(clock, site.state, metrics, folder, config=kept), metrics, clock, folder, kept)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(made.recorder.run())
         await made.until(lambda: made.recorder._before is not None)

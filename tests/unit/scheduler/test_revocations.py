@@ -22,7 +22,7 @@ from lattice.quota.layout import Layout, layout
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views import ElasticQuota, Metadata
 from lattice.views.allocation import Allocation
@@ -59,19 +59,19 @@ class Declared:
 class Objects(Mapping[str, Allocation]):
     """The allocations of all that holds nodes, by uid."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
 
     def __getitem__(self, uid: str) -> Allocation:
-        holder = next(one for key, one in self._scene.holders.items() if key.partition("/")[0] == uid)
+        holder = next(one for key, one in self._state.holders.items() if key.partition("/")[0] == uid)
         namespace, _, name = holder.key.partition("/")
         return replace_meta(allocation(), namespace=namespace, name=name, uid=uid)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({key.partition("/")[0] for key in self._scene.holders})
+        return iter({key.partition("/")[0] for key in self._state.holders})
 
     def __len__(self) -> int:
-        return len(self._scene.holders)
+        return len(self._state.holders)
 
 
 class Site:
@@ -85,19 +85,19 @@ class Site:
         for _, tenant in OWNERS:
             self.book.apply(Limits(tenant, None, None))
         self.stored = Stored(self.book)
-        self.scene = Scene(accounts={tenant: TenantAccount() for _, tenant in OWNERS}, policies={"hpc": Policy("hpc")})
+        self.state = ClusterState(accounts={tenant: TenantAccount() for _, tenant in OWNERS}, policies={"hpc": Policy("hpc")})
         for index in range(8):
-            self.scene.machine.put(node(index, f"g{index // 4}"))
+            self.state.machine.put(node(index, f"g{index // 4}"))
         declared = Declared(QuotaTreeOptions(revocation=revocation, delay=f"{DELAY:g}s", max_per_round=most))
         forest = Forest(declared.layout.trees)
         forest.capacity("", {"nodes": 8})
-        self.scene.plant(forest)
+        self.state.plant(forest)
         self.stops: list[Stop] = []
 
         self.declared, self.paused = declared, ""
-        self.pending = PendingWork(self.clock, self.scene, self.metrics, asyncio.Event())
+        self.pending = PendingWork(self.clock, self.state, self.metrics, asyncio.Event())
         self.revocations = Revocations(
-            self.clock, self.scene, self.pending, declared, self, self.metrics, allocations=Objects(self.scene),
+            self.clock, self.state, self.pending, declared, self, self.metrics, allocations=Objects(self.state),
             announcer=Announcer(self.cluster, self.clock, "test"),
         )  # fmt: skip
 
@@ -108,9 +108,9 @@ class Site:
         self.stored.advance(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
         if isinstance(proposal, Stop):
             self.stops.append(proposal)
-            holder = self.scene.holders[proposal.key[0]]
-            self.scene.drop_holder(holder.uid)
-            self.scene.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
+            holder = self.state.holders[proposal.key[0]]
+            self.state.drop_holder(holder.uid)
+            self.state.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         answer.set_result(verdict)
         return answer
@@ -121,21 +121,21 @@ class Site:
         self.book.changes.clear()
         self.book.apply(claim)
         self.stored.advance(self.book.changes, self.book.head, self.book.accounts, self.book.sensitive)
-        self.scene.put_holder(holder)
+        self.state.put_holder(holder)
         return holder.uid
 
     def ask(self, candidate: Candidate) -> None:
-        assert self.scene.elastic is not None
-        self.scene.elastic.ask([candidate], NOW)
+        assert self.state.elastic is not None
+        self.state.elastic.ask([candidate], NOW)
         self.pending.enqueue(candidate)
 
     async def watch(self, seconds: float) -> list[str]:
         """Sample each second for so long; the uids of what was stopped."""
-        assert self.scene.elastic is not None
+        assert self.state.elastic is not None
         for _ in range(round(seconds)):
             await self.clock.run_for(1.0)
-            await self.revocations.sample(self.scene.elastic)
-        self.scene.validate()
+            await self.revocations.sample(self.state.elastic)
+        self.state.validate()
         return [stop.key[0] for stop in self.stops]
 
     async def events(self) -> list[tuple[str, str]]:
@@ -173,11 +173,11 @@ async def test_nothing_is_taken_for_work_that_a_hard_quota_keeps_waiting_and_onl
     runs = four_runs(site)
     site.ask(pending(1, 2, nodes=2, quota="b"))
     site.ask(pending(2, 2, nodes=2, quota="b"))
-    everybody = dict(site.scene.accounts)
-    site.scene.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=0)}
+    everybody = dict(site.state.accounts)
+    site.state.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=0)}
     assert await site.watch(3 * DELAY) == []
     assert (site.revocations.over, await site.events()) == ({}, [])
-    site.scene.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=2)}
+    site.state.accounts = {**everybody, OWNERS[2][1]: TenantAccount(max_nodes=2)}
     assert await site.watch(DELAY) == []
     assert site.revocations.over["a"].allowed == {"nodes": 6}, "a limit that is raised is seen at once"
     assert await site.watch(3 * DELAY) == [runs[3]]
@@ -261,9 +261,9 @@ async def test_nodes_that_go_take_nothing_by_themselves() -> None:
     site = Site()
     site.run(10, (0, 1, 2, 3), "a")
     site.run(11, (4, 5), "b")
-    assert site.scene.elastic is not None
+    assert site.state.elastic is not None
     site.ask(pending(1, nodes=2, quota="b"))
-    site.scene.elastic.forest.capacity("", {"nodes": 6})
+    site.state.elastic.forest.capacity("", {"nodes": 6})
     assert await site.watch(4 * DELAY) == []
 
 

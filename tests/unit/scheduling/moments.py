@@ -14,7 +14,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Situation
-from lattice.scheduling.state.scene import Scene, Window
+from lattice.scheduling.state.cluster_state import ClusterState, Window
 from lattice.views.ledger import TenantAccount
 from tests.build import node, uid
 
@@ -65,16 +65,16 @@ def moment(
     for index in range(nodes):
         machine.put(node(index, f"g{index // 4}", **({"usable": False, "state": "Draining"} if index in unusable else {})))
     accounts = {tenant: TenantAccount(max_nodes=limit) for _, tenant in OWNERS}
-    scene = Scene(machine, accounts, {name: Policy(name) for name in VCLUSTERS})
+    state = ClusterState(machine, accounts, {name: Policy(name) for name in VCLUSTERS})
     for holder in holders:
-        scene.put_holder(holder)
-    scene.set_windows(windows)
+        state.put_holder(holder)
+    state.set_windows(windows)
     waiting = {
         one.uid: Waiting(one, *(said or {}).get(one.uid, ("WaitingForNodes", "too few are free")), score=Score(one.preemption_class / 10))
         for one in queue
     }
     candidates = {one.uid: one for one in queue}
-    return Situation(NOW, scene, candidates, waiting, scene.holders, expected or {}, number=lambda found: int(found[-4:], 16))
+    return Situation(NOW, state, candidates, waiting, state.holders, expected or {}, number=lambda found: int(found[-4:], 16))
 
 
 @st.composite

@@ -29,12 +29,12 @@ def same(outcomes: list[Outcome]) -> Sequence[Outcome]:
 
 def log_of(changed: Change = same, *, cycles: int = 2, program: str = "0.1.0") -> bytes:
     """A log of cycles in which one starts and one waits; what is recorded of the last one is `changed`."""
-    scene = moment(4, (holding(9, (0,)),)).scene
+    state = moment(4, (holding(9, (0,)),)).state
     queue = (pending(1, nodes=2), pending(2, 2, nodes=4))
     chronicler = Chronicler(program)
     data = OPENING
     for cycle in range(1, cycles + 1):
-        seen = look(scene, "hpc", queue, NOW + cycle, cycle)
+        seen = look(state, "hpc", queue, NOW + cycle, cycle)
         outcomes = reproduce(seen)
         told = changed(outcomes) if cycle == cycles else outcomes
         whole = cycle == 1

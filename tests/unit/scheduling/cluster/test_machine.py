@@ -15,7 +15,7 @@ from lattice.scheduling.cluster.pools import Pool, Pools
 from lattice.scheduling.cluster.profile import EPOCH, NEAR, round_up
 from lattice.scheduling.model.hardware import Need, NodeFacts, natural
 from lattice.scheduling.model.work import Holder
-from lattice.scheduling.state.scene import Scene, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 
 NEEDS = (Need(), Need(gpus=1), Need(cpus=16))
 
@@ -93,16 +93,16 @@ def test_a_node_that_another_holder_took_stays_with_it_when_the_first_one_goes()
     machine = Machine()
     for index in range(3):
         machine.put(replace(facts(random.Random(1), index), usable=True))
-    scene = Scene(machine)
+    state = ClusterState(machine)
     for uid, nodes in (("first", (0, 1)), ("second", (1, 2))):
-        scene.put_holder(Holder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
-    scene.drop_holder("first")
+        state.put_holder(Holder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
+    state.drop_holder("first")
     assert set(machine.taken) == {1, 2}
-    scene.put_holder(Holder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
-    scene.drop_holder("second")
+    state.put_holder(Holder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
+    state.drop_holder("second")
     assert set(machine.taken) == {0, 2}
-    scene.drop_holder("third")
-    scene.validate()
+    state.drop_holder("third")
+    state.validate()
     assert not machine.taken
 
 

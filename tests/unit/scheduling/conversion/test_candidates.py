@@ -14,7 +14,7 @@ from lattice.scheduling.cluster.machine import Machine
 from lattice.scheduling.conversion.candidates import candidate_of, holder_of, need_of
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import Need, NodeFacts
-from lattice.scheduling.state.scene import START_ALLOWANCE
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import format_duration, format_time
 from lattice.views.allocation import Resources
 from lattice.views.cluster import Node, VCluster

@@ -15,7 +15,7 @@ from lattice.scheduling.cluster.machine import NEVER
 from lattice.scheduling.cluster.profile import round_up
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts, natural
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.scene import Window
+from lattice.scheduling.state.cluster_state import Window
 
 Cell = tuple[Hardware, str, str, str, frozenset[int]]
 """What makes nodes interchangeable: hardware, group, switch, fingerprint, the node sets that they lie in."""

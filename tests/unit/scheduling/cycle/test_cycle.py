@@ -15,7 +15,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node
 
@@ -30,19 +30,19 @@ def machine(*nodes: NodeFacts) -> Machine:
 
 
 def outcomes(made: Machine, *jobs: Candidate, accounts: dict[str, TenantAccount] | None = None) -> dict[str, Outcome]:
-    found = {outcome.candidate.key[-4:]: outcome for outcome in decide(Scene(made, accounts or UNLIMITED), "hpc", jobs, 1000.0)}
+    found = {outcome.candidate.key[-4:]: outcome for outcome in decide(ClusterState(made, accounts or UNLIMITED), "hpc", jobs, 1000.0)}
     made.validate()
     return found
 
 
 def places(made: Machine, candidate: Candidate, **fields: Any) -> tuple[int, ...] | None:
-    outcome = next(decide(Scene(made, UNLIMITED, **fields), "hpc", [candidate], 1000.0))
+    outcome = next(decide(ClusterState(made, UNLIMITED, **fields), "hpc", [candidate], 1000.0))
     made.validate()
     return outcome.nodes if isinstance(outcome, Placed) else None
 
 
 def test_higher_classes_go_first_then_who_waits_longer() -> None:
-    queue = decide(Scene(machine(node(0)), UNLIMITED), "hpc", [job(3), job(1, submitted=9.0), job(2, preemption_class=7)], 1000.0)
+    queue = decide(ClusterState(machine(node(0)), UNLIMITED), "hpc", [job(3), job(1, submitted=9.0), job(2, preemption_class=7)], 1000.0)
     assert [outcome.candidate.key[-4:] for outcome in queue] == ["0002", "0003", "0001"]
 
 
@@ -147,8 +147,8 @@ def test_every_place_satisfies_its_need_and_no_earlier_one_that_fits_is_passed_o
     by_index = {found.index: found for found in nodes}
     twin = machine(*nodes)
     twin.take(taken)
-    decided = list(decide(Scene(made, UNLIMITED), "hpc", waiting, 1000.0))
-    assert decided == list(decide(Scene(twin, UNLIMITED), "hpc", waiting, 1000.0))
+    decided = list(decide(ClusterState(made, UNLIMITED), "hpc", waiting, 1000.0))
+    assert decided == list(decide(ClusterState(twin, UNLIMITED), "hpc", waiting, 1000.0))
     for outcome in decided:
         fitting = {index for index in free if by_index[index].cpus >= outcome.candidate.need.cpus}
         match outcome:
@@ -164,13 +164,15 @@ def test_every_place_satisfies_its_need_and_no_earlier_one_that_fits_is_passed_o
 
 def test_equal_needs_are_explained_once_and_anew_after_a_place_was_found() -> None:
     work = [job(1, 3), job(2, 3), job(3, 2), job(4, 3)]
-    outcomes = list(decide(Scene(machine(node(0), node(1)), UNLIMITED), "hpc", work, 0.0))
+    outcomes = list(decide(ClusterState(machine(node(0), node(1)), UNLIMITED), "hpc", work, 0.0))
     reasons = [outcome.message for outcome in outcomes if isinstance(outcome, Waiting)]
     assert reasons == ["needs 3 nodes, and 2 exist that fit its constraints"] * 3
     held = machine(*(node(index) for index in range(4)))
     held.take([0])
     told = [
-        outcome for outcome in decide(Scene(held, UNLIMITED), "hpc", [job(1, 4), job(2, 2), job(3, 4)], 0.0) if isinstance(outcome, Waiting)
+        outcome
+        for outcome in decide(ClusterState(held, UNLIMITED), "hpc", [job(1, 4), job(2, 2), job(3, 4)], 0.0)
+        if isinstance(outcome, Waiting)
     ]
     assert [outcome.message for outcome in told] == [
         "needs 4 nodes; of 4 that fit, 3 are free, 1 in use",

@@ -12,7 +12,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from tests.build import uid
 
 NODES = 64
@@ -28,21 +28,21 @@ Held = list[tuple[tuple[str, str], int, bool]]
 Asked = list[tuple[tuple[str, str], str, int, int]]
 
 
-def holding(rows: Held) -> tuple[Book, Scene]:
+def holding(rows: Held) -> tuple[Book, ClusterState]:
     """The same in both: rows that hold nodes, some of them releasing, and accounts without limits."""
     book, machine = Book.empty("term", "commit"), Machine()
     apply_all(book, [Pool(NODES), *(Limits(tenant, None, None) for tenant in TENANTS)])
     for index in range(NODES):
         machine.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
-    scene, first = Scene(machine), 0
+    state, first = ClusterState(machine), 0
     for number, ((tenant, user), count, releasing) in enumerate(rows):
         nodes = tuple(range(first, first + count))
         first += count
         key = (uid(900 + number), 1)
         apply_all(book, [Claim(key[0], 1, 1, user, tenant, "hpc", "B", nodes[0], nodes), *([Stop(key, "c")] if releasing else [])])
         name = f"{key[0]}/1" if releasing else key[0]
-        scene.put_holder(Holder(name, name, tenant, user, "hpc", 5, nodes, since=NOW, releasing=releasing))
-    return book, scene
+        state.put_holder(Holder(name, name, tenant, user, "hpc", 5, nodes, since=NOW, releasing=releasing))
+    return book, state
 
 
 def queue(wishes: Asked) -> list[Candidate]:
@@ -60,14 +60,14 @@ def queue(wishes: Asked) -> list[Candidate]:
 def test_the_ledger_accepts_what_a_cycle_places_and_nothing_waits_that_it_would_accept(
     rows: Held, agreed: tuple[tuple[int | None, ...], tuple[int | None, ...]], wishes: Asked
 ) -> None:
-    book, scene = holding(rows)
+    book, state = holding(rows)
     for tenant, (nodes, allocations, user_nodes, user_allocations) in zip(TENANTS, agreed, strict=True):
         book.apply(Limits(tenant, nodes, allocations, user_nodes, user_allocations))
-    scene.accounts = dict(book.accounts)
+    state.accounts = dict(book.accounts)
     outcomes: list[Outcome] = []
     for vcluster in VCLUSTERS:
-        outcomes += decide(scene, vcluster, [one for one in queue(wishes) if one.vcluster == vcluster], NOW)
-    scene.validate()
+        outcomes += decide(state, vcluster, [one for one in queue(wishes) if one.vcluster == vcluster], NOW)
+    state.validate()
     for outcome in outcomes:
         if isinstance(outcome, Placed):
             one = outcome.candidate

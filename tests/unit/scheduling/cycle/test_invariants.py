@@ -18,7 +18,7 @@ from lattice.scheduling.model.policy import BACKFILL, POLICIES, SENSITIVE_RESERV
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Terms
-from lattice.scheduling.state.scene import PowerBudget, Scene, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, Window, mask_of
 from lattice.views.ledger import TenantAccount
 
 NOW = 10_000.0
@@ -33,7 +33,7 @@ USERS, TENANTS = ("alice", "bob"), ("t", "u")
 class World:
     """A scene with something running in it, and what waits, by vcluster."""
 
-    scene: Scene
+    state: ClusterState
     queues: dict[str, list[Candidate]]
 
 
@@ -91,7 +91,7 @@ def some_world(seed: int) -> World:
         limits = {"user_max_nodes": own.choice((None, None, None, 8)), "user_max_allocations": own.choice((None, None, None, 2))}
         accounts[tenant] = msgspec.structs.replace(account, **limits)
     power = PowerBudget(roll.choice((None, None, None, 9000)))
-    scene = Scene(machine, accounts, {name: some_policy(roll, name) for name in VCLUSTERS}, power=power)
+    state = ClusterState(machine, accounts, {name: some_policy(roll, name) for name in VCLUSTERS}, power=power)
     free = [facts for facts in nodes if facts.usable]
     roll.shuffle(free)
     for number in range(roll.randint(0, 3)):
@@ -100,19 +100,19 @@ def some_world(seed: int) -> World:
         if mine:
             end = roll.choice((None, NOW + 600, NOW + 2 * HOUR))
             indices = tuple(sorted(facts.index for facts in mine))
-            scene.put_holder(Holder(f"h{number}", f"t/h{number}", "t", "alice", "v", 5, indices, since=NOW - 60, started=NOW - 60, end=end))
+            state.put_holder(Holder(f"h{number}", f"t/h{number}", "t", "alice", "v", 5, indices, since=NOW - 60, started=NOW - 60, end=end))
     windows = []
     for number in range(roll.choice((0, 0, 1, 2))):
         start, chosen = NOW + roll.choice((-500.0, 1200.0, 5000.0)), roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))
         who = frozenset(roll.sample(USERS, 1)) if roll.random() < 0.4 else frozenset()
         windows.append(Window(f"w{number}", start, start + 3 * HOUR, mask_of(chosen), users=who, maintenance=roll.random() < 0.3))
-    scene.set_windows(windows)
+    state.set_windows(windows)
     lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
     queues = {
         name: [some_work(roll, 100 * place + number, name, lists, windows) for number in range(roll.randint(0, 8))]
         for place, name in enumerate(VCLUSTERS)
     }
-    return World(scene, queues)
+    return World(state, queues)
 
 
 def groups_of(nodes: Iterable[NodeFacts]) -> int:
@@ -127,8 +127,8 @@ def fewest(nodes: Iterable[NodeFacts], wanted: int) -> int | None:
 
 def check_place(world: World, placed: Placed, free: set[int]) -> None:
     """One place against the facts: `free` were free before it."""
-    scene, one = world.scene, placed.candidate
-    known, policy = scene.machine.nodes, scene.policies[one.vcluster]
+    state, one = world.state, placed.candidate
+    known, policy = state.machine.nodes, state.policies[one.vcluster]
     nodes = [known[index] for index in placed.nodes]
     assert len(set(placed.nodes)) == len(placed.nodes)
     assert one.minimum <= len(nodes) <= one.maximum
@@ -139,13 +139,13 @@ def check_place(world: World, placed: Placed, free: set[int]) -> None:
     home = one.vcluster if policy.home else ""
     lent = [facts for facts in nodes if facts.home != home]
     if lent:
-        check_loan(scene, one, policy, lent)
-    end = NOW + scene.occupancy(one)
-    for window in scene.windows:
+        check_loan(state, one, policy, lent)
+    end = NOW + state.occupancy(one)
+    for window in state.windows:
         if window.name != one.reservation and window.start < end and window.end > NOW:
             assert not window.nodes & mask_of(placed.nodes), window
     if one.reservation:
-        window = next(each for each in scene.windows if each.name == one.reservation)
+        window = next(each for each in state.windows if each.name == one.reservation)
         assert window.admits(one)
         assert window.start <= NOW
         assert end <= window.end
@@ -160,12 +160,12 @@ def check_place(world: World, placed: Placed, free: set[int]) -> None:
         assert limit is None or groups_of(nodes) <= limit
 
 
-def check_loan(scene: Scene, one: Candidate, policy: Policy, lent: list[NodeFacts]) -> None:
+def check_loan(state: ClusterState, one: Candidate, policy: Policy, lent: list[NodeFacts]) -> None:
     assert policy.borrowing.borrow
     assert not one.non_preemptible
     assert policy.kind != SENSITIVE_RESERVATION
     for facts in lent:
-        lender = scene.policies[facts.home]
+        lender = state.policies[facts.home]
         assert lender.borrowing.lend
         assert lender.kind != SENSITIVE_RESERVATION
         for longest in (policy.borrowing.max_duration, lender.borrowing.max_duration):
@@ -174,9 +174,9 @@ def check_loan(scene: Scene, one: Candidate, policy: Policy, lent: list[NodeFact
 
 def check_sums(world: World, placed: list[Placed]) -> None:
     """Limits, quotas and power over everything that holds nodes; they bind only where something was placed."""
-    scene = world.scene
-    holders = list(scene.holders.values())
-    for name, policy in scene.policies.items():
+    state = world.state
+    holders = list(state.holders.values())
+    for name, policy in state.policies.items():
         new = [one for one in placed if one.candidate.vcluster == name]
         mine = [holder for holder in holders if holder.vcluster == name]
         limits, borrowed = policy.limits, sum(len(holder.borrowed) for holder in mine)
@@ -187,15 +187,15 @@ def check_sums(world: World, placed: list[Placed]) -> None:
             within([each for each in mine if each.user == user], limits.max_nodes_per_user, limits.max_running_per_user)
         for tenant in {one.candidate.tenant for one in new}:
             within([each for each in mine if each.tenant == tenant], limits.max_nodes_per_tenant, limits.max_running_per_tenant)
-    for tenant, account in scene.accounts.items():
+    for tenant, account in state.accounts.items():
         new_nodes = [one for one in placed if one.candidate.tenant == tenant]
         assert account.max_nodes is None or sum(len(one.nodes) for one in new_nodes) <= account.max_nodes
         assert account.max_allocations is None or len(new_nodes) <= account.max_allocations
         for user in {one.candidate.user for one in new_nodes}:
             mine = [holder for holder in holders if (holder.tenant, holder.user) == (tenant, user)]
             within(mine, account.user_max_nodes, account.user_max_allocations)
-    if placed and scene.power.limit is not None:
-        assert sum(scene.machine.nodes[index].watts for holder in holders for index in holder.nodes) <= scene.power.limit
+    if placed and state.power.limit is not None:
+        assert sum(state.machine.nodes[index].watts for holder in holders for index in holder.nodes) <= state.power.limit
 
 
 def within(holders: list[Holder], most_nodes: int | None, most_running: int | None) -> None:
@@ -208,10 +208,10 @@ def test_every_placement_satisfies_every_constraint(batch: int) -> None:
     met: Counter[str] = Counter()
     for seed in range(batch * WORLDS, batch * WORLDS + WORLDS):
         world = some_world(seed)
-        scene, placed = world.scene, list[Placed]()
+        state, placed = world.state, list[Placed]()
         for name in VCLUSTERS:
-            free = {index for index in scene.machine.nodes if index not in scene.machine.taken}
-            outcomes = list(decide(scene, name, world.queues[name], NOW))
+            free = {index for index in state.machine.nodes if index not in state.machine.taken}
+            outcomes = list(decide(state, name, world.queues[name], NOW))
             assert sorted(one.candidate.uid for one in outcomes) == sorted(one.uid for one in world.queues[name])
             for outcome in outcomes:
                 if isinstance(outcome, Placed):
@@ -219,11 +219,11 @@ def test_every_placement_satisfies_every_constraint(batch: int) -> None:
                     free.difference_update(outcome.nodes)
                     placed.append(outcome)
                     met["placed"] += 1
-                    met["borrowed"] += bool(scene.holders[outcome.candidate.uid].borrowed)
+                    met["borrowed"] += bool(state.holders[outcome.candidate.uid].borrowed)
                 else:
                     met[outcome.reason] += 1
         check_sums(world, placed)
-        scene.validate()
+        state.validate()
     assert met["placed"] > WORLDS // 2
     assert {"borrowed", "WaitingForNodes", "NeverFits", "Held", "NotBefore", "WaitingForQuotaHeadroom", "ReservedNodes"} <= set(+met)
 
@@ -243,14 +243,14 @@ HEADS = {
 def test_one_at_the_head_that_cannot_start_at_all_changes_nothing_for_the_others(head: dict[str, object], kind: str) -> None:
     def told(world: World, queue: list[Candidate]) -> dict[str, object]:
         found: dict[str, object] = {}
-        for one in decide(world.scene, "v", queue, NOW):
+        for one in decide(world.state, "v", queue, NOW):
             found[one.candidate.uid] = one.nodes if isinstance(one, Placed) else (one.reason, one.latest)
         return found
 
     for seed in range(25):
         alone, behind = some_world(seed), some_world(seed)
         for world in (alone, behind):
-            world.scene.policies["v"] = replace(world.scene.policies["v"], kind=kind)
+            world.state.policies["v"] = replace(world.state.policies["v"], kind=kind)
         queue = alone.queues["v"]
         first = Candidate(
             key="t/a", uid="head", tenant="t", vcluster="v", preemption_class=10, submitted=-1e6, minimum=2, maximum=2, need=Need(),
@@ -268,8 +268,8 @@ def test_equal_worlds_have_equal_outcomes_whatever_the_order_of_arrival(seed: in
     for name in VCLUSTERS:
         queue = list(second.queues[name])
         random.Random(seed).shuffle(queue)
-        assert list(decide(first.scene, name, first.queues[name], NOW)) == list(decide(second.scene, name, queue, NOW))
-    assert first.scene.promises == second.scene.promises
+        assert list(decide(first.state, name, first.queues[name], NOW)) == list(decide(second.state, name, queue, NOW))
+    assert first.state.promises == second.state.promises
 
 
 def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothing_with_their_reservations_only() -> None:
@@ -279,25 +279,25 @@ def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothi
     policies = {"v": Policy("v", BACKFILL)}
     scoring = Scoring(policies=policies)
     scoring.shares.agree({"t": Terms(), "u": Terms()})
-    scene = Scene(machine, {"t": TenantAccount(), "u": TenantAccount()}, policies, {"v": scoring})
+    state = ClusterState(machine, {"t": TenantAccount(), "u": TenantAccount()}, policies, {"v": scoring})
     base = Candidate(
         key="t/a", uid="a", tenant="t", vcluster="v", preemption_class=5, submitted=NOW, minimum=8, maximum=8, need=Need(), user="alice",
         walltime=HOUR,
     )  # fmt: skip
     crowd = [replace(base, key=f"t/j{number:05d}", uid=f"u{number}") for number in range(10_000)]
-    first = {one.candidate.uid: one for one in decide(scene, "v", crowd, NOW)}
+    first = {one.candidate.uid: one for one in decide(state, "v", crowd, NOW)}
     running = [one for one in first.values() if isinstance(one, Placed)]
     assert len(running) == 8
     for one in running:
         scoring.shares.see(Run(one.candidate.uid, "t", "alice", 8, 0, NOW, None))
     for one in running:
-        scene.drop_holder(one.candidate.uid)
+        state.drop_holder(one.candidate.uid)
     waiting = [one.candidate for one in first.values() if isinstance(one, Waiting)]
     other = replace(base, key="u/b", uid="bob", tenant="u", user="bob", submitted=NOW + HOUR)
-    second = {one.candidate.uid: one for one in decide(scene, "v", [*waiting, other], NOW + HOUR)}
+    second = {one.candidate.uid: one for one in decide(state, "v", [*waiting, other], NOW + HOUR)}
     assert sum(isinstance(one, Placed) for one in second.values()) == 8
     third = {
-        one.candidate.uid: one for one in decide(scene, "v", [w.candidate for w in second.values() if isinstance(w, Waiting)], NOW + HOUR)
+        one.candidate.uid: one for one in decide(state, "v", [w.candidate for w in second.values() if isinstance(w, Waiting)], NOW + HOUR)
     }
-    assert list(scene.promises["v"])[:3] == ["u16", "u17", "bob"], "after the two reservations that are left, before ten thousand"
+    assert list(state.promises["v"])[:3] == ["u16", "u17", "bob"], "after the two reservations that are left, before ten thousand"
     assert isinstance(third["bob"], Waiting)

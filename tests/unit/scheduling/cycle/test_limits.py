@@ -12,7 +12,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
@@ -64,22 +64,22 @@ def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple
     for index in range(NODES):
         machine.put(node(index, f"g{index // 4}"))
     policies = {"hpc": Policy("hpc", limits=limits), "ml": Policy("ml")}
-    scene = Scene(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, policies)
+    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, policies)
     for holder in holders:
-        scene.put_holder(holder)
+        state.put_holder(holder)
     for name, policy in policies.items():
         waiting: list[Waiting] = []
-        for outcome in decide(scene, name, [one for one in queue if one.vcluster == name], NOW):
-            before = [holder for holder in scene.holders.values() if holder.uid != outcome.candidate.uid]
+        for outcome in decide(state, name, [one for one in queue if one.vcluster == name], NOW):
+            before = [holder for holder in state.holders.values() if holder.uid != outcome.candidate.uid]
             if isinstance(outcome, Placed):
                 assert passed(policy.limits, outcome.candidate, before) == []
             else:
                 waiting.append(outcome)
         for outcome in waiting:  # what is held has only grown since
-            full = passed(policy.limits, outcome.candidate, list(scene.holders.values()))
+            full = passed(policy.limits, outcome.candidate, list(state.holders.values()))
             if outcome.reason == "WaitingForQuotaHeadroom":
                 assert full, outcome.message
             else:
                 assert outcome.reason in ("WaitingForNodes", "BehindHigherPriority"), outcome.reason
-                assert len(machine.taken) + outcome.candidate.minimum > NODES or scene.promises[name]
-    scene.validate()
+                assert len(machine.taken) + outcome.candidate.minimum > NODES or state.promises[name]
+    state.validate()

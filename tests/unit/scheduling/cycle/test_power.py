@@ -10,7 +10,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import LEFT, asks_for_more, extended
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.state.scene import PowerBudget, Scene
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, pending
@@ -21,11 +21,11 @@ def outcome_on(watts: list[int], limit: int, least: int, most: int) -> Outcome:
     machine = Machine()
     for index, each in enumerate(watts):
         machine.put(node(index, watts=each, gpus=index % 3, group="g0"))
-    scene = Scene(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")}, power=PowerBudget(limit))
+    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")}, power=PowerBudget(limit))
     candidate = pending(1, nodes=least, maximum=most)
-    (found,) = decide(scene, "hpc", [candidate], NOW)
-    grown = extended(scene, [candidate], NOW) if asks_for_more(found) else []
-    scene.validate()
+    (found,) = decide(state, "hpc", [candidate], NOW)
+    grown = extended(state, [candidate], NOW) if asks_for_more(found) else []
+    state.validate()
     return grown[0] if grown else found
 
 

@@ -25,25 +25,25 @@ from lattice.scheduling.model.policy import (
 )  # fmt: skip
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.recording.record import look, rebuild, reproduce
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, Window, mask_of
 from lattice.scheduling.state.reserved import Move
-from lattice.scheduling.state.scene import PowerBudget, Scene, Window, mask_of
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
 
 HOUR = 3600.0
 
 
-def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> Scene:
+def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> ClusterState:
     machine = Machine()
     for facts in nodes:
         machine.put(facts)
     named = {policy.name: policy for policy in policies or (Policy("hpc"),)}
-    return Scene(machine, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
+    return ClusterState(machine, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
 
 
-def decided(scene: Scene, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
-    found = {outcome.candidate.uid: outcome for outcome in decide(scene, vcluster, jobs, now)}
-    scene.validate()
+def decided(state: ClusterState, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
+    found = {outcome.candidate.uid: outcome for outcome in decide(state, vcluster, jobs, now)}
+    state.validate()
     return found
 
 
@@ -61,7 +61,7 @@ def placed(outcome: Outcome) -> tuple[int, ...]:
 class World:
     """Time that goes on: work arrives, cycles run at each event, work ends when it has run."""
 
-    scene: Scene
+    state: ClusterState
     now: float = 0.0
     queue: dict[str, Candidate] = field(default_factory=dict)
     runs: dict[str, float] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class World:
 
     def cycle(self) -> None:
         placed_before = False
-        for outcome in decide(self.scene, "hpc", list(self.queue.values()), self.now):
+        for outcome in decide(self.state, "hpc", list(self.queue.values()), self.now):
             uid = outcome.candidate.uid
             promised = self.promised.get(uid)
             match outcome:
@@ -103,7 +103,7 @@ class World:
             self.now = min(self.ends.values())
             for ended in [one for one, end in self.ends.items() if end <= self.now]:
                 del self.ends[ended]
-                self.scene.drop_holder(ended)
+                self.state.drop_holder(ended)
             self.cycle()
         self.now = time
         self.cycle()
@@ -126,7 +126,7 @@ def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: i
     assert not world.queue
     assert not world.broken
     assert world.promised
-    world.scene.validate()
+    world.state.validate()
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,15 @@ def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: i
     ],
 )
 def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows: list[Window], level: int, placed_first: str) -> None:
-    scene = scene_of([node(index) for index in range(4)])
-    scene.set_windows(windows)
+    state = scene_of([node(index) for index in range(4)])
+    state.set_windows(windows)
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
-    keys = [bucket.key for bucket in scene.machine.buckets.values() if bucket.usable >= 2]
-    scene.promises["hpc"] = {
+    keys = [bucket.key for bucket in state.machine.buckets.values() if bucket.usable >= 2]
+    state.promises["hpc"] = {
         uid(0): Promise(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
         uid(1): Promise(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
     }
-    found = decided(scene, ahead, behind)
+    found = decided(state, ahead, behind)
     assert next(uid for uid, outcome in found.items() if isinstance(outcome, Placed)) == placed_first
 
 
@@ -155,16 +155,16 @@ class Twice(World):
 
     def cycle(self) -> None:
         queue = list(self.queue.values())
-        anew = rebuild(look(self.scene, "hpc", queue, self.now, 0))
-        self.scene.profile(self.now).validate()
+        anew = rebuild(look(self.state, "hpc", queue, self.now, 0))
+        self.state.profile(self.now).validate()
         expected = list(decide(anew, "hpc", queue, self.now))
         promised = {uid: promise.counts for uid, promise in anew.promises["hpc"].items()}
         super().cycle()
-        self.scene.validate()
-        assert {uid: promise.counts for uid, promise in self.scene.promises["hpc"].items()} == promised
+        self.state.validate()
+        assert {uid: promise.counts for uid, promise in self.state.promises["hpc"].items()} == promised
         assert {one.candidate.uid for one in expected if isinstance(one, Waiting)} == set(self.queue)
         latest = {one.candidate.uid: one.latest for one in expected if isinstance(one, Waiting) and one.latest is not None}
-        assert {uid: promise.start for uid, promise in self.scene.promises["hpc"].items()} == latest
+        assert {uid: promise.start for uid, promise in self.state.promises["hpc"].items()} == latest
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -174,7 +174,7 @@ def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(
     world = Twice(scene_of(nodes, Policy("hpc", depth=roll.choice((1, 3, 10)))))
     if seed % 2:
         begins = [roll.choice((0.0, 0.1, 3.0, 9.0, 40.0)) * HOUR for _ in range(roll.randint(1, 3))]
-        world.scene.set_windows(
+        world.state.set_windows(
             Window(f"w{at}", begin, begin + roll.choice((300.0, 4000.0, 20000.0)), mask_of(roll.sample(range(12), roll.randint(1, 12))))
             for at, begin in enumerate(begins)
         )
@@ -187,7 +187,7 @@ def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(
         for _ in range(roll.randrange(3)):  # nothing happens but that time goes on
             world.until(world.now + roll.choice((0.0, 1.0, 40.0)))
         if roll.random() < 0.1:
-            world.scene.machine.put(node(roll.randrange(12), usable=roll.random() < 0.7))
+            world.state.machine.put(node(roll.randrange(12), usable=roll.random() < 0.7))
             world.cycle()
     world.until(world.now + 400 * HOUR)
 
@@ -215,22 +215,22 @@ def test_a_wide_job_of_the_top_class_starts_once_the_longest_walltime_before_it_
 )
 @pytest.mark.parametrize("kind", ["Backfill", INTERACTIVE_FIFO, BIN_PACK])
 def test_a_head_that_cannot_start_at_all_delays_nobody(head: dict[str, Any], kind: str) -> None:
-    scene = scene_of([node(index) for index in range(4)], Policy("hpc", kind))
-    scene.accounts = {"physics": TenantAccount(), "poor": TenantAccount(max_nodes=1)}
+    state = scene_of([node(index) for index in range(4)], Policy("hpc", kind))
+    state.accounts = {"physics": TenantAccount(), "poor": TenantAccount(max_nodes=1)}
     fields = dict(head)
     tenant = fields.pop("tenant", "physics")
     first = job(0, fields.pop("nodes"), 100.0, preemption_class=10, **fields)
     first = replace(first, tenant=tenant)
-    found = decided(scene, first, job(1, 4, 100.0))
+    found = decided(state, first, job(1, 4, 100.0))
     assert placed(found[uid(1)]) == (0, 1, 2, 3)
     assert waiting(found[uid(0)]).latest is None
 
 
 def test_ten_thousand_jobs_of_one_user_do_not_delay_a_fitting_job_of_another() -> None:
-    scene = scene_of([node(index) for index in range(64)], Policy("hpc", limits=Limits(max_running_per_user=10)))
+    state = scene_of([node(index) for index in range(64)], Policy("hpc", limits=Limits(max_running_per_user=10)))
     crowd = [job(number, 1, None) for number in range(10_000)]
     other = job(20_000, 4, user="bob")
-    found = decided(scene, *crowd, other)
+    found = decided(state, *crowd, other)
     assert isinstance(found[uid(20000)], Placed)
     assert sum(isinstance(outcome, Placed) for outcome in found.values()) == 11
     told = waiting(found[uid(10)])
@@ -247,9 +247,9 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
     nodes = [node(index, f"g{index % 3}") for index in range(12)]
 
     def run(jobs: list[Candidate]) -> dict[str, float | None]:
-        scene = scene_of(nodes)
-        scene.machine.take(range(7), 5000.0)
-        return {uid: one.latest for uid, one in decided(scene, *jobs).items() if isinstance(one, Waiting)}
+        state = scene_of(nodes)
+        state.machine.take(range(7), 5000.0)
+        return {uid: one.latest for uid, one in decided(state, *jobs).items() if isinstance(one, Waiting)}
 
     first = [job(number, roll.choice((2, 6, 9, 12)), roll.choice((0.5, 3.0)), preemption_class=8) for number in range(4)]
     behind = [job(100 + number, roll.choice((1, 2, 4)), roll.choice((0.5, 1.0, 9.0)), preemption_class=2) for number in range(6)]
@@ -265,120 +265,120 @@ class Favouring:
 
 
 def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class() -> None:
-    scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
-    scene.machine.take((0, 1), HOUR)
-    assert waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
-    found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0), job(3, 1, 0.5), job(4, 1, 5.0), now=10.0)
+    state = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
+    state.machine.take((0, 1), HOUR)
+    assert waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
+    found = decided(state, job(1, 4, 2.0), job(2, 4, 2.0), job(3, 1, 0.5), job(4, 1, 5.0), now=10.0)
     assert waiting(found[uid(1)]).latest == 3616.0
     assert (waiting(found[uid(2)]).latest or 0.0) >= 3616.0 + 2 * HOUR
     assert placed(found[uid(3)]) == (2,)
     assert waiting(found[uid(4)]).reason == "BehindHigherPriority"
-    assert scene.moves == {"hpc": []}
+    assert state.moves == {"hpc": []}
 
 
 def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None:
-    scene = scene_of([node(index) for index in range(4)])
-    scene.machine.take((0, 1), HOUR)
-    decided(scene, job(1, 4, 2.0))
-    found = decided(scene, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
+    state = scene_of([node(index) for index in range(4)])
+    state.machine.take((0, 1), HOUR)
+    decided(state, job(1, 4, 2.0))
+    found = decided(state, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
     assert waiting(found[uid(2)]).latest == 3616.0
     later = waiting(found[uid(1)]).latest
     assert later is not None
     assert later >= 3616.0 + 2 * HOUR
-    assert scene.moves["hpc"] == [Move(uid(1), 10.0, 3616.0, later, "HigherClass", uid(2))]
-    assert scene.promises["hpc"][uid(1)].given == 0.0
+    assert state.moves["hpc"] == [Move(uid(1), 10.0, 3616.0, later, "HigherClass", uid(2))]
+    assert state.promises["hpc"][uid(1)].given == 0.0
 
 
-def short_of_power(scene: Scene) -> None:
-    scene.machine.give((0, 1))
-    scene.power = PowerBudget(1000)
+def short_of_power(state: ClusterState) -> None:
+    state.machine.give((0, 1))
+    state.power = PowerBudget(1000)
 
 
 @pytest.mark.parametrize(
     ("event", "cause"),
     [
-        pytest.param(lambda scene: scene.machine.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
+        pytest.param(lambda state: state.machine.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
         pytest.param(
-            lambda scene: scene.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
+            lambda state: state.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
         ),
-        pytest.param(lambda scene: scene.machine.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
-        pytest.param(lambda scene: setattr(scene, "accounts", {"physics": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
+        pytest.param(lambda state: state.machine.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
+        pytest.param(lambda state: setattr(state, "accounts", {"physics": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
         pytest.param(short_of_power, "PowerBudget", id="power"),
-        pytest.param(lambda scene: None, "OwnerChange", id="owner"),
+        pytest.param(lambda state: None, "OwnerChange", id="owner"),
     ],
 )  # fmt: skip
-def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[Scene], object], cause: str) -> None:
-    scene = scene_of([node(index, watts=500) for index in range(4)])
-    scene.machine.take((0, 1), HOUR)
-    assert waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest == 3616.0
-    event(scene)
-    decided(scene, job(1, 4, 200.0 if cause == "OwnerChange" else 2.0, held=cause == "OwnerChange"), now=10.0)
-    assert [move.cause for move in scene.moves["hpc"]] == [cause]
+def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[ClusterState], object], cause: str) -> None:
+    state = scene_of([node(index, watts=500) for index in range(4)])
+    state.machine.take((0, 1), HOUR)
+    assert waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest == 3616.0
+    event(state)
+    decided(state, job(1, 4, 200.0 if cause == "OwnerChange" else 2.0, held=cause == "OwnerChange"), now=10.0)
+    assert [move.cause for move in state.moves["hpc"]] == [cause]
 
 
 def test_who_loses_a_promise_with_the_nodes_is_planned_first_when_they_are_back() -> None:
     nodes = [node(index) for index in range(4)]
-    scene = scene_of(nodes, scorings={"hpc": Favouring()})
-    scene.machine.take((0, 1), HOUR)
-    decided(scene, job(1, 4, 2.0))
-    scene.machine.put(node(3, usable=False, state="Down"))
-    assert waiting(decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)[uid(1)]).latest is None
-    assert scene.heirs == {"hpc": {uid(1): 0.0}}
-    scene.machine.put(nodes[3])
-    found = decided(scene, job(1, 4, 2.0), job(2, 3, 2.0), job(3, 4, 1.0), now=20.0)
+    state = scene_of(nodes, scorings={"hpc": Favouring()})
+    state.machine.take((0, 1), HOUR)
+    decided(state, job(1, 4, 2.0))
+    state.machine.put(node(3, usable=False, state="Down"))
+    assert waiting(decided(state, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)[uid(1)]).latest is None
+    assert state.heirs == {"hpc": {uid(1): 0.0}}
+    state.machine.put(nodes[3])
+    found = decided(state, job(1, 4, 2.0), job(2, 3, 2.0), job(3, 4, 1.0), now=20.0)
     latest = {uid: waiting(one).latest or 0.0 for uid, one in found.items()}
     assert latest[uid(2)] < latest[uid(1)] < latest[uid(3)], "u2 got its reservation while u1 could have none, and keeps it"
 
 
 def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_which_they_were_given() -> None:
-    scene = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
-    scene.machine.take((0, 1), HOUR)
-    scene.heirs["hpc"] = {uid(3): 5.0, uid(2): 7.0}
-    found = decided(scene, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
+    state = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
+    state.machine.take((0, 1), HOUR)
+    state.heirs["hpc"] = {uid(3): 5.0, uid(2): 7.0}
+    found = decided(state, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
     latest = {uid: waiting(one).latest for uid, one in found.items()}
     assert sorted(latest, key=lambda uid: latest[uid] or 0.0) == [uid(3), uid(2), uid(5), uid(4), uid(1)]
-    assert [promise.given for promise in scene.promises["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
-    assert scene.heirs == {"hpc": {}}
+    assert [promise.given for promise in state.promises["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
+    assert state.heirs == {"hpc": {}}
 
 
 def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer_work() -> None:
-    scene = scene_of([node(index) for index in range(4)], Policy("hpc", depth=2), scorings={"hpc": Favouring()})
-    scene.machine.take((0, 1), HOUR)
-    decided(scene, job(1, 4), job(2, 4))
-    found = decided(scene, *(job(number, 4) for number in range(1, 5)), now=10.0)
-    assert sorted(scene.promises["hpc"]) == [uid(1), uid(2)]
-    found = decided(scene, *(job(number, 4) for number in range(1, 5)), job(9, 4, preemption_class=8), now=20.0)
-    assert sorted(scene.promises["hpc"]) == [uid(1), uid(2), uid(9)], "work of a higher class has places of its own"
+    state = scene_of([node(index) for index in range(4)], Policy("hpc", depth=2), scorings={"hpc": Favouring()})
+    state.machine.take((0, 1), HOUR)
+    decided(state, job(1, 4), job(2, 4))
+    found = decided(state, *(job(number, 4) for number in range(1, 5)), now=10.0)
+    assert sorted(state.promises["hpc"]) == [uid(1), uid(2)]
+    found = decided(state, *(job(number, 4) for number in range(1, 5)), job(9, 4, preemption_class=8), now=20.0)
+    assert sorted(state.promises["hpc"]) == [uid(1), uid(2), uid(9)], "work of a higher class has places of its own"
     assert waiting(found[uid(9)]).latest == 3616.0
 
 
 def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
-    scene = scene_of([node(index) for index in range(4)])
-    scene.set_windows([Window("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
-    told = waiting(decided(scene, job(1, 2, 24.0))[uid(1)])
+    state = scene_of([node(index) for index in range(4)])
+    state.set_windows([Window("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
+    told = waiting(decided(state, job(1, 2, 24.0))[uid(1)])
     assert (told.reason, told.message) == (
         "ReservedNodes", "walltime 1d crosses maintenance maint-42 at 1970-01-01T06:00:00Z; a walltime of at most 6h starts now",
     )  # fmt: skip
     assert told.latest == 10 * HOUR
-    assert placed(decided(scene, job(2, 2, 6.0))[uid(2)]) == (0, 1)
+    assert placed(decided(state, job(2, 2, 6.0))[uid(2)]) == (0, 1)
 
 
 def test_nodes_outside_a_window_are_used_and_unbounded_work_keeps_away_from_it() -> None:
-    scene = scene_of([node(index) for index in range(4)])
-    scene.set_windows([Window("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
-    found = decided(scene, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
+    state = scene_of([node(index) for index in range(4)])
+    state.set_windows([Window("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
+    found = decided(state, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
     assert placed(found[uid(1)]) == (2, 3)
     assert placed(found[uid(2)]) == (0, 1)
 
 
 def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_time() -> None:
     window = Window("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
-    scene = scene_of([node(index) for index in range(4)])
-    scene.set_windows([window])
-    early = waiting(decided(scene, job(1, 2, reservation="course"), now=HOUR)[uid(1)])
+    state = scene_of([node(index) for index in range(4)])
+    state.set_windows([window])
+    early = waiting(decided(state, job(1, 2, reservation="course"), now=HOUR)[uid(1)])
     assert (early.reason, early.message, early.wake) == ("ReservedNodes", 'reservation "course" begins 1970-01-01T02:00:00Z', 2 * HOUR)
     found = decided(
-        scene, job(1, 2, reservation="course", user="bob"), job(2, 1, 9.0, reservation="course"), job(3, 1, reservation="gone"),
+        state, job(1, 2, reservation="course", user="bob"), job(2, 1, 9.0, reservation="course"), job(3, 1, reservation="gone"),
         job(4, 1, 3.0, reservation="course"), job(5, 2, 3.0), now=2 * HOUR,
     )  # fmt: skip
     assert 'does not admit user "bob"' in waiting(found[uid(1)]).message
@@ -390,8 +390,8 @@ def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_tim
 
 def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_set_is_named() -> None:
     nodes = [node(index, fingerprint="a" if index < 3 else "b" if index < 7 else "") for index in range(9)]
-    scene = scene_of(nodes)
-    assert placed(decided(scene, job(1, 4, conformance=REQUIRED))[uid(1)]) == (3, 4, 5, 6)
+    state = scene_of(nodes)
+    assert placed(decided(state, job(1, 4, conformance=REQUIRED))[uid(1)]) == (3, 4, 5, 6)
     told = waiting(decided(scene_of(nodes), job(1, 5, conformance=REQUIRED))[uid(1)])
     assert (told.reason, told.message) == (
         "InsufficientConformance", "needs 5 nodes of one fingerprint; the largest equal set has 4 of 9 that fit",
@@ -399,25 +399,25 @@ def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_se
 
 
 def test_tight_work_waits_rather_than_take_more_groups_than_an_empty_machine_needs() -> None:
-    scene = scene_of([node(index, f"g{index // 4}") for index in range(8)])
-    scene.machine.take((0, 4), HOUR)
-    told = waiting(decided(scene, job(1, 4, topology=TIGHT))[uid(1)])
+    state = scene_of([node(index, f"g{index // 4}") for index in range(8)])
+    state.machine.take((0, 4), HOUR)
+    told = waiting(decided(state, job(1, 4, topology=TIGHT))[uid(1)])
     assert told.reason == "WaitingForNodes"
     assert "needs 4 nodes in 1 group (topology Tight); 6 that fit are free, at most 3 of them in 1 group" in told.message
-    assert len(placed(decided(scene, job(2, 4))[uid(2)])) == 4
+    assert len(placed(decided(state, job(2, 4))[uid(2)])) == 4
 
 
 def test_neighbouring_groups_are_preferred_and_numbers_count_by_value() -> None:
     sizes = {"g1": 3, "g2": 2, "g10": 3, "g11": 2}
     nodes = [group for group, size in sizes.items() for _ in range(size)]
-    scene = scene_of([node(index, group) for index, group in enumerate(nodes)])
-    chosen = placed(decided(scene, job(1, 5))[uid(1)])
+    state = scene_of([node(index, group) for index, group in enumerate(nodes)])
+    chosen = placed(decided(state, job(1, 5))[uid(1)])
     assert {nodes[index] for index in chosen} in ({"g1", "g2"}, {"g10", "g11"})
 
 
 def test_spread_work_takes_as_many_groups_as_it_can() -> None:
-    scene = scene_of([node(index, f"g{index // 3}") for index in range(9)])
-    assert placed(decided(scene, job(1, 4, topology=SPREAD))[uid(1)]) == (0, 1, 3, 6)
+    state = scene_of([node(index, f"g{index // 3}") for index in range(9)])
+    assert placed(decided(state, job(1, 4, topology=SPREAD))[uid(1)]) == (0, 1, 3, 6)
 
 
 def test_hardware_that_others_need_is_taken_last() -> None:
@@ -427,46 +427,46 @@ def test_hardware_that_others_need_is_taken_last() -> None:
 
 def test_services_fill_the_fullest_group_first() -> None:
     nodes = [node(index, "g0" if index < 4 else "g1") for index in range(14)]
-    scene = scene_of(nodes, Policy("hpc", BIN_PACK))
-    scene.machine.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
-    assert placed(decided(scene, job(1, 1))[uid(1)]) == (11,)
+    state = scene_of(nodes, Policy("hpc", BIN_PACK))
+    state.machine.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
+    assert placed(decided(state, job(1, 1))[uid(1)]) == (11,)
 
 
 def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
     nodes = [*(node(index, home="hpc") for index in range(4)), node(4, gpus=4, home="hpc")]
-    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    scene.machine.take((0,), HOUR)
-    found = decided(scene, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
+    state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
+    state.machine.take((0,), HOUR)
+    found = decided(state, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
     assert placed(found[uid(1)]) == (1, 2, 3, 4)
-    scene = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    scene.machine.take((0, 4), HOUR)
-    found = decided(scene, job(1, 4), job(2, 1, 0.1, preemption_class=10))
+    state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
+    state.machine.take((0, 4), HOUR)
+    found = decided(state, job(1, 4), job(2, 1, 0.1, preemption_class=10))
     assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
     assert "strict order of submission" in waiting(found[uid(2)]).message
 
 
 def test_sensitive_work_runs_on_equal_known_nodes_or_is_told_what_is_in_its_way() -> None:
     nodes = [*(node(index) for index in range(3)), node(3, fingerprint=""), node(4, fingerprint="b")]
-    scene = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
-    scene.machine.take((0, 1), 2 * HOUR)
-    told = waiting(decided(scene, job(1, 3, sensitive=True))[uid(1)])
+    state = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
+    state.machine.take((0, 1), 2 * HOUR)
+    told = waiting(decided(state, job(1, 3, sensitive=True))[uid(1)])
     assert (told.reason, told.latest) == ("WaitingForNodes", None)
     assert "of 4 that fit, 2 are free, 2 in use; enough of them come free by 1970-01-01T02:00:00Z" in told.message
-    assert placed(decided(scene, job(2, 1, sensitive=True))[uid(2)]) in ((2,), (4,))
+    assert placed(decided(state, job(2, 1, sensitive=True))[uid(2)]) in ((2,), (4,))
 
 
-def two(borrowing: Borrowing, nodes: int = 6) -> Scene:
+def two(borrowing: Borrowing, nodes: int = 6) -> ClusterState:
     lender = Policy("lender", home=True, borrowing=Borrowing(lend=True, max_duration=4 * HOUR))
     homes = ["hpc" if index < 2 else "lender" for index in range(nodes)]
     return scene_of([node(index, home=home) for index, home in enumerate(homes)], Policy("hpc", home=True, borrowing=borrowing), lender)
 
 
 def test_idle_nodes_are_borrowed_within_their_limits_only() -> None:
-    scene = two(Borrowing(borrow=True, max_borrowed=2))
-    found = decided(scene, job(1, 1), job(2, 3), job(3, 3))
+    state = two(Borrowing(borrow=True, max_borrowed=2))
+    found = decided(state, job(1, 1), job(2, 3), job(3, 3))
     assert placed(found[uid(1)]) == (0,)
     assert placed(found[uid(2)]) == (1, 2, 3)
-    assert scene.holders[uid(2)].borrowed == (2, 3)
+    assert state.holders[uid(2)].borrowed == (2, 3)
     assert isinstance(found[uid(3)], Waiting)
     for refused in (job(4, 3, 5.0), job(4, 3, None), job(4, 3, preemptible=False)):
         assert isinstance(decided(two(Borrowing(borrow=True)), refused)[uid(4)], Waiting)
@@ -474,19 +474,19 @@ def test_idle_nodes_are_borrowed_within_their_limits_only() -> None:
 
 
 def test_borrowed_nodes_do_not_delay_what_the_lender_was_promised_and_are_named_when_it_wants_them_back() -> None:
-    scene = two(Borrowing(borrow=True, return_grace=30.0))
-    assert len(placed(decided(scene, job(1, 4, 2.0))[uid(1)])) == 4
-    told = waiting(decided(scene, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")[uid(2)])
+    state = two(Borrowing(borrow=True, return_grace=30.0))
+    assert len(placed(decided(state, job(1, 4, 2.0))[uid(1)])) == 4
+    told = waiting(decided(state, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")[uid(2)])
     assert [(one.uid, one.vcluster, one.nodes, one.grace) for one in told.reclaims] == [(uid(1), "hpc", (2, 3), 30.0)]
     latest = told.latest
     assert latest is not None
-    late = waiting(decided(scene, job(3, 2, 3.0))[uid(3)])
+    late = waiting(decided(state, job(3, 2, 3.0))[uid(3)])
     assert late.reason in ("WaitingForNodes", "BehindHigherPriority")
 
 
 def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> None:
-    scene = scene_of([node(index, watts=500) for index in range(8)], power=PowerBudget(2000))
-    found = decided(scene, job(1, 3), job(2, 2, preemption_class=4), job(3, 1, preemption_class=3))
+    state = scene_of([node(index, watts=500) for index in range(8)], power=PowerBudget(2000))
+    found = decided(state, job(1, 3), job(2, 2, preemption_class=4), job(3, 1, preemption_class=3))
     assert isinstance(found[uid(1)], Placed)
     told = waiting(found[uid(2)])
     assert (told.reason, told.message) == (
@@ -496,51 +496,51 @@ def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> N
     assert isinstance(found[uid(3)], Placed)
 
 
-def more(scene: Scene, *jobs: Candidate) -> dict[str, int]:
+def more(state: ClusterState, *jobs: Candidate) -> dict[str, int]:
     """How many nodes each range has once all have had their turn."""
-    decided(scene, *jobs)
-    found = {one.candidate.uid: len(one.nodes) for one in extended(scene, [one for one in jobs if one.uid in scene.holders], 0.0)}
-    scene.validate()
-    assert all(len(scene.holders[uid].nodes) == nodes for uid, nodes in found.items())
+    decided(state, *jobs)
+    found = {one.candidate.uid: len(one.nodes) for one in extended(state, [one for one in jobs if one.uid in state.holders], 0.0)}
+    state.validate()
+    assert all(len(state.holders[uid].nodes) == nodes for uid, nodes in found.items())
     return found
 
 
 def test_a_range_starts_on_its_least_nodes_and_gets_a_third_of_what_is_free_then() -> None:
-    scene = scene_of([node(index) for index in range(14)])
+    state = scene_of([node(index) for index in range(14)])
     ranged = job(1, 2, maximum=14)
-    assert len(placed(decided(scene, ranged)[uid(1)])) == 2
-    scene.drop_holder(uid(1))
-    assert more(scene, ranged, job(2, 3)) == {uid(1): 2 + 9 // 3}
+    assert len(placed(decided(state, ranged)[uid(1)])) == 2
+    state.drop_holder(uid(1))
+    assert more(state, ranged, job(2, 3)) == {uid(1): 2 + 9 // 3}
 
 
 def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
-    scene = scene_of([node(index) for index in range(20)])
+    state = scene_of([node(index) for index in range(20)])
     jobs = [job(1, 2, maximum=9), job(2, 1, maximum=20)]
-    decided(scene, *jobs)
-    moment = look(scene, RANGES, jobs, 0.0, 1)
-    found = extended(scene, jobs, 0.0)
+    decided(state, *jobs)
+    moment = look(state, RANGES, jobs, 0.0, 1)
+    found = extended(state, jobs, 0.0)
     assert [len(one.nodes) for one in found] == [7, 5]
     assert reproduce(moment) == found
 
 
 def test_a_range_gets_what_the_quota_leaves() -> None:
-    scene = scene_of([node(index) for index in range(24)])
-    scene.accounts = {"physics": TenantAccount(max_nodes=5, used_nodes=1)}
-    assert more(scene, job(1, 2, maximum=24)) == {uid(1): 4}
+    state = scene_of([node(index) for index in range(24)])
+    state.accounts = {"physics": TenantAccount(max_nodes=5, used_nodes=1)}
+    assert more(state, job(1, 2, maximum=24)) == {uid(1): 4}
 
 
 def test_a_range_gets_nothing_where_somebody_waits_for_the_same_nodes_and_delays_no_reservation() -> None:
-    scene = scene_of([node(index, home="" if index < 12 else "ml") for index in range(24)], Policy("hpc"), Policy("ml", home=True))
-    scene.waiting = frozenset({"hpc"})
-    assert more(scene, job(1, 2, maximum=12)) == {}
-    scene.drop_holder(uid(1))
-    scene.waiting = frozenset({"ml"})
-    assert more(scene, job(1, 2, maximum=12)) == {uid(1): 5}
-    scene.drop_holder(uid(1))
-    scene.waiting = frozenset()
-    scene.machine.take((0,), HOUR)
-    assert waiting(decided(scene, job(9, 12, 2.0))[uid(9)]).latest is not None
-    assert more(scene, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
+    state = scene_of([node(index, home="" if index < 12 else "ml") for index in range(24)], Policy("hpc"), Policy("ml", home=True))
+    state.waiting = frozenset({"hpc"})
+    assert more(state, job(1, 2, maximum=12)) == {}
+    state.drop_holder(uid(1))
+    state.waiting = frozenset({"ml"})
+    assert more(state, job(1, 2, maximum=12)) == {uid(1): 5}
+    state.drop_holder(uid(1))
+    state.waiting = frozenset()
+    state.machine.take((0,), HOUR)
+    assert waiting(decided(state, job(9, 12, 2.0))[uid(9)]).latest is not None
+    assert more(state, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
 
 
 def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival() -> None:
@@ -552,39 +552,39 @@ def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival
         random.Random(seed).shuffle(shuffled)
         nodes = [node(index, f"g{index % 5}", fingerprint="ab"[index % 2]) for index in range(40)]
         random.Random(seed).shuffle(nodes)
-        scene = scene_of(nodes)
-        scene.machine.take(range(20), HOUR)
-        return list(decide(scene, "hpc", shuffled, 0.0))
+        state = scene_of(nodes)
+        state.machine.take(range(20), HOUR)
+        return list(decide(state, "hpc", shuffled, 0.0))
 
     assert run(1) == run(2) == run(3)
 
 
 def test_what_the_ledger_refuses_is_given_back() -> None:
-    scene = scene_of([node(index) for index in range(4)])
-    assert len(placed(decided(scene, job(1, 4))[uid(1)])) == 4
-    assert scene.uses.claimed["physics"].nodes == 4
-    scene.drop_holder(uid(1))
-    scene.validate()
-    assert scene.machine.census(Need()).free == 4
-    assert scene.uses.claimed["physics"].nodes == 0
+    state = scene_of([node(index) for index in range(4)])
+    assert len(placed(decided(state, job(1, 4))[uid(1)])) == 4
+    assert state.uses.claimed["physics"].nodes == 4
+    state.drop_holder(uid(1))
+    state.validate()
+    assert state.machine.census(Need()).free == 4
+    assert state.uses.claimed["physics"].nodes == 0
 
 
 def test_every_vcluster_keeps_what_another_one_promised() -> None:
-    scene = scene_of([node(index) for index in range(4)], Policy("hpc"), Policy("ml"))
-    scene.machine.take((0, 1), HOUR)
-    latest = waiting(decided(scene, job(1, 4, 2.0))[uid(1)]).latest
-    found = decided(scene, job(2, 2, 3.0, vcluster="ml"), job(3, 2, 0.5, vcluster="ml"), vcluster="ml")
+    state = scene_of([node(index) for index in range(4)], Policy("hpc"), Policy("ml"))
+    state.machine.take((0, 1), HOUR)
+    latest = waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest
+    found = decided(state, job(2, 2, 3.0, vcluster="ml"), job(3, 2, 0.5, vcluster="ml"), vcluster="ml")
     assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
     assert placed(found[uid(3)]) == (2, 3)
-    assert waiting(decided(scene, job(1, 4, 2.0), now=1.0)[uid(1)]).latest == latest
+    assert waiting(decided(state, job(1, 4, 2.0), now=1.0)[uid(1)]).latest == latest
 
 
 def test_a_promise_lasts_when_a_node_list_splits_its_nodes() -> None:
-    scene = scene_of([node(index) for index in range(6)])
-    scene.machine.take(range(4), HOUR)
-    latest = waiting(decided(scene, job(1, 5, 2.0))[uid(1)]).latest
+    state = scene_of([node(index) for index in range(6)])
+    state.machine.take(range(4), HOUR)
+    latest = waiting(decided(state, job(1, 5, 2.0))[uid(1)]).latest
     listed = job(2, 1, 0.5, need=Need(only=mask_of((0, 5))), preemption_class=1)
-    found = decided(scene, job(1, 5, 2.0), listed, job(3, 2, 9.0, preemption_class=1))
+    found = decided(state, job(1, 5, 2.0), listed, job(3, 2, 9.0, preemption_class=1))
     assert waiting(found[uid(1)]).latest == latest
     assert placed(found[uid(2)]) == (5,)
     assert isinstance(found[uid(3)], Waiting)

@@ -13,7 +13,7 @@ from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.scene import Scene, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
 from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.cycle.reference import Instance, decide_naively
 
@@ -79,36 +79,36 @@ def compare(seed: int) -> None:
     for index, end in held.items():
         machine.take([index], end)
     depth = roll.choice((0, 1, 2, 10))
-    scene = Scene(machine, policies={"v": Policy("v", depth=depth)}, start_allowance=0.0)
-    scene.set_windows(windows)
+    state = ClusterState(machine, policies={"v": Policy("v", depth=depth)}, start_allowance=0.0)
+    state.set_windows(windows)
     lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
-    scene.set_lists("others", frozenset(lists))
+    state.set_lists("others", frozenset(lists))
     queue = some_queue(roll, lists, windows)
     now, left = 1000.0, quota
     for cycle in range(CYCLES):
-        scene.accounts = {"t": TenantAccount(max_nodes=quota)}
+        state.accounts = {"t": TenantAccount(max_nodes=quota)}
         known = {
             uid: (promise.start, promise.end, {(k.hardware, k.group, k.switch, k.fingerprint, k.marks): n for k, n in promise.counts})
-            for uid, promise in scene.promises.get("v", {}).items()
+            for uid, promise in state.promises.get("v", {}).items()
         }
         ordered = sorted(queue, key=lambda one: (-one.preemption_class, one.submitted, one.key))
-        given = scene.heirs.get("v", {}) | {uid: promise.given for uid, promise in scene.promises.get("v", {}).items()}
+        given = state.heirs.get("v", {}) | {uid: promise.given for uid, promise in state.promises.get("v", {}).items()}
         instance = Instance(nodes, dict(machine.taken), windows, ordered, depth, now, left, known, given, lists)
-        naive = decide_naively(instance, 0.0, scene.overrun_seconds)
-        outcomes = list(decide(scene, "v", queue, now))
+        naive = decide_naively(instance, 0.0, state.overrun_seconds)
+        outcomes = list(decide(state, "v", queue, now))
         placed = {outcome.candidate.uid: outcome.nodes for outcome in outcomes if isinstance(outcome, Placed)}
         latest = {one.candidate.uid: one.latest for one in outcomes if isinstance(one, Waiting) and one.latest is not None}
         assert [one.candidate.uid for one in outcomes] == naive.order
         assert placed == naive.placed, (seed, cycle)
         assert latest == naive.promised, (seed, cycle)
-        scene.validate()
+        state.validate()
         if left is not None:
             left -= sum(map(len, placed.values()))
         queue = [one for one in queue if one.uid not in placed]
         extra = [replace(one, uid=f"{one.uid}x{cycle}", key=f"{one.key}x{cycle}") for one in some_queue(roll, lists, windows)[:2]]
         queue = [*queue, *extra]
         now += roll.choice((0.0, 200.0, 700.0))
-        placed_on = {index for holder in scene.holders.values() for index in holder.nodes}
+        placed_on = {index for holder in state.holders.values() for index in holder.nodes}
         machine.give([index for index, end in held.items() if end <= now and index in machine.taken and index not in placed_on])
 
 

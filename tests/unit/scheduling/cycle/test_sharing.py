@@ -13,7 +13,7 @@ from lattice.scheduling.forecast.forecaster import Expected, Forecaster
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
 from lattice.scheduling.model.work import Candidate, Holder
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
 
@@ -21,33 +21,33 @@ HOUR = 3600.0
 LENDER, BORROWER = "lender", "borrower"
 
 
-def site(homes: dict[str, int], *policies: Policy) -> Scene:
+def site(homes: dict[str, int], *policies: Policy) -> ClusterState:
     machine, index = Machine(), 0
     for home, count in homes.items():
         for _ in range(count):
             machine.put(node(index, f"{home}{index % 2}", home=home))
             index += 1
-    return Scene(machine, {"physics": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
+    return ClusterState(machine, {"physics": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
 
 
-def decided(scene: Scene, vcluster: str, queue: list[Candidate], now: float = 0.0) -> dict[str, Outcome]:
-    found = {one.candidate.uid: one for one in decide(scene, vcluster, queue, now)}
-    scene.validate()
+def decided(state: ClusterState, vcluster: str, queue: list[Candidate], now: float = 0.0) -> dict[str, Outcome]:
+    found = {one.candidate.uid: one for one in decide(state, vcluster, queue, now)}
+    state.validate()
     return found
 
 
-def borrowed(scene: Scene, outcome: Placed) -> list[int]:
-    return [index for index in outcome.nodes if scene.machine.nodes[index].home != outcome.candidate.vcluster]
+def borrowed(state: ClusterState, outcome: Placed) -> list[int]:
+    return [index for index in outcome.nodes if state.machine.nodes[index].home != outcome.candidate.vcluster]
 
 
 @st.composite
-def borrowings(draw: st.DrawFn) -> tuple[Scene, list[Candidate], list[Candidate]]:
+def borrowings(draw: st.DrawFn) -> tuple[ClusterState, list[Candidate], list[Candidate]]:
     """A lender and a borrower with some nodes and limits each, and work of both."""
     limit = st.sampled_from([None, 1.0, 4.0])
     longest = [None if hours is None else hours * HOUR for hours in (draw(limit), draw(limit))]
     lends = Borrowing(lend=draw(st.booleans()), max_duration=longest[0])
     borrows = Borrowing(borrow=draw(st.integers(0, 4)) > 0, max_borrowed=draw(st.sampled_from([None, 0, 1, 3])), max_duration=longest[1])
-    scene = site(
+    state = site(
         {LENDER: draw(st.integers(1, 6)), BORROWER: draw(st.integers(0, 4))},
         Policy(LENDER, draw(st.sampled_from([BACKFILL, BIN_PACK, INTERACTIVE_FIFO])), home=True, borrowing=lends),
         Policy(BORROWER, draw(st.sampled_from([BACKFILL, BIN_PACK, INTERACTIVE_FIFO])), home=True, borrowing=borrows),
@@ -60,7 +60,7 @@ def borrowings(draw: st.DrawFn) -> tuple[Scene, list[Candidate], list[Candidate]
             for number in range(draw(st.integers(0, 5)))
         ]
 
-    return scene, work(0, LENDER), work(100, BORROWER)
+    return state, work(0, LENDER), work(100, BORROWER)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=5), st.integers(1, 8))
@@ -69,25 +69,25 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
     borrowers = [
         Policy(f"b{rank}", home=True, borrowing=Borrowing(borrow=True, priority=rank, return_grace=60.0 * rank)) for rank in range(3)
     ]
-    scene, first = site({LENDER: 8}, lender, *borrowers), 0
+    state, first = site({LENDER: 8}, lender, *borrowers), 0
     for number, (rank, count, releasing) in enumerate(loans):
         nodes = tuple(range(first, min(8, first + count)))
         first += len(nodes)
         if nodes:
-            scene.put_holder(
+            state.put_holder(
                 Holder(
                     uid=f"loan{number}", key=f"t/loan{number}", tenant="physics", user="alice", vcluster=f"b{rank}", preemption_class=5, nodes=nodes,
                     since=float(number), end=HOUR, borrowed=nodes, releasing=releasing,
                 )
             )  # fmt: skip
-    outcome = decided(scene, LENDER, [job(1, wanted, vcluster=LENDER)], now=10.0)[uid(1)]
+    outcome = decided(state, LENDER, [job(1, wanted, vcluster=LENDER)], now=10.0)[uid(1)]
     if isinstance(outcome, Placed):
         return
     missing, order = (
-        wanted - (8 - len(scene.machine.taken)),
-        [(int(one.vcluster[1]), -scene.holders[one.uid].since) for one in outcome.reclaims],
+        wanted - (8 - len(state.machine.taken)),
+        [(int(one.vcluster[1]), -state.holders[one.uid].since) for one in outcome.reclaims],
     )
-    lent = {uid: holder for uid, holder in scene.holders.items() if not holder.releasing}
+    lent = {uid: holder for uid, holder in state.holders.items() if not holder.releasing}
     back = sum(len(one.nodes) for one in outcome.reclaims)
     assert order == sorted(order), "the lowest priority first, then who began last"
     assert all(one.nodes == lent[one.uid].borrowed and one.grace == 60.0 * int(one.vcluster[1]) for one in outcome.reclaims)
@@ -99,18 +99,18 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
 def test_who_may_borrow_and_still_lacks_nodes_reads_how_many_are_idle_elsewhere() -> None:
     lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True))
     limited = Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=2))
-    scene = site({LENDER: 3, BORROWER: 2}, lender, limited)
-    scene.put_holder(
+    state = site({LENDER: 3, BORROWER: 2}, lender, limited)
+    state.put_holder(
         Holder(
             uid="loan", key="t/loan", tenant="physics", user="alice", vcluster=BORROWER, preemption_class=5, nodes=(0,), since=0.0, end=HOUR,
             borrowed=(0,),
         )
     )  # fmt: skip
-    told = decided(scene, BORROWER, [job(1, 4, vcluster=BORROWER)])[uid(1)]
+    told = decided(state, BORROWER, [job(1, 4, vcluster=BORROWER)])[uid(1)]
     assert isinstance(told, Waiting)
     idle = "2 are idle in vclusters that lend, of which it may borrow 1"
     assert (told.reason, told.message) == ("WaitingForNodes", f"needs 4 nodes; of 2 that fit, 2 are free, 0 in use; {idle}")
-    never = decided(scene, BORROWER, [job(2, 5, vcluster=BORROWER)])[uid(2)]
+    never = decided(state, BORROWER, [job(2, 5, vcluster=BORROWER)])[uid(2)]
     assert isinstance(never, Waiting)
     assert never.message == (
         'needs 5 nodes, and 4 exist that fit its constraints: 1 more are at home in other vclusters than "borrower", which lend it none, '
@@ -124,55 +124,55 @@ def test_work_never_fits_where_even_idle_lenders_may_not_give_it_enough(
 ) -> None:
     limit = None if longest is None else longest * HOUR
     lender = Policy(LENDER, home=True, borrowing=Borrowing(lend=True, max_duration=limit))
-    scene = site({LENDER: 4, BORROWER: 3}, lender, Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=most)))
+    state = site({LENDER: 4, BORROWER: 3}, lender, Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=most)))
     asked = job(1, wanted, hours, vcluster=BORROWER)
     lent = 0 if limit is not None and (hours is None or hours * HOUR > limit) else 4 if most is None else most
-    outcome = decided(scene, BORROWER, [asked])[uid(1)]
+    outcome = decided(state, BORROWER, [asked])[uid(1)]
     if wanted <= 3 + lent:
         assert isinstance(outcome, Placed)
     else:
         assert isinstance(outcome, Waiting)
         assert (outcome.reason, f"and {3 + lent} exist that fit" in outcome.message) == ("NeverFits", True)
-        assert Forecaster().forecast(scene, {BORROWER: [asked]}, 0.0, [outcome]) == {uid(1): Expected(reason="NeverFits")}
+        assert Forecaster().forecast(state, {BORROWER: [asked]}, 0.0, [outcome]) == {uid(1): Expected(reason="NeverFits")}
 
 
 @given(borrowings())
-def test_what_is_borrowed_is_allowed_by_both_sides(drawn: tuple[Scene, list[Candidate], list[Candidate]]) -> None:
-    scene, own, others = drawn
-    lends, borrows = scene.policies[LENDER].borrowing, scene.policies[BORROWER].borrowing
-    decided(scene, LENDER, own)
-    for outcome in decided(scene, BORROWER, others).values():
-        if isinstance(outcome, Placed) and (lent := borrowed(scene, outcome)):
+def test_what_is_borrowed_is_allowed_by_both_sides(drawn: tuple[ClusterState, list[Candidate], list[Candidate]]) -> None:
+    state, own, others = drawn
+    lends, borrows = state.policies[LENDER].borrowing, state.policies[BORROWER].borrowing
+    decided(state, LENDER, own)
+    for outcome in decided(state, BORROWER, others).values():
+        if isinstance(outcome, Placed) and (lent := borrowed(state, outcome)):
             assert lends.lend
             assert borrows.borrow
             assert outcome.candidate.preemptible
             for longest in (lends.max_duration, borrows.max_duration):
                 assert longest is None or (outcome.candidate.walltime or 1e18) <= longest
-            assert scene.holders[outcome.candidate.uid].borrowed == tuple(lent)
-    held = sum(len(holder.borrowed) for holder in scene.holders.values())
+            assert state.holders[outcome.candidate.uid].borrowed == tuple(lent)
+    held = sum(len(holder.borrowed) for holder in state.holders.values())
     assert borrows.max_borrowed is None or held <= borrows.max_borrowed
-    assert all(not holder.borrowed for holder in scene.holders.values() if holder.vcluster == LENDER)
+    assert all(not holder.borrowed for holder in state.holders.values() if holder.vcluster == LENDER)
 
 
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(1, 11))
 def test_no_more_is_borrowed_than_is_lacking_at_home(lent: int, own: int, wanted: int) -> None:
-    scene = site({LENDER: lent, BORROWER: own}, Policy(LENDER, home=True, borrowing=Borrowing(lend=True)),
+    state = site({LENDER: lent, BORROWER: own}, Policy(LENDER, home=True, borrowing=Borrowing(lend=True)),
                  Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True)))  # fmt: skip
-    (outcome,) = decided(scene, BORROWER, [job(1, wanted, vcluster=BORROWER)]).values()
+    (outcome,) = decided(state, BORROWER, [job(1, wanted, vcluster=BORROWER)]).values()
     assert isinstance(outcome, Placed) == (wanted <= lent + own)
     if isinstance(outcome, Placed):
-        assert len(borrowed(scene, outcome)) == max(0, wanted - own)
+        assert len(borrowed(state, outcome)) == max(0, wanted - own)
 
 
 @given(borrowings())
 def test_what_the_lender_was_promised_starts_no_later_for_anything_that_is_lent(
-    drawn: tuple[Scene, list[Candidate], list[Candidate]],
+    drawn: tuple[ClusterState, list[Candidate], list[Candidate]],
 ) -> None:
-    scene, own, others = drawn
-    first = {key: one for key, one in decided(scene, LENDER, own).items() if isinstance(one, Waiting)}
-    decided(scene, BORROWER, others)
+    state, own, others = drawn
+    first = {key: one for key, one in decided(state, LENDER, own).items() if isinstance(one, Waiting)}
+    decided(state, BORROWER, others)
     waiting = [one.candidate for one in first.values()]
-    again = decided(scene, LENDER, waiting)
+    again = decided(state, LENDER, waiting)
     for key, one in first.items():
         if one.latest is not None:
             then = again[key]
@@ -180,13 +180,15 @@ def test_what_the_lender_was_promised_starts_no_later_for_anything_that_is_lent(
 
 
 @given(borrowings())
-def test_each_vcluster_decides_by_its_own_policy_whatever_the_other_one_is(drawn: tuple[Scene, list[Candidate], list[Candidate]]) -> None:
-    scene, own, _ = drawn
+def test_each_vcluster_decides_by_its_own_policy_whatever_the_other_one_is(
+    drawn: tuple[ClusterState, list[Candidate], list[Candidate]],
+) -> None:
+    state, own, _ = drawn
     kinds: list[dict[str, tuple[int, ...] | str]] = []
     for kind in (BACKFILL, INTERACTIVE_FIFO, BIN_PACK):
-        scene.policies[BORROWER] = replace(scene.policies[BORROWER], kind=kind)
-        found = decided(scene, LENDER, own)
+        state.policies[BORROWER] = replace(state.policies[BORROWER], kind=kind)
+        found = decided(state, LENDER, own)
         kinds.append({uid: one.nodes if isinstance(one, Placed) else one.reason for uid, one in found.items()})
-        scene.drop_claims(list(found))
-        scene.promises.clear()
+        state.drop_claims(list(found))
+        state.promises.clear()
     assert kinds[0] == kinds[1] == kinds[2]

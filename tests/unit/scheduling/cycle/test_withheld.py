@@ -11,8 +11,8 @@ from lattice.quota.groups import Group
 from lattice.scheduling.cycle.withheld import withheld
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.exhaustion import Exhausted
-from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
@@ -20,27 +20,27 @@ from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 PHYSICS, LAB = OWNERS[0][1], OWNERS[2][1]
 
 
-def site(*work: Candidate, **accounts: TenantAccount) -> Scene:
+def site(*work: Candidate, **accounts: TenantAccount) -> ClusterState:
     """Eight nodes, two leaves, and these accounts of the tenants (by default without limits)."""
     known = {PHYSICS: TenantAccount(), LAB: TenantAccount(), OWNERS[3][1]: TenantAccount(), **accounts}
-    scene = Scene(accounts=known, policies={"hpc": Policy("hpc")})
+    state = ClusterState(accounts=known, policies={"hpc": Policy("hpc")})
     for index in range(8):
-        scene.machine.put(node(index, f"g{index // 4}"))
+        state.machine.put(node(index, f"g{index // 4}"))
     forest = Forest([TreeSpec(groups=(Group("a", max={"nodes": 8}), Group("b", max={"nodes": 8})))])
     forest.capacity("", {"nodes": 8})
-    scene.plant(forest)
-    assert scene.elastic is not None
-    scene.elastic.ask(work, NOW)
-    return scene
+    state.plant(forest)
+    assert state.elastic is not None
+    state.elastic.ask(work, NOW)
+    return state
 
 
-def nodes(scene: Scene) -> dict[str, int]:
-    return {leaf: amounts["nodes"] for leaf, amounts in withheld(scene).items()}
+def nodes(state: ClusterState) -> dict[str, int]:
+    return {leaf: amounts["nodes"] for leaf, amounts in withheld(state).items()}
 
 
 def test_where_nothing_limits_nothing_is_withheld() -> None:
     assert withheld(site(pending(1, nodes=4, quota="a"), pending(2, nodes=8, quota="b"))) == {}
-    assert withheld(Scene()) == {}
+    assert withheld(ClusterState()) == {}
 
 
 def test_what_was_submitted_first_counts_as_far_as_the_limit_leaves_room() -> None:
@@ -54,29 +54,29 @@ def test_what_was_submitted_first_counts_as_far_as_the_limit_leaves_room() -> No
 
 def test_each_user_has_a_limit_of_his_own_and_what_he_holds_counts() -> None:
     work = [pending(1, 0, nodes=2, quota="a"), pending(2, 1, nodes=2, quota="a")]
-    scene = site(*work, physics=TenantAccount(user_max_nodes=3))
-    assert withheld(scene) == {}
-    scene.put_holder(holding(90, (0, 1), 0, quota="a"))
-    assert nodes(scene) == {"a": 2}
+    state = site(*work, physics=TenantAccount(user_max_nodes=3))
+    assert withheld(state) == {}
+    state.put_holder(holding(90, (0, 1), 0, quota="a"))
+    assert nodes(state) == {"a": 2}
 
 
 def test_work_whose_budget_is_used_up_is_withheld() -> None:
-    scene = site(pending(1, nodes=2, quota="a"), pending(2, 2, nodes=1, quota="b"))
-    scene.exhausted = {Scope(OF_TENANT, PHYSICS): Exhausted("used up", None)}
-    assert nodes(scene) == {"a": 2}
+    state = site(pending(1, nodes=2, quota="a"), pending(2, 2, nodes=1, quota="b"))
+    state.exhausted = {Scope(OF_TENANT, PHYSICS): Exhausted("used up", None)}
+    assert nodes(state) == {"a": 2}
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab"), st.integers(0, 2)), max_size=8), st.integers(0, 8))
 def test_a_look_without_it_sees_what_may_start_and_leaves_everything_as_it_was(wishes: list[tuple[int, str, int]], limit: int) -> None:
     work = [pending(at, owner, nodes=count, quota=leaf) for at, (count, leaf, owner) in enumerate(wishes)]
-    scene = site(*work, physics=TenantAccount(max_nodes=limit))
-    assert scene.elastic is not None
-    forest, kept_waiting = scene.elastic.forest, withheld(scene)
+    state = site(*work, physics=TenantAccount(max_nodes=limit))
+    assert state.elastic is not None
+    forest, kept_waiting = state.elastic.forest, withheld(state)
     before = [forest.standing(name) for name in "ab"]
-    with scene.elastic.without(kept_waiting):
+    with state.elastic.without(kept_waiting):
         asked = sum(forest.booked(name).request.get("nodes", 0) for name in "ab")
         others = sum(count for count, _, owner in wishes if owner == 2)
         assert asked - others <= limit
     assert [forest.standing(name) for name in "ab"] == before
-    scene.validate()
+    state.validate()

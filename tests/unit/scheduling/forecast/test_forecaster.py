@@ -16,7 +16,7 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
 from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, Holder
-from lattice.scheduling.state.scene import START_ALLOWANCE, PowerBudget, Scene, Window
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget, Window
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
 from tests import build
@@ -26,14 +26,14 @@ NOW = 1_000_000.0
 job = partial(build.job, walltime=600.0)
 
 
-def scene(nodes: int = 4, **facts: Any) -> Scene:
-    made = Scene(accounts={"physics": TenantAccount()}, start_allowance=0.0)
+def state(nodes: int = 4, **facts: Any) -> ClusterState:
+    made = ClusterState(accounts={"physics": TenantAccount()}, start_allowance=0.0)
     for index in range(nodes):
         made.machine.put(replace(plain_node(index), **facts))
     return made
 
 
-def running(made: Scene, number: int, nodes: tuple[int, ...], left: float | None, **fields: Any) -> None:
+def running(made: ClusterState, number: int, nodes: tuple[int, ...], left: float | None, **fields: Any) -> None:
     """Work on these nodes that began a hundred seconds ago and ends, by its walltime, `left` seconds from now."""
     base: dict[str, Any] = {
         "uid": f"r{number}", "key": f"physics/r{number}", "tenant": "physics", "user": "alice", "vcluster": "hpc", "preemption_class": 5,
@@ -42,7 +42,9 @@ def running(made: Scene, number: int, nodes: tuple[int, ...], left: float | None
     made.put_holder(Holder(nodes=nodes, **{**base, **fields}))
 
 
-def ask(made: Scene, *jobs: Candidate, forecaster: Forecaster | None = None, waiting: tuple[Waiting, ...] = ()) -> dict[str, Expected]:
+def ask(
+    made: ClusterState, *jobs: Candidate, forecaster: Forecaster | None = None, waiting: tuple[Waiting, ...] = ()
+) -> dict[str, Expected]:
     queues: dict[str, list[Candidate]] = {}
     for one in jobs:
         queues.setdefault(one.vcluster, []).append(one)
@@ -50,14 +52,14 @@ def ask(made: Scene, *jobs: Candidate, forecaster: Forecaster | None = None, wai
 
 
 def test_without_anything_learnt_the_walltimes_give_the_start() -> None:
-    made = scene()
+    made = state()
     running(made, 0, (0, 1, 2), 500.0)
     found = ask(made, job(1, 4), job(2, 2))
     assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 500, NOW + 1100)
 
 
 def test_learnt_run_times_bring_the_start_nearer() -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 900.0)
     for _ in range(8):
         forecaster.learn(work_of(made.holders["r0"], 4, 1000.0), 300.0)
@@ -66,14 +68,14 @@ def test_learnt_run_times_bring_the_start_nearer() -> None:
 
 
 def test_work_that_was_placed_and_has_not_started_runs_from_its_first_process() -> None:
-    made = scene()
+    made = state()
     made.start_allowance = START_ALLOWANCE
     running(made, 0, (0, 1, 2, 3), 1000.0, started=None, since=NOW, walltime=600.0)
     assert ask(made, job(1, 4))[uid(1)].p50 == NOW + START_ALLOWANCE + 600
 
 
 def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1), 500.0)
     for number in range(300):
         forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 6000))
@@ -86,7 +88,7 @@ def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> N
 
 
 def test_wide_and_narrow_work_learn_apart() -> None:
-    made, forecaster = scene(12), Forecaster()
+    made, forecaster = state(12), Forecaster()
     running(made, 0, tuple(range(12)), 5000.0)
     for number in range(300):
         late = 3000 * (number % 2)
@@ -99,7 +101,7 @@ def test_wide_and_narrow_work_learn_apart() -> None:
 
 
 def test_overdue_work_is_given_a_little_longer() -> None:
-    made = scene()
+    made = state()
     running(made, 0, (0, 1, 2, 3), -50.0, walltime=10.0, releasing=True)
     assert ask(made, job(1, 4))[uid(1)].p50 == NOW + made.overrun_seconds
 
@@ -118,7 +120,7 @@ def test_overdue_work_is_given_a_little_longer() -> None:
     ids=["too many", "no such node", "held", "dependency", "closed", "no reservation", "unbounded"],
 )
 def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits_for_it(candidate: Candidate, reason: str) -> None:
-    made = scene()
+    made = state()
     running(made, 0, (0,), None)
     found = ask(made, candidate, job(2, 3))
     assert found[uid(1)] == Expected(reason=reason)
@@ -126,10 +128,10 @@ def test_where_no_start_can_be_foreseen_the_reason_says_so_and_nobody_else_waits
 
 
 def test_nodes_that_cannot_be_used_say_so() -> None:
-    assert ask(scene(usable=False, state="Drained"), job(1))[uid(1)] == Expected(reason="NodesUnavailable")
+    assert ask(state(usable=False, state="Drained"), job(1))[uid(1)] == Expected(reason="NodesUnavailable")
 
 
-def cycled(made: Scene, *jobs: Candidate) -> dict[str, Expected]:
+def cycled(made: ClusterState, *jobs: Candidate) -> dict[str, Expected]:
     """What is foreseen of work that a cycle left waiting."""
     queue = list(jobs)
     waiting = tuple(one for one in decide(made, "hpc", queue, NOW) if isinstance(one, Waiting))
@@ -138,7 +140,7 @@ def cycled(made: Scene, *jobs: Candidate) -> dict[str, Expected]:
 
 
 def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_enough_nodes_are_free() -> None:
-    made = scene(0)
+    made = state(0)
     for index in range(8):
         made.machine.put(replace(plain_node(index), group=f"g{index // 4}", watts=500, fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
@@ -154,7 +156,7 @@ def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_
 
 
 def test_no_start_is_foreseen_where_too_few_nodes_are_equal_until_some_more_are() -> None:
-    made = scene(0)
+    made = state(0)
     for index in range(6):
         made.machine.put(replace(plain_node(index), fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
@@ -169,7 +171,7 @@ def test_no_start_is_foreseen_where_too_few_nodes_are_equal_until_some_more_are(
 
 
 def test_without_any_end_the_reason_is_what_keeps_it() -> None:
-    made = scene(4, watts=500)
+    made = state(4, watts=500)
     made.power = PowerBudget(1500)
     assert cycled(made, job(1, 4))[uid(1)] == Expected(reason="PowerBudget")
     running(made, 0, (0, 1), None)
@@ -177,18 +179,18 @@ def test_without_any_end_the_reason_is_what_keeps_it() -> None:
 
 
 def test_not_before_is_kept() -> None:
-    assert ask(scene(), job(1, not_before=NOW + 77))[uid(1)].p50 == NOW + 77
+    assert ask(state(), job(1, not_before=NOW + 77))[uid(1)].p50 == NOW + 77
 
 
 def test_hard_quota_is_foreseen_to_come_free() -> None:
-    made = scene()
+    made = state()
     made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
     running(made, 0, (0, 1), 300.0)
     assert ask(made, job(1, 1))[uid(1)].p50 == NOW + 300
 
 
 def test_the_hard_quota_of_a_user_is_foreseen_to_come_free_in_whatever_vcluster() -> None:
-    made = scene()
+    made = state()
     made.accounts = {"physics": TenantAccount(user_max_nodes=2)}
     running(made, 0, (0, 1), 300.0)
     found = ask(made, job(1, 1, vcluster="other"), job(2, user="bob"))
@@ -196,14 +198,14 @@ def test_the_hard_quota_of_a_user_is_foreseen_to_come_free_in_whatever_vcluster(
 
 
 def test_more_than_the_quota_allows_is_never_foreseen() -> None:
-    made = scene()
+    made = state()
     made.accounts = {"physics": TenantAccount(max_nodes=2, used_nodes=2)}
     running(made, 0, (0, 1), 300.0)
     assert ask(made, job(1, 3))[uid(1)] == Expected(reason="WaitingForQuotaHeadroom")
 
 
 def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afterwards() -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)
     view = forecaster.look(made, {"hpc": [job(1), job(2)]}, NOW)
     foreseen = foresee(view, forecaster.run_times)
@@ -213,7 +215,7 @@ def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afte
 
 
 def test_what_is_supposed_is_not_remembered() -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)
     view = forecaster.look(made, {"hpc": [job(1), job(2, 9)]}, NOW)
     found = forecaster.suppose(view, foresee(view, forecaster.run_times), [uid(1), uid(2)])
@@ -222,7 +224,7 @@ def test_what_is_supposed_is_not_remembered() -> None:
 
 
 def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
-    made = scene()
+    made = state()
     made.policies = {"hpc": Policy("hpc", limits=Limits(max_running_per_user=1))}
     running(made, 0, (0,), 300.0)
     found = ask(made, job(1), job(2, user="bob"))
@@ -230,7 +232,7 @@ def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
 
 
 def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> None:
-    made = Scene(accounts={"physics": TenantAccount()})
+    made = ClusterState(accounts={"physics": TenantAccount()})
     for index in range(4):
         made.machine.put(replace(plain_node(index), home="hpc" if index < 2 else "ml"))
     lend, borrow = Borrowing(lend=True), Borrowing(borrow=True)
@@ -257,13 +259,13 @@ def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> 
 def test_nodes_of_others_are_foreseen_only_where_they_may_be_borrowed(
     lender: Borrowing, borrower: Borrowing, walltime: float | None, may: bool
 ) -> None:
-    made = scene(2, home="ml")
+    made = state(2, home="ml")
     made.policies = {"ml": Policy("ml", home=True, borrowing=lender), "hpc": Policy("hpc", borrowing=borrower)}
     assert (ask(made, job(1, 2, walltime=walltime))[uid(1)].p50 == NOW) == may
 
 
 def test_the_interactive_queue_keeps_its_order() -> None:
-    made = scene(home="hpc")
+    made = state(home="hpc")
     made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
     running(made, 0, (0, 1), 300.0)
     found = ask(made, job(1, 3), job(2, 1, walltime=10.0))
@@ -271,14 +273,14 @@ def test_the_interactive_queue_keeps_its_order() -> None:
 
 
 def test_a_maintenance_is_waited_for() -> None:
-    made = scene()
+    made = state()
     made.set_windows([Window("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
     found = ask(made, job(1, 1), job(2, 1, walltime=50.0))
     assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 1000, NOW)
 
 
 def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_on_its_nodes() -> None:
-    made = scene()
+    made = state()
     windows = [(100.0, 500.0), (1100.0, 2100.0), (3100.0, 4100.0)]
     made.set_windows([Window("daily", NOW + start, NOW + end, 0b0011) for start, end in windows])
     asked = [job(1, 2, reservation="daily", walltime=300.0), job(2, 2, reservation="daily"), job(3, 3, reservation="daily")]
@@ -288,7 +290,7 @@ def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_o
 
 
 def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -> None:
-    made = scene()
+    made = state()
     running(made, 0, (0, 1, 2, 3), 500.0)
     found = ask(made, job(1, 4), waiting=(Waiting(job(1, 4), "WaitingForNodes", "", latest=NOW + 510),))[uid(1)]
     assert (found.p50, found.p90) == (NOW + 500, NOW + 510)
@@ -297,7 +299,7 @@ def test_nothing_is_foreseen_after_the_latest_start_that_a_reservation_gives() -
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 500), st.booleans()), min_size=1, max_size=12), st.data())
 def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]], data: st.DataObject) -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1), float(data.draw(st.integers(1, 900))))
     for _ in range(data.draw(st.integers(0, 12))):
         forecaster.learn(work_of(made.holders["r0"], 2, 900.0), float(data.draw(st.integers(1, 900))))
@@ -312,7 +314,7 @@ def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), min_size=1, max_size=10))
 def test_when_runs_last_their_walltimes_each_start_is_the_one_foreseen_at_submission(asked: list[tuple[int, int]]) -> None:
     """In order, since a queue that is played strictly has one plan only; the real cycle decides the starts."""
-    made, forecaster = scene(home="hpc"), Forecaster()
+    made, forecaster = state(home="hpc"), Forecaster()
     made.policies = {"hpc": Policy("hpc", INTERACTIVE_FIFO, home=True)}
     jobs = [job(number, nodes, walltime=float(10 * walltime)) for number, (nodes, walltime) in enumerate(asked)]
     waiting = {one.uid: one for one in jobs}
@@ -356,7 +358,7 @@ def test_many_pending_jobs_share_slots_and_start_no_sooner_than_exactly() -> Non
 
 
 def test_nodes_that_come_and_go_are_seen_by_the_next_forecast() -> None:
-    made, forecaster = scene(), Forecaster()
+    made, forecaster = state(), Forecaster()
     assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].reason == "NeverFits"
     made.machine.put(plain_node(4))
     assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].p50 == NOW

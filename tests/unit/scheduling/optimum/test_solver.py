@@ -18,7 +18,7 @@ from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPR
 from lattice.scheduling.optimum.formulation import formulate, value_of
 from lattice.scheduling.optimum.solver import Bucket, Effort, Job, best_plan, upper_bound
 from lattice.scheduling.preemption.victims import PreemptionLimits, Victims, loss, protection
-from lattice.scheduling.state.scene import Scene
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.optimum.oracle import Evictable, cheapest_clearing, least_span
@@ -234,12 +234,12 @@ def test_pairs_of_jobs_cost_no_more_together_than_one_after_the_other() -> None:
 
 def placed(candidate: Candidate, nodes: list[NodeFacts], busy: set[int]) -> tuple[int, ...] | None:
     """Where a cycle puts the candidate on this machine."""
-    scene = Scene(accounts={"physics": TenantAccount()})
+    state = ClusterState(accounts={"physics": TenantAccount()})
     for facts in nodes:
-        scene.machine.put(facts)
+        state.machine.put(facts)
     if busy:
-        scene.put_holder(holder(1, *sorted(busy)))
-    outcome = next(decide(scene, candidate.vcluster, [candidate], NOW))
+        state.put_holder(holder(1, *sorted(busy)))
+    outcome = next(decide(state, candidate.vcluster, [candidate], NOW))
     return outcome.nodes if isinstance(outcome, Placed) else None
 
 
@@ -293,9 +293,9 @@ def test_a_placed_job_stands_in_as_few_groups_as_the_model_finds(seed: int) -> N
 def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bound(seed: int) -> None:
     chance = random.Random(5000 + seed)
     for _ in range(12):
-        scene = Scene(accounts={"physics": TenantAccount()}, policies={"hpc": Policy("hpc", depth=0)})
+        state = ClusterState(accounts={"physics": TenantAccount()}, policies={"hpc": Policy("hpc", depth=0)})
         for index in range(chance.randint(4, 30)):
-            scene.machine.put(node(index, f"g{chance.randrange(3)}", fingerprint=chance.choice(["a", "b", ""]), gpus=chance.choice([0, 4])))
+            state.machine.put(node(index, f"g{chance.randrange(3)}", fingerprint=chance.choice(["a", "b", ""]), gpus=chance.choice([0, 4])))
         candidates = [
             pending(
                 chance.randint(1, 8),
@@ -307,15 +307,15 @@ def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bou
             for number in range(1, 8)
         ]
         scores = [candidate.preemption_class / 10 for candidate in candidates]
-        asked = formulate(scene.machine, candidates, scores)
+        asked = formulate(state.machine, candidates, scores)
         wide = [replace(candidate, maximum=candidate.maximum * 2) for candidate in candidates]
-        asked_wide = formulate(scene.machine, wide, scores)
+        asked_wide = formulate(state.machine, wide, scores)
         plan = best_plan(asked.jobs, asked.buckets)
         assert plan.proven
-        found = value_of(decide(scene, "hpc", candidates, NOW))
+        found = value_of(decide(state, "hpc", candidates, NOW))
         assert found <= plan.value + 1e-6
         assert plan.value <= upper_bound(asked.jobs, asked.buckets) + 1e-6
-        for uid in list(scene.holders):
-            scene.drop_holder(uid)
-        scene.promises.clear()
-        assert value_of(decide(scene, "hpc", wide, NOW)) <= upper_bound(asked_wide.jobs, asked_wide.buckets) + 1e-6
+        for uid in list(state.holders):
+            state.drop_holder(uid)
+        state.promises.clear()
+        assert value_of(decide(state, "hpc", wide, NOW)) <= upper_bound(asked_wide.jobs, asked_wide.buckets) + 1e-6

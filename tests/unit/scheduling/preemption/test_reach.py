@@ -12,28 +12,28 @@ from lattice.scheduling.model.policy import Borrowing, Policy
 from lattice.scheduling.preemption.reach import reach
 from lattice.scheduling.preemption.victims import Victims, preemption
 from lattice.scheduling.queries.situation import Situation
-from lattice.scheduling.state.scene import Scene, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, holding, moment, moments, pending
 
 LENDS, BORROWS = Borrowing(lend=True), Borrowing(borrow=True)
 
 
-def shared(lender: Borrowing = LENDS, borrower: Borrowing = BORROWS) -> Scene:
+def shared(lender: Borrowing = LENDS, borrower: Borrowing = BORROWS) -> ClusterState:
     """hpc at home on 0 to 3, ml, which lends, on 4 to 7; of each the first node is held."""
-    scene = moment(0).scene
+    state = moment(0).state
     for index in range(8):
-        scene.machine.put(node(index, f"g{index // 4}", home="hpc" if index < 4 else "ml"))
-    scene.policies = {"hpc": Policy("hpc", home=True, borrowing=borrower), "ml": Policy("ml", home=True, borrowing=lender)}
-    scene.put_holder(holding(1, (0,)))
-    scene.put_holder(holding(2, (4,), vcluster="ml"))
-    return scene
+        state.machine.put(node(index, f"g{index // 4}", home="hpc" if index < 4 else "ml"))
+    state.policies = {"hpc": Policy("hpc", home=True, borrowing=borrower), "ml": Policy("ml", home=True, borrowing=lender)}
+    state.put_holder(holding(1, (0,)))
+    state.put_holder(holding(2, (4,), vcluster="ml"))
+    return state
 
 
-def seen(scene: Scene, **fields: Any) -> tuple[list[int], list[int]]:
+def seen(state: ClusterState, **fields: Any) -> tuple[list[int], list[int]]:
     """Eligible nodes and those of them that are free."""
-    found = reach(scene, pending(9, **fields), NOW)
-    scene.validate()
+    found = reach(state, pending(9, **fields), NOW)
+    state.validate()
     return found.eligible(), found.free(found.eligible())
 
 
@@ -61,43 +61,43 @@ def test_no_more_is_borrowed_than_the_vcluster_may() -> None:
 
 
 def test_nodes_of_a_window_that_opens_before_its_end_are_left_out() -> None:
-    scene = shared()
-    scene.set_windows([Window("maint", NOW + 1800, NOW + 9000, mask_of((0, 1, 5)), maintenance=True)])
-    assert seen(scene)[0] == [2, 3, 6, 7]
-    assert seen(scene, walltime=600.0)[0] == [0, 1, 2, 3, 5, 6, 7]
+    state = shared()
+    state.set_windows([Window("maint", NOW + 1800, NOW + 9000, mask_of((0, 1, 5)), maintenance=True)])
+    assert seen(state)[0] == [2, 3, 6, 7]
+    assert seen(state, walltime=600.0)[0] == [0, 1, 2, 3, 5, 6, 7]
 
 
 def test_work_of_a_reservation_has_the_nodes_of_its_open_window_only() -> None:
-    scene = shared()
-    scene.set_windows([Window("course", NOW - 60, NOW + 9000, mask_of((0, 1)))])
-    assert seen(scene, reservation="course") == ([0, 1], [1])
-    assert seen(scene)[0] == [2, 3, 5, 6, 7]
+    state = shared()
+    state.set_windows([Window("course", NOW - 60, NOW + 9000, mask_of((0, 1)))])
+    assert seen(state, reservation="course") == ([0, 1], [1])
+    assert seen(state)[0] == [2, 3, 5, 6, 7]
 
 
 def test_free_nodes_that_are_promised_to_work_before_it_are_left_out() -> None:
-    scene = moment(4, (holding(1, (0, 1)),)).scene
+    state = moment(4, (holding(1, (0, 1)),)).state
     wide = pending(2, nodes=4, preemption_class=9)
-    list(decide(scene, "hpc", [wide], NOW))
-    assert seen(scene) == ([0, 1], [])
-    own = reach(scene, wide, NOW)
+    list(decide(state, "hpc", [wide], NOW))
+    assert seen(state) == ([0, 1], [])
+    own = reach(state, wide, NOW)
     assert own.free(own.eligible()) == [2, 3]
-    assert seen(scene, walltime=60.0)[1] == [2, 3]
+    assert seen(state, walltime=60.0)[1] == [2, 3]
 
 
 @given(moments())
 def test_what_is_preempted_is_at_home_there_and_what_is_used_is_reserved_for_nobody_else(situation: Situation) -> None:
-    scene = situation.scene
-    before = {uid: holder.nodes for uid, holder in scene.holders.items()}
+    state = situation.state
+    before = {uid: holder.nodes for uid, holder in state.holders.items()}
     for candidate in situation.candidates.values():
-        within = reach(scene, candidate, NOW)
+        within = reach(state, candidate, NOW)
         eligible = within.eligible()
         free = within.free(eligible)
-        assert set(free) <= set(eligible) - set(scene.machine.taken)
-        found = preemption(candidate, scene.holders.values(), within.nodes, eligible, free, scene.policies, NOW)
+        assert set(free) <= set(eligible) - set(state.machine.taken)
+        found = preemption(candidate, state.holders.values(), within.nodes, eligible, free, state.policies, NOW)
         if isinstance(found, Victims):
-            end = NOW + scene.occupancy(candidate)
-            for window in scene.windows:
+            end = NOW + state.occupancy(candidate)
+            for window in state.windows:
                 if window.start < end:
                     assert not window.nodes & mask_of(found.nodes)
-    assert {uid: holder.nodes for uid, holder in scene.holders.items()} == before
-    scene.validate()
+    assert {uid: holder.nodes for uid, holder in state.holders.items()} == before
+    state.validate()

@@ -17,7 +17,7 @@ from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGH
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.changes import MOST_QUESTIONS, changes, search
 from lattice.scheduling.queries.prospect import undone
-from lattice.scheduling.state.scene import Scene, Window
+from lattice.scheduling.state.cluster_state import ClusterState, Window
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import plain_node
@@ -27,14 +27,14 @@ NOW = 1_000_000.0
 HOUR = 3600.0
 
 
-def scene(nodes: int = 8, **facts: Any) -> Scene:
-    made = Scene(accounts={"physics": TenantAccount()}, start_allowance=0.0, overrun_seconds=0.0)
+def state(nodes: int = 8, **facts: Any) -> ClusterState:
+    made = ClusterState(accounts={"physics": TenantAccount()}, start_allowance=0.0, overrun_seconds=0.0)
     for index in range(nodes):
         made.machine.put(replace(plain_node(index), **facts))
     return made
 
 
-def running(made: Scene, number: int, nodes: range, left: float) -> None:
+def running(made: ClusterState, number: int, nodes: range, left: float) -> None:
     made.put_holder(
         Holder(
             uid=f"r{number}", key=f"physics/r{number}", tenant="physics", user="alice", vcluster="hpc", preemption_class=5,
@@ -47,21 +47,21 @@ def by_kind(found: tuple[Change, ...]) -> dict[str, str]:
     return {change.kind: change.value for change in found}
 
 
-def starts(made: Scene, candidate: Candidate, *others: Candidate) -> bool:
+def starts(made: ClusterState, candidate: Candidate, *others: Candidate) -> bool:
     with undone(made):
         outcomes = {one.candidate.uid: one for one in decide(made, candidate.vcluster, [*others, candidate], NOW)}
         return isinstance(outcomes[candidate.uid], Placed)
 
 
 def test_fewer_nodes_are_the_most_that_start() -> None:
-    made = scene()
+    made = state()
     running(made, 0, range(5), HOUR)
     (change,) = changes(made, job(1, 6), NOW)
     assert (change.kind, change.value, change.text) == ("Nodes", "3", "3 nodes instead of 6")
 
 
 def test_a_shorter_walltime_ends_before_the_reservation_of_who_waits_first() -> None:
-    made = scene()
+    made = state()
     running(made, 0, range(5), 2 * HOUR)
     queue = [job(1, 8), job(2, 3, walltime=5 * HOUR)]
     list(decide(made, "hpc", queue, NOW))
@@ -75,13 +75,13 @@ def test_a_shorter_walltime_ends_before_the_reservation_of_who_waits_first() -> 
 
 
 def test_a_maintenance_leaves_the_time_until_it_begins() -> None:
-    made = scene()
+    made = state()
     made.set_windows([Window("maint", NOW + 2 * HOUR, NOW + 4 * HOUR, 0xFF, maintenance=True)])
     assert by_kind(changes(made, job(1, 8, walltime=24 * HOUR), NOW)) == {"Walltime": "2h"}
 
 
 def test_the_change_and_the_sentence_name_the_same_walltime_to_the_minute() -> None:
-    made = scene()
+    made = state()
     made.set_windows([Window("maint", NOW + 5 * HOUR + 34 * 60 + 17, NOW + 9 * HOUR, 0xFF, maintenance=True)])
     asked = job(1, 8, walltime=24 * HOUR)
     (told,) = decide(made, "hpc", [asked], NOW)
@@ -91,14 +91,14 @@ def test_the_change_and_the_sentence_name_the_same_walltime_to_the_minute() -> N
 
 
 def test_unbounded_work_is_told_the_walltime_that_would_start() -> None:
-    made = scene()
+    made = state()
     made.set_windows([Window("maint", NOW + 90 * 60, NOW + 4 * HOUR, 0xFF, maintenance=True)])
     (change,) = changes(made, job(1, 8, walltime=None), NOW)
     assert change.text == "a walltime of 1h30m instead of none"
 
 
 def test_another_gpu_type_is_named_only_where_it_starts() -> None:
-    made = scene(4, gpus=4, gpu_type="GH200")
+    made = state(4, gpus=4, gpu_type="GH200")
     for index, kind in ((4, "A100"), (5, "MI300A")):
         made.machine.put(replace(plain_node(index), gpus=4, gpu_type=kind))
     running(made, 0, range(5), HOUR)
@@ -107,7 +107,7 @@ def test_another_gpu_type_is_named_only_where_it_starts() -> None:
 
 
 def test_another_vcluster_is_named_only_where_it_starts() -> None:
-    made = Scene(accounts={"physics": TenantAccount()})
+    made = ClusterState(accounts={"physics": TenantAccount()})
     homes = ["hpc", "hpc", "ml", "ml", "dev"]
     for index, home in enumerate(homes):
         made.machine.put(replace(plain_node(index), home=home))
@@ -118,7 +118,7 @@ def test_another_vcluster_is_named_only_where_it_starts() -> None:
 
 
 def test_its_own_reservation_does_not_stand_in_its_way() -> None:
-    made = scene()
+    made = state()
     running(made, 0, range(5), HOUR)
     asked = job(1, 8)
     list(decide(made, "hpc", [asked], NOW))
@@ -128,7 +128,7 @@ def test_its_own_reservation_does_not_stand_in_its_way() -> None:
 
 
 def test_work_that_was_given_nodes_during_the_search_is_left_alone() -> None:
-    made = scene()
+    made = state()
     running(made, 0, range(5), HOUR)
     asked, other = job(1, 6), job(2, 3)
     steps = search(made, asked, NOW, queues={"hpc": [other, asked]})
@@ -147,17 +147,17 @@ def test_work_that_was_given_nodes_during_the_search_is_left_alone() -> None:
     ids=["starts as it is", "held", "blocked", "later"],
 )
 def test_nothing_is_said_where_no_change_of_the_request_helps(candidate: Candidate) -> None:
-    assert changes(scene(), candidate, NOW) == ()
+    assert changes(state(), candidate, NOW) == ()
 
 
 def test_a_full_quota_is_helped_by_fewer_nodes_only() -> None:
-    made = scene()
+    made = state()
     made.accounts = {"physics": TenantAccount(max_nodes=5, used_nodes=1)}
     assert by_kind(changes(made, job(1, 7), NOW)) == {"Nodes": "4"}
 
 
 def test_the_questions_are_bounded_and_nothing_remains_between_them() -> None:
-    made = scene(64)
+    made = state(64)
     running(made, 0, range(63), HOUR)
     queue = [job(number, 2 + number % 7) for number in range(30)]
     list(decide(made, "hpc", queue, NOW))
@@ -171,7 +171,7 @@ def test_the_questions_are_bounded_and_nothing_remains_between_them() -> None:
 
 
 def test_tight_work_is_told_the_most_nodes_although_less_may_have_to_stand_in_fewer_groups() -> None:
-    made = scene(0)
+    made = state(0)
     for index in range(20):
         made.machine.put(replace(plain_node(index), group=f"g{index // 10}"))
     running(made, 0, range(4), HOUR)
@@ -186,7 +186,7 @@ def test_tight_work_is_told_the_most_nodes_although_less_may_have_to_stand_in_fe
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_no_greater_number_of_nodes_than_the_one_named_starts_whatever_the_topology(data: st.DataObject) -> None:
-    made = scene(0)
+    made = state(0)
     for index in range(12):
         group, fingerprint = data.draw(st.integers(0, 3)), data.draw(st.sampled_from("ab"))
         made.machine.put(replace(plain_node(index), group=f"g{group}", fingerprint=fingerprint))
@@ -212,7 +212,7 @@ def test_no_greater_number_of_nodes_than_the_one_named_starts_whatever_the_topol
 def test_every_change_named_is_true_and_the_next_smaller_one_is_not(
     held: list[tuple[int, int]], ahead: list[tuple[int, int]], asked: tuple[int, int]
 ) -> None:
-    made = scene()
+    made = state()
     first = 0
     for number, (count, hours) in enumerate(held):
         last = min(8, first + count)

@@ -33,7 +33,7 @@ from lattice.scheduling.queries.prospect import prospects, rehearsed
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.queries.situation import Situation, census, eligible_nodes
-from lattice.scheduling.state.scene import Window
+from lattice.scheduling.state.cluster_state import Window
 from lattice.units import format_time
 from tests.build import node, uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
@@ -74,11 +74,11 @@ def planned(situation: Situation, *asked: Any, reader: Reader = ALICE) -> Plan:
 
 def sacrificed(situation: Situation, candidate: Candidate, reader: Reader) -> Preemption:
     """What would be preempted for it, as this reader is told."""
-    machine = situation.scene.machine
+    machine = situation.state.machine
     eligible = [index for index in machine.eligible(candidate.need) if machine.nodes[index].usable]
     free = [index for index in eligible if index not in machine.taken]
     found = preemption(
-        replace(candidate, preemption_class=10), situation.holders.values(), machine.nodes, eligible, free, situation.scene.policies, NOW
+        replace(candidate, preemption_class=10), situation.holders.values(), machine.nodes, eligible, free, situation.state.policies, NOW
     )
     return sacrifice(situation, found, reader)
 
@@ -126,16 +126,16 @@ def test_who_may_list_everything_reads_every_name() -> None:
 @no_deadline
 @given(moments())
 def test_answers_leave_the_scene_as_it_was(situation: Situation) -> None:
-    scene = situation.scene
+    cluster_state = situation.state
     need = pending(1).need
 
     def state() -> object:
-        return copy.deepcopy((scene.holders, scene.machine.census(need), scene.promises, scene.lists))
+        return copy.deepcopy((cluster_state.holders, cluster_state.machine.census(need), cluster_state.promises, cluster_state.lists))
 
     before = state()
     everything_said(situation, ALICE)
     assert state() == before
-    scene.validate()
+    cluster_state.validate()
 
 
 # why
@@ -215,13 +215,13 @@ def test_work_that_waits_for_its_share_of_the_quota_tree_is_told_what_runs_in_th
             Group("physics", min={"nodes": 6}, max={"nodes": 7}, is_parent=True), Group("theory", "physics", max={"nodes": most}),
             Group("lab", "physics", max={"nodes": 9}), Group("bio", max={"nodes": 9}),
         )  # fmt: skip
-        situation.scene.plant(Forest([TreeSpec(groups=groups)]))
-        elastic = situation.scene.elastic
+        situation.state.plant(Forest([TreeSpec(groups=groups)]))
+        elastic = situation.state.elastic
         assert elastic is not None
         elastic.forest.capacity("", {"nodes": 8})
         elastic.ask(situation.candidates.values(), NOW)
         assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == whose
-        situation.scene.validate()
+        situation.state.validate()
 
 
 def test_the_work_that_fills_a_limit_of_the_vcluster_stands_before_what_it_blocks() -> None:
@@ -232,7 +232,7 @@ def test_the_work_that_fills_a_limit_of_the_vcluster_stands_before_what_it_block
         (Limits(max_nodes=3), ["run-1", "run-2", "1 of other tenants"]),
     ):
         situation = moment(8, holders, (pending(9),), said={uid(9): ("WaitingForQuotaHeadroom", "no room")})
-        situation.scene.policies["hpc"] = Policy("hpc", limits=limits)
+        situation.state.policies["hpc"] = Policy("hpc", limits=limits)
         found = why(situation, uid(9), ALICE).blockers
         assert [one.work.name if one.work else f"{one.allocations} of {one.whose}" for one in found] == blocked_by, limits
 
@@ -259,24 +259,24 @@ def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_l
     windows = (Window("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
     situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
     for index in (2, 3):
-        situation.scene.machine.put(node(index, f"g{index // 4}", home="ml"))
+        situation.state.machine.put(node(index, f"g{index // 4}", home="ml"))
     lends = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=7200.0))
-    situation.scene.policies["ml"] = lends
+    situation.state.policies["ml"] = lends
     answer = why(situation, uid(9), ALICE)
     assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1)]
     assert answer.nodes == Census(needed=4, eligible=2, usable=2, free=1)
-    situation.scene.policies["hpc"] = Policy("hpc", borrowing=Borrowing(borrow=True))
+    situation.state.policies["hpc"] = Policy("hpc", borrowing=Borrowing(borrow=True))
     answer = why(situation, uid(9), ALICE)
     assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1), ("Holder", 1), ("Reservation", 2)]
     assert answer.nodes == Census(needed=4, eligible=4, usable=4, free=2)
-    situation.scene.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
+    situation.state.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
     assert why(situation, uid(9), ALICE).nodes == Census(needed=4, eligible=2, usable=2, free=1), "its hour is longer than what is lent"
 
 
 @no_deadline
 @given(moments(), st.integers(0, 1023))
 def test_the_census_counts_the_nodes_that_may_be_used_with_node_lists_and_without(situation: Situation, listed: int) -> None:
-    machine = situation.scene.machine
+    machine = situation.state.machine
     for candidate in situation.candidates.values():
         for asked in (candidate, replace(candidate, need=Need(without=listed))):
             fitting = eligible_nodes(situation, asked)
@@ -339,7 +339,7 @@ def test_what_the_limit_leaves_out_is_counted(pending_count: int, limit: int) ->
 def test_a_policy_that_holds_no_reservations_shows_none() -> None:
     situation = moment(1, (), (pending(1),))
     for kind, depth in ((BACKFILL, 10), (SENSITIVE_RESERVATION, 0)):
-        situation.scene.policies["hpc"] = Policy("hpc", kind)
+        situation.state.policies["hpc"] = Policy("hpc", kind)
         shown = queues(situation, ["hpc"], ALICE, 10)
         lines = queue_lines(shown, now=NOW, width=80, plot_width=0, wide=False, color=False)
         assert (shown.vclusters[0].depth, "hold reservations" in lines[0]) == (depth, depth > 0)

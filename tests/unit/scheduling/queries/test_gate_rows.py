@@ -48,8 +48,8 @@ def numbers(gate: Gate) -> list[tuple[Any, ...]]:
 
 def grown(situation: Situation, *groups: Group, **asked_and_held: tuple[int, int]) -> Situation:
     """The situation with a quota tree over its nodes; other groups than its own ask for, and hold, so many nodes."""
-    situation.scene.plant(Forest([TreeSpec(groups=groups)]))
-    elastic = situation.scene.elastic
+    situation.state.plant(Forest([TreeSpec(groups=groups)]))
+    elastic = situation.state.elastic
     assert elastic is not None
     elastic.forest.capacity("", {"nodes": len(situation.nodes)})
     elastic.ask(situation.candidates.values(), NOW)
@@ -72,7 +72,7 @@ def test_gates_stand_in_the_order_of_the_cycle_and_without_limits_all_are_open()
 
 def test_the_hard_quota_shows_the_limits_of_tenant_and_user_and_which_one_blocks() -> None:
     situation = moment(8, (holding(9, (0, 1)),), (pending(1, nodes=2),))
-    situation.scene.accounts = {
+    situation.state.accounts = {
         "physics": TenantAccount(max_nodes=8, used_nodes=2, max_allocations=5, used_allocations=1, user_max_nodes=3)
     }
     gate = gates(situation)["HardQuota"]
@@ -87,7 +87,7 @@ def test_the_hard_quota_shows_the_limits_of_tenant_and_user_and_which_one_blocks
 def test_a_budget_at_whose_end_work_waits_blocks_with_its_numbers() -> None:
     situation = moment(4, (), (pending(1),))
     spent = Exhausted('the budget of tenant "physics" has used 110 of 100 node-hours', NOW + 600)
-    situation.scene.exhausted = {Scope(OF_TENANT, "physics"): spent}
+    situation.state.exhausted = {Scope(OF_TENANT, "physics"): spent}
     gate = gates(situation)["Budget"]
     assert (gate.verdict, gate.first, gate.reason) == ("Blocks", True, "BudgetExhausted")
     assert "110 of 100 node-hours" in gate.message
@@ -103,7 +103,7 @@ def test_the_quota_tree_shows_level_by_level_and_which_one_blocks() -> None:
     gate = next(gate for gate in found.gates if gate.gate == "QuotaTree")
     assert (gate.verdict, gate.reason, gate.first, found.leaf) == ("Blocks", "WaitingForQuotaShare", True, "theory")
     assert [(one.of, one.depth, one.blocks) for one in gate.limits] == [("theory", 1, True), ("physics", 0, True)]
-    cycle = list(decide(situation.scene, "hpc", situation.candidates.values(), NOW))
+    cycle = list(decide(situation.state, "hpc", situation.candidates.values(), NOW))
     assert [(one.reason, one.message) for one in cycle if isinstance(one, Waiting)] == [(gate.reason, gate.message)]
     above = gate.limits[1]
     assert (above.name, above.used, above.requested, above.limit, above.request, above.min) == ("max", 3, 4, 6, 9, 6)
@@ -123,7 +123,7 @@ def test_who_borrows_is_a_sum_to_ordinary_people_and_a_name_to_those_who_list_gr
 def test_limits_of_the_vcluster_and_what_it_may_borrow_stand_beside_each_other() -> None:
     situation = moment(8, (holding(9, (0, 1), borrowed=(1,)),), (pending(1, nodes=2),))
     policy = Policy("hpc", home=True, limits=Limits(max_nodes_per_user=3), borrowing=Borrowing(borrow=True, max_borrowed=4))
-    situation.scene.policies["hpc"] = policy
+    situation.state.policies["hpc"] = policy
     gate = gates(situation)["VCluster"]
     assert numbers(gate) == [
         ("user alice", "limits.maxNodesPerUser", 2, 2, 3, True),
@@ -153,11 +153,11 @@ def test_work_that_neither_waits_nor_holds_nodes_is_not_found() -> None:
 @settings(deadline=None, max_examples=40)
 @given(moments())
 def test_the_first_gate_that_blocks_gives_the_reason_that_the_cycle_gives(situation: Situation) -> None:
-    with undone(situation.scene) as scene:
+    with undone(situation.state) as state:
         for vcluster in sorted({one.vcluster for one in situation.candidates.values()}):
             for candidate in [one for one in situation.candidates.values() if one.vcluster == vcluster]:
-                outcome = next(iter(decide(scene, vcluster, [candidate], situation.now)))
-                scene.drop_holder(candidate.uid)
+                outcome = next(iter(decide(state, vcluster, [candidate], situation.now)))
+                state.drop_holder(candidate.uid)
                 first = [gate for gate in explain_gates(situation, candidate.uid, ALICE).gates if gate.first]
                 if isinstance(outcome, Waiting) and first and first[0].gate != "Nodes":
                     assert (first[0].reason, first[0].message) == (outcome.reason, outcome.message)

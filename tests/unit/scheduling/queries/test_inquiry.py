@@ -20,7 +20,7 @@ from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, site
 
 
 def glimpse_of(situation: Situation) -> Glimpse:
-    moment = glance(situation.scene, list(situation.candidates.values()), situation.now)
+    moment = glance(situation.state, list(situation.candidates.values()), situation.now)
     return Glimpse(moment, situation.waiting, situation.expected, {}, frozenset(), PreemptionLimits(), situation.number)
 
 
@@ -33,47 +33,47 @@ def test_a_scene_of_a_glance_decides_what_the_scene_itself_decides_next(seed: in
         made.turns()
     made.happen()
     waiting = [one for queue in made.queues.values() for one in queue.values()]
-    other = rebuild(glance(made.scene, waiting, made.now))
+    other = rebuild(glance(made.state, waiting, made.now))
     other.validate()
     for name, queued in made.queues.items():
         queue = list(queued.values())
-        assert encoded(list(decide(other, name, queue, made.now))) == encoded(list(decide(made.scene, name, queue, made.now)))
+        assert encoded(list(decide(other, name, queue, made.now))) == encoded(list(decide(made.state, name, queue, made.now)))
 
 
 def test_a_glance_under_a_quota_tree_counts_what_no_cycle_has_seen_yet() -> None:
-    scene = site(12, DEPARTMENT)
-    assert scene.elastic is not None
+    state = site(12, DEPARTMENT)
+    assert state.elastic is not None
     first, second = asks(1, "a", 4), asks(2, "b", 12)
-    scene.elastic.ask([first], NOW)
-    other = rebuild(glance(scene, [first, second], NOW))
+    state.elastic.ask([first], NOW)
+    other = rebuild(glance(state, [first, second], NOW))
     other.validate()
-    scene.validate()
+    state.validate()
     assert other.elastic is not None
-    assert other.elastic.demands() == scene.elastic.demands()
+    assert other.elastic.demands() == state.elastic.demands()
     queue = [first, second]
-    assert encoded(list(decide(other, first.vcluster, queue, NOW))) == encoded(list(decide(scene, first.vcluster, queue, NOW)))
+    assert encoded(list(decide(other, first.vcluster, queue, NOW))) == encoded(list(decide(state, first.vcluster, queue, NOW)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(moments())
 def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_itself(situation: Situation) -> None:
-    scene, now = situation.scene, situation.now
+    state, now = situation.state, situation.now
     for vcluster in VCLUSTERS:
         mine = [one for one in situation.candidates.values() if one.vcluster == vcluster]
-        for outcome in decide(scene, vcluster, mine, now):
+        for outcome in decide(state, vcluster, mine, now):
             if not isinstance(outcome, Waiting):
-                scene.drop_holder(outcome.candidate.uid)
-    before, settled = look(scene, "", (), now, 0), dict(scene.settled)
+                state.drop_holder(outcome.candidate.uid)
+    before, settled = look(state, "", (), now, 0), dict(state.settled)
     inquiry = Inquiry(glimpse_of(situation), OPERATOR)
     asked = list(situation.candidates.values())
     answers = {one.uid: inquiry.why(one.uid) for one in asked}
     outcomes = inquiry.rehearsed(asked)
-    assert look(scene, "", (), now, 0) == before
-    assert scene.settled == settled
-    inquiry.situation.scene.validate()
+    assert look(state, "", (), now, 0) == before
+    assert state.settled == settled
+    inquiry.situation.state.validate()
     queued = {name: [each for each in asked if each.vcluster == name] for name in VCLUSTERS}
     for one in asked:
-        assert answers[one.uid].changes == list(changes(scene, one, now, queues=queued))
+        assert answers[one.uid].changes == list(changes(state, one, now, queues=queued))
     assert encoded(outcomes) == encoded(rehearsed(situation, asked))
 
 
@@ -82,8 +82,8 @@ def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_its
 def test_a_queue_is_shown_as_it_stood_when_it_was_asked_for(situation: Situation) -> None:
     glimpse = glimpse_of(situation)
     shown = queues(glimpse, VCLUSTERS, ALICE, 100, "")
-    for uid in list(situation.scene.holders):
-        situation.scene.drop_holder(uid)
-    situation.scene.set_windows(())
+    for uid in list(situation.state.holders):
+        situation.state.drop_holder(uid)
+    situation.state.set_windows(())
     assert queues(glimpse, VCLUSTERS, ALICE, 100, "") == shown
     assert sum(queue.pending for queue in shown.vclusters) == len(situation.candidates)

@@ -22,9 +22,9 @@ GROUPS = (*DEPARTMENT, group("gpu", max={"nodes": 4, "gpu/GH200": 8}))
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> None:
     roll = random.Random(seed)
-    scene = site(12, GROUPS, gpus=4)
-    assert scene.elastic is not None
-    looker, chronicler, reader = Looker(scene), Chronicler("test"), Reader()
+    state = site(12, GROUPS, gpus=4)
+    assert state.elastic is not None
+    looker, chronicler, reader = Looker(state), Chronicler("test"), Reader()
     queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
     waited = 0
     for number in range(12):
@@ -37,24 +37,24 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
                 preemption_class=roll.randint(1, 9), not_before=roll.choice([0.0, now + 15]),
             )  # fmt: skip
             queues[one.vcluster][one.uid] = one
-        for uid in [uid for uid in scene.holders if roll.random() < 0.25]:
-            scene.drop_holder(uid)
+        for uid in [uid for uid in state.holders if roll.random() < 0.25]:
+            state.drop_holder(uid)
         if roll.random() < 0.3:
             index = roll.randrange(12)
-            scene.machine.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
-            scene.elastic.nodes_changed([index])
+            state.machine.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
+            state.elastic.nodes_changed([index])
         for queue in queues.values():
-            scene.elastic.ask(queue.values(), now)
+            state.elastic.ask(queue.values(), now)
         for name, queue in queues.items():
             moment = looker.look(name, list(queue.values()), now, number)
-            outcomes = list(decide(scene, name, list(queue.values()), now))
+            outcomes = list(decide(state, name, list(queue.values()), now))
             whole = number % 4 == 0 and name == VCLUSTERS[0]
-            turn = reader.turn(chronicler.payload(completed(moment, scene), outcomes, whole=whole), whole=whole)
+            turn = reader.turn(chronicler.payload(completed(moment, state), outcomes, whole=whole), whole=whole)
             assert encoded(reproduce(turn.moment)) == encoded(outcomes)
             waited += sum(one.reason == "WaitingForQuotaShare" for one in outcomes if not isinstance(one, Placed))
             for outcome in outcomes:
                 if isinstance(outcome, Placed):
                     del queue[outcome.candidate.uid]
-                    scene.elastic.drop(outcome.candidate.uid)
-            scene.validate()
+                    state.elastic.drop(outcome.candidate.uid)
+            state.validate()
     assert waited

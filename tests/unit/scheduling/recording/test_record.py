@@ -26,7 +26,7 @@ from lattice.scheduling.recording.chronicle import Chronicler, Reader, Turn, enc
 from lattice.scheduling.recording.cycle_log import OPENING, WHOLE, frame
 from lattice.scheduling.recording.record import Looker, Moment, completed, look, rebuild, reproduce
 from lattice.scheduling.recording.reproduction import again, differences
-from lattice.scheduling.state.scene import PowerBudget, Scene, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, mask_of
 from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.cycle.test_reference import some_nodes, some_queue, some_windows
 
@@ -46,16 +46,16 @@ class Site:
             machine.put(facts)
         self.windows = some_windows(roll, nodes)
         self.lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
-        self.scene = Scene(machine, policies={name: self.some_policy(name) for name in VCLUSTERS})
-        self.scoring = Scoring(Shares(), self.scene.policies, energy_price=roll.choice((None, 0.25)))
+        self.state = ClusterState(machine, policies={name: self.some_policy(name) for name in VCLUSTERS})
+        self.scoring = Scoring(Shares(), self.state.policies, energy_price=roll.choice((None, 0.25)))
         self.scoring.shares.agree({"t": Terms(target=0.3, budgets=Budgets(Allowance(node_hours=5.0))), "s": Terms()})
         if roll.random() < 0.8:
-            self.scene.scorings = dict.fromkeys(VCLUSTERS, self.scoring)
-        self.scene.power = PowerBudget(roll.choice((None, 3000)))
-        self.scene.set_windows(self.windows)
+            self.state.scorings = dict.fromkeys(VCLUSTERS, self.scoring)
+        self.state.power = PowerBudget(roll.choice((None, 3000)))
+        self.state.set_windows(self.windows)
         self.queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
         self.now, self.cycle, self.born = NOW, 0, 0
-        self.looker = Looker(self.scene)
+        self.looker = Looker(self.state)
 
     def some_policy(self, name: str) -> Policy:
         roll = self.roll
@@ -66,7 +66,7 @@ class Site:
 
     def happen(self) -> None:
         """Some events: time, arrivals, departures, ends, nodes that change, contracts, policies."""
-        roll, scene = self.roll, self.scene
+        roll, state = self.roll, self.state
         self.now += roll.choice((0.0, 0.1, 1.0, 333.3, 2500.0))
         for name in VCLUSTERS:
             for one in some_queue(roll, self.lists, self.windows)[: roll.randint(0, 4)]:
@@ -79,29 +79,29 @@ class Site:
                     del self.queues[name][uid]
                 elif roll.random() < 0.1:
                     self.queues[name][uid] = replace(self.queues[name][uid], held=roll.random() < 0.5)
-        for uid, holder in list(scene.holders.items()):
+        for uid, holder in list(state.holders.items()):
             if roll.random() < 0.2:
-                scene.drop_holder(uid)
+                state.drop_holder(uid)
                 self.scoring.shares.see(Run(uid, holder.tenant, holder.user, len(holder.nodes), 0, holder.since, self.now))
             elif roll.random() < 0.3:
                 end = roll.choice((None, self.now + 100.0))
-                scene.put_holder(replace(holder, end=end, started=self.now, releasing=roll.random() < 0.3))
-        for facts in list(scene.machine.nodes.values()):
+                state.put_holder(replace(holder, end=end, started=self.now, releasing=roll.random() < 0.3))
+        for facts in list(state.machine.nodes.values()):
             if roll.random() < 0.05:
-                scene.machine.put(replace(facts, usable=not facts.usable, state="Down" if facts.usable else "Ready"))
-        if roll.random() < 0.2 and scene.holders:  # a row and the next attempt of its allocation share nodes for a while
-            holder = roll.choice(list(scene.holders.values()))
-            scene.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
+                state.machine.put(replace(facts, usable=not facts.usable, state="Down" if facts.usable else "Ready"))
+        if roll.random() < 0.2 and state.holders:  # a row and the next attempt of its allocation share nodes for a while
+            holder = roll.choice(list(state.holders.values()))
+            state.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
         if roll.random() < 0.3:
-            scene.accounts = {
+            state.accounts = {
                 "t": TenantAccount(max_nodes=roll.choice((None, 4)), used_nodes=roll.randint(0, 3)),
                 "s": TenantAccount(user_max_nodes=3),
             }
         if roll.random() < 0.1:
-            scene.policies[roll.choice(VCLUSTERS)] = self.some_policy(roll.choice(VCLUSTERS))
+            state.policies[roll.choice(VCLUSTERS)] = self.some_policy(roll.choice(VCLUSTERS))
         if roll.random() < 0.2:
-            scene.set_windows(roll.sample(self.windows, roll.randint(0, len(self.windows))))
-        self.scoring.running(list(scene.holders.values()), scene.machine)
+            state.set_windows(roll.sample(self.windows, roll.randint(0, len(self.windows))))
+        self.scoring.running(list(state.holders.values()), state.machine)
 
     def turns(self) -> list[tuple[Moment, list[Outcome]]]:
         """One cycle of every vcluster, as it was looked at and decided."""
@@ -110,14 +110,14 @@ class Site:
         for name in self.roll.sample(VCLUSTERS, self.roll.randint(1, 2)):
             queue = list(self.queues[name].values())
             moment = self.looker.look(name, queue, self.now, self.cycle)
-            assert moment == look(self.scene, name, queue, self.now, self.cycle)
-            outcomes = list(decide(self.scene, name, queue, self.now))
-            found.append((completed(moment, self.scene), outcomes))
+            assert moment == look(self.state, name, queue, self.now, self.cycle)
+            outcomes = list(decide(self.state, name, queue, self.now))
+            found.append((completed(moment, self.state), outcomes))
             for outcome in outcomes:
                 if isinstance(outcome, Placed):
                     del self.queues[name][outcome.candidate.uid]
                     if self.roll.random() < 0.2:
-                        self.scene.drop_holder(outcome.candidate.uid)
+                        self.state.drop_holder(outcome.candidate.uid)
         return found
 
 

@@ -20,8 +20,8 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.prospect import undone
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import amounts_of
-from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
@@ -38,30 +38,30 @@ LEAVES = (group("a", "dept", 4), group("b", "dept", 4))
 DEPARTMENT = (group("dept", least=8, is_parent=True), *LEAVES)
 
 
-def site(nodes: int = 8, groups: tuple[Group, ...] = DEPARTMENT, *, gpus: int = 0, total: dict[str, int] | None = None) -> Scene:
+def site(nodes: int = 8, groups: tuple[Group, ...] = DEPARTMENT, *, gpus: int = 0, total: dict[str, int] | None = None) -> ClusterState:
     """A scene of so many nodes, of which the last `gpus` have GPUs, under one quota tree that divides them all."""
     machine = Machine()
     for index in range(nodes):
         machine.put(node(index, f"g{index // 4}", **(GH200 if index >= nodes - gpus else {})))
-    scene = Scene(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")})
+    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")})
     forest = Forest([TreeSpec(groups=groups, options=Options(scale_min=True, raw_weight=True))])
     sums: dict[str, int] = {}
     for facts in machine.nodes.values():
         for resource, amount in amounts_of(facts).items():
             sums[resource] = sums.get(resource, 0) + amount
     forest.capacity("", total or sums)
-    scene.plant(forest)
-    return scene
+    state.plant(forest)
+    return state
 
 
 def asks(number: int, leaf: str, nodes: int, **fields: Any) -> Candidate:
     return pending(number, nodes=nodes, quota=leaf, **fields)
 
 
-def cycle(scene: Scene, *queue: Candidate) -> dict[str, Outcome]:
+def cycle(state: ClusterState, *queue: Candidate) -> dict[str, Outcome]:
     """The outcomes by the key of their candidate; the scene is sound after it."""
-    found = {outcome.candidate.key: outcome for outcome in decide(scene, "hpc", list(queue), NOW)}
-    scene.validate()
+    found = {outcome.candidate.key: outcome for outcome in decide(state, "hpc", list(queue), NOW)}
+    state.validate()
     return found
 
 
@@ -71,9 +71,9 @@ def told(outcome: Outcome) -> tuple[str, str]:
 
 
 def test_a_group_may_use_what_its_sibling_lends_and_no_more() -> None:
-    scene = site()
+    state = site()
     first, second = asks(1, "a", 6), asks(2, "a", 3)
-    found = cycle(scene, first, second)
+    found = cycle(state, first, second)
     assert isinstance(found[first.key], Placed)
     reason, message = told(found[second.key])
     assert reason == "WaitingForQuotaShare"
@@ -81,16 +81,16 @@ def test_a_group_may_use_what_its_sibling_lends_and_no_more() -> None:
 
 
 def test_what_is_claimed_in_a_cycle_counts_in_the_same_cycle() -> None:
-    scene = site()
+    state = site()
     queue = [asks(number, "a", 1) for number in range(12)]
-    assert sum(isinstance(one, Placed) for one in cycle(scene, *queue).values()) == 8
+    assert sum(isinstance(one, Placed) for one in cycle(state, *queue).values()) == 8
 
 
 def test_a_full_parent_blocks_its_children_and_is_named() -> None:
     groups = (group("small", least=2, most=2, is_parent=True), group("a", "small", 1, 8), group("b", "small", 1, 8))
-    scene = site(groups=groups)
+    state = site(groups=groups)
     first, second = asks(1, "a", 1), asks(2, "b", 2)
-    found = cycle(scene, first, second)
+    found = cycle(state, first, second)
     assert isinstance(found[first.key], Placed)
     reason, message = told(found[second.key])
     assert (reason, 'quota "small"' in message, "max, which is 2" in message) == ("WaitingForQuotaShare", True, True) or (
@@ -99,45 +99,45 @@ def test_a_full_parent_blocks_its_children_and_is_named() -> None:
 
 
 def test_work_that_may_not_be_preempted_stays_within_min() -> None:
-    scene = site()
-    found = cycle(scene, asks(1, "a", 4, preemptible=False), asks(2, "a", 1, preemptible=False), asks(3, "a", 1))
+    state = site()
+    found = cycle(state, asks(1, "a", 4, preemptible=False), asks(2, "a", 1, preemptible=False), asks(3, "a", 1))
     reasons = [one.reason if isinstance(one, Waiting) else "Placed" for one in found.values()]
     assert reasons == ["Placed", "WaitingForQuotaShare", "Placed"]
     assert "above its min, which is 4" in told(found["physics/job-2"])[1]
 
 
 def test_work_outside_of_every_group_is_not_bounded_and_leaves_the_tree_less() -> None:
-    scene = site()
-    found = cycle(scene, asks(1, "default", 5), asks(2, "a", 4))
+    state = site()
+    found = cycle(state, asks(1, "default", 5), asks(2, "a", 4))
     assert isinstance(found["physics/job-1"], Placed)
     assert told(found["physics/job-2"])[0] == "WaitingForQuotaShare"
 
 
 def test_a_range_shrinks_to_the_share_and_not_below_its_least() -> None:
-    scene = site()
-    scene.put_holder(holding(90, (0, 1), quota="a"))
+    state = site()
+    state.put_holder(holding(90, (0, 1), quota="a"))
     ranged = asks(1, "a", 2, maximum=20)
-    found = cycle(scene, ranged, asks(2, "b", 1))
+    found = cycle(state, ranged, asks(2, "b", 1))
     placed = found["physics/job-1"]
     assert isinstance(placed, Placed)
     assert len(placed.nodes) == 2
-    assert [len(one.nodes) for one in extended(scene, [ranged], NOW)] == [3]  # a third of the three that are free
+    assert [len(one.nodes) for one in extended(state, [ranged], NOW)] == [3]  # a third of the three that are free
     assert isinstance(found["physics/job-2"], Placed)
 
 
 def test_what_the_share_blocks_holds_back_no_node() -> None:
-    scene = site(groups=(group("a", least=1, most=1), group("b", least=1, most=8)))
-    scene.put_holder(holding(90, (0, 1, 2, 3, 4, 5, 6), quota="b"))
+    state = site(groups=(group("a", least=1, most=1), group("b", least=1, most=8)))
+    state.put_holder(holding(90, (0, 1, 2, 3, 4, 5, 6), quota="b"))
     blocked, behind = asks(1, "a", 2, preemption_class=9), asks(2, "b", 1, preemption_class=1, walltime=None)
-    found = cycle(scene, blocked, behind)
+    found = cycle(state, blocked, behind)
     assert told(found[blocked.key])[0] == "WaitingForQuotaShare"
     assert isinstance(found[behind.key], Placed)
 
 
 def test_only_classes_of_nodes_that_the_share_admits_are_taken() -> None:
     most = {"nodes": 8, "gpu": 0}
-    scene = site(groups=(group("a", max=most),), gpus=6)
-    found = cycle(scene, asks(1, "a", 2), asks(2, "a", 1))
+    state = site(groups=(group("a", max=most),), gpus=6)
+    found = cycle(state, asks(1, "a", 2), asks(2, "a", 1))
     first = found["physics/job-1"]
     assert isinstance(first, Placed)
     assert set(first.nodes) == {0, 1}
@@ -146,56 +146,56 @@ def test_only_classes_of_nodes_that_the_share_admits_are_taken() -> None:
 
 def test_a_model_that_is_used_up_leaves_the_other_models() -> None:
     machine_groups = (group("a", max={"nodes": 8, "gpu/GH200": 4}),)
-    scene = site(groups=machine_groups, gpus=4)
-    scene.machine.put(node(0, "g0", gpus=4, gpu_type="A100"))
+    state = site(groups=machine_groups, gpus=4)
+    state.machine.put(node(0, "g0", gpus=4, gpu_type="A100"))
     queue = [asks(number, "a", 1, need=Need(gpus=1)) for number in (1, 2, 3)]
-    found = cycle(scene, *queue)
+    found = cycle(state, *queue)
     placed = [one.nodes for one in found.values() if isinstance(one, Placed)]
     assert len(placed) == 2
     assert (0,) in placed
 
 
 def test_what_can_never_start_or_is_held_takes_nothing_from_others() -> None:
-    scene = site()
-    found = cycle(scene, asks(1, "b", 20), asks(2, "b", 8, held=True), asks(3, "b", 8, not_before=NOW + 60), asks(4, "a", 8))
+    state = site()
+    found = cycle(state, asks(1, "b", 20), asks(2, "b", 8, held=True), asks(3, "b", 8, not_before=NOW + 60), asks(4, "a", 8))
     assert isinstance(found["physics/job-4"], Placed)
 
 
 def test_without_a_tree_nothing_is_charged() -> None:
-    scene = site()
-    scene.plant(None)
-    assert isinstance(cycle(scene, asks(1, "a", 8))["physics/job-1"], Placed)
+    state = site()
+    state.plant(None)
+    assert isinstance(cycle(state, asks(1, "a", 8))["physics/job-1"], Placed)
 
 
 def test_a_what_if_leaves_the_demand_as_it_was() -> None:
-    scene = site()
-    scene.put_holder(holding(90, (0, 1), quota="b"))
-    assert scene.elastic is not None
+    state = site()
+    state.put_holder(holding(90, (0, 1), quota="b"))
+    assert state.elastic is not None
     waiting = asks(1, "a", 3)
-    scene.elastic.ask([waiting], NOW)
-    before = scene.elastic.forest.snapshot()
-    with undone(scene):
-        list(decide(scene, "hpc", [replace(waiting, minimum=1, maximum=1), asks(2, "b", 4)], NOW))
-    assert scene.elastic.forest.snapshot() == before
-    scene.validate()
+    state.elastic.ask([waiting], NOW)
+    before = state.elastic.forest.snapshot()
+    with undone(state):
+        list(decide(state, "hpc", [replace(waiting, minimum=1, maximum=1), asks(2, "b", 4)], NOW))
+    assert state.elastic.forest.snapshot() == before
+    state.validate()
 
 
 def test_no_start_is_foreseen_for_work_that_waits_for_its_share() -> None:
-    scene = site()
-    waits = cycle(scene, asks(1, "a", 6), asks(2, "a", 3))
+    state = site()
+    waits = cycle(state, asks(1, "a", 6), asks(2, "a", 3))
     said = [one for one in waits.values() if isinstance(one, Waiting)]
-    found = Forecaster().forecast(scene, {"hpc": [one.candidate for one in said]}, NOW, said)
+    found = Forecaster().forecast(state, {"hpc": [one.candidate for one in said]}, NOW, said)
     assert [(one.p50, one.reason) for one in found.values()] == [(None, "WaitingForQuotaShare")]
 
 
 @pytest.mark.parametrize("change", [{"gpus": 8}, {"cpus": 16}])
 def test_a_node_of_other_hardware_is_charged_anew(change: dict[str, Any]) -> None:
-    scene = site()
-    assert scene.elastic is not None
-    scene.put_holder(holding(90, (0, 1), quota="a"))
-    scene.machine.put(node(0, "g0", **change))
-    scene.elastic.nodes_changed([0])
-    scene.validate()
+    state = site()
+    assert state.elastic is not None
+    state.put_holder(holding(90, (0, 1), quota="a"))
+    state.machine.put(node(0, "g0", **change))
+    state.elastic.nodes_changed([0])
+    state.validate()
 
 
 LEAF = st.sampled_from(["a", "b", "default", "unknown"])
@@ -204,8 +204,8 @@ LEAF = st.sampled_from(["a", "b", "default", "unknown"])
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataObject) -> None:
-    scene = site(gpus=3)
-    elastic = scene.elastic
+    state = site(gpus=3)
+    elastic = state.elastic
     assert elastic is not None
     waiting: dict[str, Candidate] = {}
     held: dict[str, Holder] = {}
@@ -225,15 +225,15 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
                 nodes = tuple(sorted(data.draw(st.sets(st.integers(0, 9), min_size=1, max_size=3))))
                 run = holding(100 + number, nodes, quota=data.draw(LEAF), preemptible=data.draw(st.booleans()))
                 held[run.uid] = run
-                scene.put_holder(run)
+                state.put_holder(run)
             case "start" if waiting:
                 one = waiting[data.draw(st.sampled_from(sorted(waiting)))]
-                scene.claim(one, (data.draw(st.integers(0, 7)),), now)
-                held[one.uid] = scene.holders[one.uid]
+                state.claim(one, (data.draw(st.integers(0, 7)),), now)
+                held[one.uid] = state.holders[one.uid]
             case "end" if held:
                 uid = data.draw(st.sampled_from(sorted(held)))
                 del held[uid]
-                scene.drop_holder(uid)
+                state.drop_holder(uid)
             case "leave" if waiting:
                 uid = data.draw(st.sampled_from(sorted(waiting)))
                 del waiting[uid]
@@ -241,15 +241,15 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
             case "move" if held:
                 uid = data.draw(st.sampled_from(sorted(held)))
                 held[uid] = replace(held[uid], quota=data.draw(LEAF))
-                scene.put_holder(held[uid])
+                state.put_holder(held[uid])
             case "node":
                 index = data.draw(st.integers(0, 7))
-                scene.machine.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
+                state.machine.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
                 elastic.nodes_changed([index])
             case _:
                 elastic.ask(waiting.values(), now)
     elastic.ask(waiting.values(), now)
-    kinds = sorted({facts.gpus for facts in scene.machine.nodes.values()})
+    kinds = sorted({facts.gpus for facts in state.machine.nodes.values()})
     nodes_asked: dict[str, int] = {}
     used: dict[str, int] = {}
     fixed_used: dict[str, int] = {}
@@ -257,7 +257,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
         used[run.quota] = used.get(run.quota, 0) + len(run.nodes)
         fixed_used[run.quota] = fixed_used.get(run.quota, 0) + (len(run.nodes) if run.non_preemptible else 0)
     for one in waiting.values():
-        fitting = sum(facts.gpus >= one.need.gpus for facts in scene.machine.nodes.values())
+        fitting = sum(facts.gpus >= one.need.gpus for facts in state.machine.nodes.values())
         if one.uid not in held and not one.held and one.not_before <= now and one.minimum <= fitting:
             nodes_asked[one.quota] = nodes_asked.get(one.quota, 0) + one.minimum
     assert kinds

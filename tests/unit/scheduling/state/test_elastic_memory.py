@@ -12,8 +12,8 @@ from lattice.quota.groups import Options
 from lattice.quota.tree import QuotaTree
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Elastic
-from lattice.scheduling.state.scene import Scene
 from tests.unit.scheduling.moments import NOW
 from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, group, site
 
@@ -29,11 +29,11 @@ def some_work(roll: random.Random, number: int) -> Candidate:
     )  # fmt: skip
 
 
-def asked_anew(scene: Scene, waiting: list[Candidate], candidate: Candidate) -> object:
+def asked_anew(state: ClusterState, waiting: list[Candidate], candidate: Candidate) -> object:
     """What a tree says that was never asked before."""
-    assert scene.elastic is not None
-    fresh = Elastic(Forest.restored(scene.elastic.forest.snapshot()), scene.machine)
-    fresh.adopt(waiting, scene.holders.values(), NOW)
+    assert state.elastic is not None
+    fresh = Elastic(Forest.restored(state.elastic.forest.snapshot()), state.machine)
+    fresh.adopt(waiting, state.holders.values(), NOW)
     return fresh.share(candidate)
 
 
@@ -41,8 +41,8 @@ def asked_anew(scene: Scene, waiting: list[Candidate], candidate: Candidate) -> 
 @given(st.integers(0, 2**32))
 def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
     roll = random.Random(seed)
-    scene = site(12, (*DEPARTMENT, IDLE, GPUS), gpus=4)
-    elastic = scene.elastic
+    state = site(12, (*DEPARTMENT, IDLE, GPUS), gpus=4)
+    elastic = state.elastic
     assert elastic is not None
     waiting: list[Candidate] = []
     for number in range(8):
@@ -50,17 +50,17 @@ def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
         elastic.ask(waiting, NOW)
         if roll.random() < 0.5:
             started = waiting.pop(roll.randrange(len(waiting)))
-            free = [index for index in range(12) if index not in scene.machine.taken]
+            free = [index for index in range(12) if index not in state.machine.taken]
             if len(free) >= started.minimum:
-                scene.claim(started, tuple(sorted(roll.sample(free, started.minimum))), NOW)
+                state.claim(started, tuple(sorted(roll.sample(free, started.minimum))), NOW)
             elastic.drop(started.uid)
-        for uid in [uid for uid in scene.holders if roll.random() < 0.2]:
-            scene.drop_holder(uid)
+        for uid in [uid for uid in state.holders if roll.random() < 0.2]:
+            state.drop_holder(uid)
         for candidate in roll.sample(waiting, len(waiting)):
-            found, anew = elastic.share(candidate), asked_anew(scene, waiting, candidate)
+            found, anew = elastic.share(candidate), asked_anew(state, waiting, candidate)
             assert found == anew
             assert getattr(found, "message", "") == getattr(anew, "message", "")
-    scene.validate()
+    state.validate()
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,8 +13,8 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.exhaustion import budget, exhausted
-from lattice.scheduling.state.scene import Scene
 from lattice.views.ledger import TenantAccount
 
 NOW, HOUR = 1_795_000_000.0, 3600.0
@@ -77,12 +77,12 @@ def test_what_an_outside_source_told_counts_and_its_end_is_not_known() -> None:
 
 
 def test_a_cycle_places_nothing_of_a_tenant_without_budget_and_all_of_the_others() -> None:
-    scene = Scene(Machine(), {"physics": TenantAccount(), "ml": TenantAccount()})
+    state = ClusterState(Machine(), {"physics": TenantAccount(), "ml": TenantAccount()})
     for index in range(4):
-        scene.machine.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
-    scene.exhausted = exhausted(meter(Budgets(Allowance(node_hours=10.0), queues=True)), NOW)
+        state.machine.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
+    state.exhausted = exhausted(meter(Budgets(Allowance(node_hours=10.0), queues=True)), NOW)
     other = replace(JOB, key="ml/b", uid="v", tenant="ml")
-    outcomes = {one.candidate.uid: one for one in decide(scene, "hpc", [JOB, other], NOW)}
+    outcomes = {one.candidate.uid: one for one in decide(state, "hpc", [JOB, other], NOW)}
     assert isinstance(outcomes["v"], Placed)
     assert isinstance(outcomes["u"], Waiting)
     assert outcomes["u"].reason == "BudgetExhausted"

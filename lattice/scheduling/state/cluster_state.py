@@ -1,6 +1,6 @@
 """What a cycle reads: the machine, who holds it, limits, windows, policies and promises.
 
-`Scene` is changed by its own methods only: the scheduler's cache updater calls those that tell of the world, cycles those that claim
+`ClusterState` is changed by its own methods only: the scheduler's cache updater calls those that tell of the world, cycles those that claim
 nodes and give promises. `validate` rebuilds what they keep.
 """
 
@@ -130,7 +130,7 @@ class Uses:
 
 
 @dataclass
-class Scene:
+class ClusterState:
     """Everything that `lattice.scheduling.cycle.cycle.decide` reads; see the module's docstring."""
 
     machine: Machine = field(default_factory=Machine)
@@ -285,7 +285,7 @@ class Scene:
         return self._profile
 
     def resume(self, promises: Mapping[str, Mapping[str, Promise]], heirs: Mapping[str, Mapping[str, float]]) -> None:
-        """Go on from what another scene has promised, whose nodes stood as they stand here."""
+        """Go on from what another cluster state has promised, whose nodes stood as they stand here."""
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.stand()
