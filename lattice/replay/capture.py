@@ -13,7 +13,7 @@ from lattice.errors import Rejected
 from lattice.lifecycle.hardware import implied_features
 from lattice.replay.jobs import Job, Log, TenantTerms
 from lattice.replay.profiles import settings_of
-from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import NodeFacts

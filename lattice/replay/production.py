@@ -18,7 +18,7 @@ from typing import Final
 from lattice.errors import Rejected
 from lattice.replay.jobs import Job, Log
 from lattice.replay.measures import Ran, Replayed
-from lattice.scheduling.cluster.machine import NEVER, Machine
+from lattice.scheduling.cluster.node_cache import NEVER, NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import asks_for_more, extended
 from lattice.scheduling.model.hardware import Need, NodeFacts
@@ -66,19 +66,19 @@ class Timing:
 
 def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
     """The log less the jobs that the machine could never hold, which are counted; Rejected (`BadTrace`) when none is left."""
-    machine = machine_of(nodes)
+    node_cache = machine_of(nodes)
     kept = Log(
         log.format, total=log.total, left=log.left.copy(), changed=log.changed.copy(), inventory=log.inventory, tenants=log.tenants,
         vclusters=log.vclusters, missing=log.missing,
     )  # fmt: skip
     needs: dict[Need, int] = {}
     for job in log.jobs:
-        need = need_of(job, machine)
+        need = need_of(job, node_cache)
         if need is None:
             kept.left.count("that name nodes which the machine does not have", job.line)
             continue
         if need not in needs:
-            needs[need] = machine.census(need).eligible
+            needs[need] = node_cache.census(need).eligible
         if not needs[need]:
             kept.left.count("that ask for hardware which no node has: --nodes takes an inventory that says it", job.line)
             continue
@@ -89,15 +89,15 @@ def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
     return kept.settle()
 
 
-def machine_of(nodes: Iterable[NodeFacts]) -> Machine:
+def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
     """A machine of free nodes."""
-    machine = Machine()
+    node_cache = NodeCache()
     for facts in nodes:
-        machine.put(facts)
-    return machine
+        node_cache.put(facts)
+    return node_cache
 
 
-def need_of(job: Job, machine: Machine) -> Need | None:
+def need_of(job: Job, node_cache: NodeCache) -> Need | None:
     """What each node must offer, with node lists as indices; None where it names a node that there is not."""
     if not job.only and not job.without:
         return job.need
@@ -105,7 +105,7 @@ def need_of(job: Job, machine: Machine) -> Need | None:
     for text in (job.only, job.without):
         mask = 0
         for name in expand_nodes(text):
-            index = machine.by_name.get(name)
+            index = node_cache.by_name.get(name)
             if index is None and text is job.only:
                 return None
             mask |= 0 if index is None else 1 << index
@@ -156,7 +156,7 @@ class World:
         self._accounts = {name: _account(log, name) for name in sorted({job.tenant for job in log.jobs})}
         self._scoring = Scoring(shares=self._shares, policies=setting.policies)
         self.state = ClusterState(
-            machine=machine_of(setting.nodes),
+            node_cache=machine_of(setting.nodes),
             accounts=self._accounts,
             policies=dict(setting.policies),
             scorings=dict.fromkeys(setting.policies, self._scoring),
@@ -212,7 +212,7 @@ class World:
 
     def _submit(self, number: int, now: float) -> None:
         job = self._jobs[number]
-        need = need_of(job, self.state.machine) or job.need
+        need = need_of(job, self.state.node_cache) or job.need
         candidate = Candidate(
             key=f"{number:09d}", uid=job.id, tenant=job.tenant, vcluster=job.vcluster, preemption_class=job.preemption_class,
             submitted=job.submit, minimum=job.nodes, maximum=max(job.nodes, job.most), need=self._needs.setdefault(need, need),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.state.cluster_state import ClusterState
 
 ROOT = Path(__file__).parents[2]
-OWNED = (ClusterState, Machine)
+OWNED = (ClusterState, NodeCache)
 RECEIVERS = frozenset({"scene", "machine", "cluster_state", "node_cache"})
 """What variables and attributes that hold one of them are called, with or without an underscore before."""
 
@@ -68,5 +68,5 @@ def test_no_field_of_the_clusters_state_is_assigned_from_outside(folder: str) ->
     ],
 )
 def test_an_assignment_from_outside_is_seen(source: str, count: int) -> None:
-    owned = fields(ClusterState) | fields(Machine)
+    owned = fields(ClusterState) | fields(NodeCache)
     assert len(assignments(source, owned)) == count

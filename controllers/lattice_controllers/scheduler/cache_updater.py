@@ -148,7 +148,7 @@ class CacheUpdater:
         self.scoring.energy_price = energy_price(self._config.object, now)
         if self._holders_changed:
             self._holders_changed = False
-            self.scoring.running(list(self.state.holders.values()), self.state.machine)
+            self.scoring.running(list(self.state.holders.values()), self.state.node_cache)
         trees = self._quotas.refresh_for_cycle(now)
         if trees.rebound:
             self._leaves_changed()
@@ -200,7 +200,7 @@ class CacheUpdater:
             self._releasing.pop(row.key, None)
 
     def _borrowed(self, row: Row) -> tuple[int, ...]:
-        known = self.state.machine.nodes
+        known = self.state.node_cache.nodes
         return tuple(node for node in row.nodes if node in known and known[node].home not in ("", row.vcluster))
 
     # -- shares -------------------------------------------------------------------------------------

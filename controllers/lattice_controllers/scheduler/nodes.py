@@ -1,7 +1,7 @@
 """Nodes as the scheduler knows them: indices, heartbeats, reports, and what the cycle may use.
 
 Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the
-operator, which has seen it, nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`Machine`) and
+operator, which has seen it, nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`NodeCache`) and
 puts nodes into it and out of it; the cluster state alone says which of them are taken.
 """
 
@@ -29,7 +29,7 @@ from lattice.ledger.restoration import orders_of, rebuilt_index
 from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import DEGRADED, DOWN
 from lattice.lifecycle.node import UNKNOWN, Timing
-from lattice.scheduling.cluster.machine import UNHEARD, Machine
+from lattice.scheduling.cluster.node_cache import UNHEARD, NodeCache
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
@@ -76,7 +76,7 @@ class Nodes:
 
     def __init__(self, cluster: Cluster, clock: Clock, book: Book, cycle_due: asyncio.Event) -> None:
         self.observers: list[NodeObserver] = []
-        self.machine = Machine()
+        self.node_cache = NodeCache()
         self.names: dict[int, str] = {}
         self.indices: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
@@ -232,11 +232,11 @@ class Nodes:
 
     def hollow(self, indices: Iterable[int]) -> bool:
         """Whether these are hollow nodes."""
-        return any(facts.hollow for index in indices if (facts := self.machine.nodes.get(index)) is not None)
+        return any(facts.hollow for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def gpus(self, indices: Iterable[int]) -> int:
         """GPUs of these nodes together."""
-        return sum(facts.gpus for index in indices if (facts := self.machine.nodes.get(index)) is not None)
+        return sum(facts.gpus for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:
         """Returns the highest format that every node of a plan's group reads; a node that says nothing reads the first."""
@@ -361,7 +361,7 @@ class Nodes:
         index = self.indices.get(name)
         if index is None:
             return True
-        self.machine.drop(index)
+        self.node_cache.drop(index)
         verdict = await ledger.propose(Pool(len(self.names) - 1, (index,)))
         if not isinstance(verdict, Accepted):
             event(log, "A node cannot be forgotten yet", node=name, verdict=repr(verdict))
@@ -386,11 +386,11 @@ class Nodes:
         if index is None:
             return
         if node is None:
-            self.machine.drop(index)
+            self.node_cache.drop(index)
             return
         facts = self._facts(name, index, node)
-        if self.machine.nodes.get(index) != facts:
-            self.machine.put(facts)
+        if self.node_cache.nodes.get(index) != facts:
+            self.node_cache.put(facts)
             self._cycle_due.set()
 
     def _facts(self, name: str, index: int, node: Node) -> NodeFacts:

@@ -72,7 +72,7 @@ class OptimalityMonitor:
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
         """Samples a cycle that has decided, and whose places are claimed in the cluster state."""
-        if not self._measures or len(outcomes) > MOST_JOBS or len(self._state.machine.buckets) > MOST_BUCKETS:
+        if not self._measures or len(outcomes) > MOST_JOBS or len(self._state.node_cache.buckets) > MOST_BUCKETS:
             return
         if not any(isinstance(outcome, Placed) for outcome in outcomes):
             return  # where nothing was placed, what is left of nodes is kept for work that comes first, or too little
@@ -103,7 +103,7 @@ class OptimalityMonitor:
         meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
         state, policy = self._state, self._state.policy(vcluster)
         return formulate(
-            state.machine,
+            state.node_cache,
             [one.candidate for one in meant],
             [one.score.total if one.score is not None else 0.0 for one in meant],
             home=vcluster if policy.home else "",

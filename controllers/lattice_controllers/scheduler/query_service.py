@@ -251,7 +251,7 @@ def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
     candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
     vcluster, state = vclusters.pop(), situation.state
     home = vcluster if state.policy(vcluster).home else ""
-    question = formulate(state.machine, candidates, scores, home=home, lenders=lenders_to(state.policies, vcluster))
+    question = formulate(state.node_cache, candidates, scores, home=home, lenders=lenders_to(state.policies, vcluster))
     value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
     unknown = unknown_rules(state, vcluster, candidates, situation.now)
     if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):

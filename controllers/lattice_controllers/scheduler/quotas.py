@@ -66,7 +66,7 @@ class Quotas:
         self._nodes = nodes
         self._config = config
         self._cycle_due = cycle_due
-        self._counted = CountedNodes(state.machine)
+        self._counted = CountedNodes(state.node_cache)
         self._dirty = True
         self._masks: dict[str, int] = {}
         self._options: QuotaTreeOptions | None = None
@@ -183,18 +183,18 @@ class Quotas:
 
     def _share_nodes(self) -> bool:
         """Gives each node to its tree; returns whether any was moved."""
-        machine = self._state.machine
+        node_cache = self._state.node_cache
         if not self.layout.selections:
             moved, self.shares = bool(self._masks), _ALL_DEFAULT
             self._masks = {}
             return moved
-        if self._traits_news == machine.news:
+        if self._traits_news == node_cache.news:
             return False
-        self._traits_news = machine.news
+        self._traits_news = node_cache.news
         found = share_out(self.layout.selections, (traits_of(node) for node in self._nodes.values()))
         masks = {name: 0 for name, _ in self.layout.selections}
         for name, tree in found.tree_of.items():
-            index = machine.by_name.get(name)
+            index = node_cache.by_name.get(name)
             if tree and index is not None:
                 masks[tree] |= 1 << index
         moved = masks != self._masks or found.tree_of != self.shares.tree_of

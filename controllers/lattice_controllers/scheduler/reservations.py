@@ -19,7 +19,7 @@ from lattice.lifecycle.conditions import FALSE, TRUE, encode, same_but_for_times
 from lattice.lifecycle.reservations import IMPOSSIBLE
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import READY, STALLED
-from lattice.scheduling.cluster.machine import Machine, indices_of
+from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.conversion.calendar import Booking, book, mask_of, node_set
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.state.cluster_state import Window
@@ -41,12 +41,12 @@ class Reservations:
     change, `started` when everything has been read.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, machine: Machine, ledger: LedgerAccess, cycle_due: asyncio.Event) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, node_cache: NodeCache, ledger: LedgerAccess, cycle_due: asyncio.Event) -> None:
         self.objects: dict[str, Reservation] = {}
         self.synced = False
         self._cluster = cluster
         self._clock = clock
-        self._machine = machine
+        self._node_cache = node_cache
         self._ledger = ledger
         self._cycle_due = cycle_due
         self._chosen: dict[str, frozenset[str]] = {}
@@ -81,8 +81,8 @@ class Reservations:
 
     def node_changed(self, name: str) -> None:
         """Books anew where a changed node bears on reservations."""
-        index = self._machine.by_name.get(name)
-        facts = self._machine.nodes.get(index) if index is not None else None
+        index = self._node_cache.by_name.get(name)
+        facts = self._node_cache.nodes.get(index) if index is not None else None
         before = self._nodes.pop(name, None)
         if facts is not None:
             self._nodes[name] = facts
@@ -132,11 +132,11 @@ class Reservations:
             return self._bookings
         counted = [one for one in self.objects.values() if one.spec.node_count is not None]
         chosen = {one.metadata.uid: self._mask(self._chosen.get(one.metadata.uid) or _names(one)) for one in counted}
-        found = book(self.objects.values(), self._machine, now, chosen)
+        found = book(self.objects.values(), self._node_cache, now, chosen)
         for one in counted:
             nodes = found[one.metadata.name].nodes
             if nodes:
-                self._chosen[one.metadata.uid] = frozenset(self._machine.nodes[index].name for index in indices_of(nodes))
+                self._chosen[one.metadata.uid] = frozenset(self._node_cache.nodes[index].name for index in indices_of(nodes))
         self._bookings = found
         windows = tuple(window for name in sorted(found) for window in found[name].windows())
         if windows != self._windows:
@@ -145,7 +145,7 @@ class Reservations:
         return found
 
     def _mask(self, names: Iterable[str]) -> int:
-        return mask_of(self._machine.by_name[name] for name in names if name in self._machine.by_name)
+        return mask_of(self._node_cache.by_name[name] for name in names if name in self._node_cache.by_name)
 
     # -- the status ---------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Reservations:
             self._cycle_due.set()  # a window has begun or ended: work may start, or must not
         if booking is None:
             return None
-        changed = status_changes(one, booking, node_set(booking.nodes, self._machine), self._uses[name], now)
+        changed = status_changes(one, booking, node_set(booking.nodes, self._node_cache), self._uses[name], now)
         if changed:
             patch = {"metadata": {"resourceVersion": one.metadata.resource_version}, "status": changed}
             try:

@@ -219,7 +219,7 @@ class Revocations:
         """Whether a candidate could use the nodes of a holding, or these end already."""
         if holding.leaving:
             return True
-        holder, known = self._state.holders[holding.key], self._state.machine.nodes
+        holder, known = self._state.holders[holding.key], self._state.node_cache.nodes
         facts = [known[node] for node in holder.nodes if node in known]
         return holder.vcluster == candidate.vcluster and all(candidate.need.admits_node(each) for each in facts)
 

@@ -164,7 +164,7 @@ class Term:
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.committer = Committer(cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured)
         self.nodes = Nodes(cluster, clock, book, self.cycle_due)
-        self.state = ClusterState(self.nodes.machine, accounts=self.committer.stored.accounts)
+        self.state = ClusterState(self.nodes.node_cache, accounts=self.committer.stored.accounts)
         self.cache = AllocationCache()
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
@@ -172,7 +172,7 @@ class Term:
         self.records = Records()
         self.usage: Informer[UsageRecord] = Informer(cluster, USAGE_RECORDS, type=UsageRecord, clock=clock, on_change=self._on_record)
         self.quotas = Quotas(cluster, clock, self.state, nodes=self.nodes.nodes, config=config, cycle_due=self.cycle_due)
-        self.reservations = Reservations(cluster, clock, self.nodes.machine, self.committer, self.cycle_due)
+        self.reservations = Reservations(cluster, clock, self.nodes.node_cache, self.committer, self.cycle_due)
         self.numbers = AllocationNumbers(book.head.next_number, self.committer)
         self.plans = Plans(
             cluster, clock, self.committer, self.nodes, measured, since=book.head.seq, allocations=self.cache.objects,

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Final
 
 from lattice import __version__
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed
@@ -63,11 +63,11 @@ class Instance:
 def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
     """The published instance of this size and seed."""
     roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(nodes):
         group = index // NODES_A_GROUP
         gpu_type, gpus, gpu_memory, cpus = HARDWARE[group % len(HARDWARE)]
-        machine.put(
+        node_cache.put(
             NodeFacts(
                 index=index, name=f"nid{index:06d}", group=f"g{group}", cpus=cpus, memory=512, gpus=gpus, features=frozenset(),
                 hollow=False, usable=True, state="Ready", switch=f"s{index // 32}", gpu_type=gpu_type, gpu_memory=gpu_memory,
@@ -75,7 +75,7 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
             )
         )  # fmt: skip
     accounts = {f"t{number}": TenantAccount() for number in range(TENANTS)}
-    state = ClusterState(machine, accounts, {"hpc": Policy("hpc", depth=depth)})
+    state = ClusterState(node_cache, accounts, {"hpc": Policy("hpc", depth=depth)})
     order = list(range(nodes))
     roll.shuffle(order)
     while len(order) > nodes * (1 - BUSY):
@@ -87,17 +87,17 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
 
 def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
     """How many a plain scan places: for each candidate in order all nodes that admit it are looked at, the fewest groups taken."""
-    machine = state.machine
-    free = bytearray(max(machine.nodes) + 1)
-    for index, facts in machine.nodes.items():
-        free[index] = facts.usable and index not in machine.taken
-    group = [machine.nodes[index].group for index in range(len(free))]
+    node_cache = state.node_cache
+    free = bytearray(max(node_cache.nodes) + 1)
+    for index, facts in node_cache.nodes.items():
+        free[index] = facts.usable and index not in node_cache.taken
+    group = [node_cache.nodes[index].group for index in range(len(free))]
     eligible: dict[Need, list[int]] = {}
     placed = 0
     for candidate in sorted(candidates, key=lambda one: (-one.preemption_class, one.submitted, one.key)):
         nodes = eligible.get(candidate.need)
         if nodes is None:
-            nodes = eligible[candidate.need] = [index for index, facts in machine.nodes.items() if candidate.need.admits_node(facts)]
+            nodes = eligible[candidate.need] = [index for index, facts in node_cache.nodes.items() if candidate.need.admits_node(facts)]
         fitting = [index for index in nodes if free[index]]
         if len(fitting) < candidate.minimum:
             continue

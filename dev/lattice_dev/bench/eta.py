@@ -153,7 +153,7 @@ class Course:
     def __post_init__(self) -> None:
         self.free = list(range(self.log.nodes))
         for index in self.free:
-            self.state.machine.put(plain_node(index))
+            self.state.node_cache.put(plain_node(index))
 
     def judge(self, say: Say) -> Iterator[Judged]:
         """The predictions of the jobs that wait, in order of submission."""

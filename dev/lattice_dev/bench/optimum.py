@@ -15,7 +15,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Final
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Score
@@ -115,7 +115,7 @@ class GivenScores:
     def __init__(self, scores: dict[str, float]) -> None:
         self._scores = scores
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
         """The scores given, by uid."""
         return [Score(self._scores[each.uid]) for each in candidates]
 
@@ -125,7 +125,7 @@ def scene_of(asked: Instance) -> ClusterState:
     state = ClusterState(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
     state.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
     for facts in asked.nodes:
-        state.machine.put(facts if facts.index in asked.free else replace(facts, usable=False, state="Drained"))
+        state.node_cache.put(facts if facts.index in asked.free else replace(facts, usable=False, state="Drained"))
     return state
 
 
@@ -134,7 +134,7 @@ def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
     for seed in seeds:
         asked = instance(seed, pending, count)
         state = scene_of(asked)
-        best = formulate(state.machine, asked.candidates, asked.scores)
+        best = formulate(state.node_cache, asked.candidates, asked.scores)
         yield value_of(decide(state, "batch", asked.candidates, NOW)) / upper_bound(best.jobs, best.buckets)
 
 
@@ -210,7 +210,7 @@ def _by_bound(seeds: range, pending: int, count: int, clock: Clock) -> list[Figu
     size = f"{pending} pending × {count} nodes"
     reached = sorted(shares(seeds, pending, count))
     asked = instance(0, pending, count)
-    best = formulate(scene_of(asked).machine, asked.candidates, asked.scores)
+    best = formulate(scene_of(asked).node_cache, asked.candidates, asked.scores)
     began = clock()
     upper_bound(best.jobs, best.buckets)
     bound = (clock() - began) * 1000

@@ -42,7 +42,7 @@ def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState
     dice = random.Random(seed)  # noqa: S311 - equal seeds, equal crowds
     state, forecaster = ClusterState(), Forecaster()
     for index in range(nodes):
-        state.machine.put(replace(plain_node(index), gpus=4 if index % 4 == 0 else 0, memory=(1 << 30) * (1 + index % 3)))
+        state.node_cache.put(replace(plain_node(index), gpus=4 if index % 4 == 0 else 0, memory=(1 << 30) * (1 + index % 3)))
     for _ in range(5000):
         walltime = dice.choice(WALLTIMES)
         work = Work(dice.choice(USERS), "physics", "", dice.choice(SIZES), walltime)

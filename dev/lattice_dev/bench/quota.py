@@ -51,15 +51,15 @@ def nodes(count: int) -> dict[str, int]:
 def measure(*, quick: bool, say: Say) -> list[Figure]:
     """All figures of the quota tree."""
     fan_out = QUICK_FAN_OUT if quick else FAN_OUT
-    made, machine = groups(fan_out), 2 * fan_out**2
+    made, node_cache = groups(fan_out), 2 * fan_out**2
     forest = Forest([TreeSpec(groups=tuple(made))])
-    forest.capacity(DEFAULT_TREE, nodes(machine))
+    forest.capacity(DEFAULT_TREE, nodes(node_cache))
     for group in made:
         forest.demand(group.name, group.request)
     gc.collect()
     gc.freeze()
     try:
-        columns = _columns(made, machine)
+        columns = _columns(made, node_cache)
         division, rule = _division(columns, fan_out), _by_the_rule(columns)
         say(0.4)
         times, admitted = _updates(forest, made)
@@ -73,7 +73,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
                 f"fan-out {fan_out}, {admitted} of {len(times)} admitted", {"p90": percentile(times, 0.9)},
             ),
             Figure(f"who uses too much, {label}", _timed(lambda _at: forest.overused(), 9), "ms"),
-            Figure(f"after a change of the groups, {label}", _timed(lambda at: _planted(made, machine, at), 3), "ms"),
+            Figure(f"after a change of the groups, {label}", _timed(lambda at: _planted(made, node_cache, at), 3), "ms"),
         ]  # fmt: skip
         forest.validate()
         return found
@@ -81,18 +81,18 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
         gc.unfreeze()
 
 
-def _columns(made: Sequence[Group], machine: int) -> Columns:
+def _columns(made: Sequence[Group], node_cache: int) -> Columns:
     """Columns whose root has the machine to divide."""
     below: dict[str, list[str]] = {}
     for group in made:
         below.setdefault(group.parent, []).append(group.name)
-    columns = Columns(nodes(machine), Options(scale_min=True), {group.name: group for group in made}, below)
-    _fill(columns, machine)
+    columns = Columns(nodes(node_cache), Options(scale_min=True), {group.name: group for group in made}, below)
+    _fill(columns, node_cache)
     return columns
 
 
-def _fill(columns: Columns, machine: int) -> None:
-    for key, amount in nodes(machine).items():
+def _fill(columns: Columns, node_cache: int) -> None:
+    for key, amount in nodes(node_cache).items():
         columns.runtime[columns.index[key] * columns.width] = amount
 
 
@@ -144,9 +144,9 @@ def _updates(forest: Forest, made: Sequence[Group]) -> tuple[list[float], int]:
     return times, admitted
 
 
-def _planted(made: Sequence[Group], machine: int, at: int) -> None:
+def _planted(made: Sequence[Group], node_cache: int, at: int) -> None:
     """Divide a tree that has been changed."""
-    QuotaTree(nodes(machine + at), Options(scale_min=True), made).refresh()
+    QuotaTree(nodes(node_cache + at), Options(scale_min=True), made).refresh()
 
 
 def _timed(act: Callable[[int], object], repeats: int) -> float:

@@ -93,7 +93,7 @@ def _windows(made: Instance) -> None:
 
 def _tree(made: Instance, groups: int) -> None:
     """A group for each tenant, and as many more as are wanted; each is guaranteed its part, and may have a quarter of all."""
-    state, nodes = made.state, len(made.state.machine.nodes)
+    state, nodes = made.state, len(made.state.node_cache.nodes)
     each = max(1, nodes // (2 * TENANTS))
     names = [f"t{number}" for number in range(groups)]
     least = [each if number < TENANTS else 0 for number in range(groups)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lattice.scheduling.cluster.machine import Bucket
+from lattice.scheduling.cluster.node_cache import Bucket
 from lattice.scheduling.cluster.parts import Groups, Part, fewest_first, spread, tight
 from lattice.scheduling.cluster.pools import Pool, on_switches_of_their_own
 from lattice.scheduling.model.hardware import Key

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import Bucket, Machine
+from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.cluster.parts import Groups, Joined, Part
 from lattice.scheduling.model.hardware import Hardware, Need
 
@@ -22,8 +22,8 @@ class Pool:
 
     __slots__ = (
         "_inside",
-        "_machine",
         "_mixture",
+        "_node_cache",
         "_sizes",
         "_tally",
         "buckets",
@@ -40,12 +40,12 @@ class Pool:
     parts: dict[str, Groups]
     """By fingerprint."""
 
-    def __init__(self, machine: Machine, buckets: Sequence[Bucket], parts: Parts | None = None) -> None:
+    def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: Parts | None = None) -> None:
         """Of the free nodes of these buckets: as they are now, or, by `parts`, at any time."""
-        self._machine = machine
+        self._node_cache = node_cache
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
-        self.members = {bucket: machine.rank(bucket.key.group) for bucket in buckets}
+        self.members = {bucket: node_cache.rank(bucket.key.group) for bucket in buckets}
         self.by_group: dict[int, list[Bucket]] = {}
         for bucket, rank in self.members.items():
             self.by_group.setdefault(rank, []).append(bucket)
@@ -113,7 +113,7 @@ class Pool:
         return self._mixture
 
     def _weigh(self) -> None:
-        tally = self._machine.tally
+        tally = self._node_cache.tally
         if self._tally == tally:
             return
         self._tally = tally
@@ -126,7 +126,7 @@ class Pool:
 
     def _like(self, caps: Mapping[Bucket, int]) -> Pool:
         pool = Pool.__new__(Pool)
-        pool._machine, pool.buckets, pool.members, pool.by_group = self._machine, self.buckets, self.members, self.by_group
+        pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
         pool._tally, pool._sizes, pool._mixture = self._tally, self._sizes, self._mixture
         return pool
@@ -160,8 +160,8 @@ def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
 class Parts:
     """The parts that pools share: each counts the free nodes of some buckets, and is told of every change by the buckets."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, node_cache: NodeCache) -> None:
+        self._node_cache = node_cache
         self._parts: dict[tuple[Bucket, ...], Part] = {}
 
     def of(self, buckets: Sequence[Bucket]) -> Groups:
@@ -171,7 +171,7 @@ class Parts:
         for bucket in buckets:
             hardware = bucket.key.hardware
             classes.setdefault(hardware, []).append(bucket)
-            if home.setdefault(self._machine.rank(bucket.key.group), hardware) is not hardware:
+            if home.setdefault(self._node_cache.rank(bucket.key.group), hardware) is not hardware:
                 return self._part(tuple(buckets))
         if len(classes) <= 1:
             return self._part(tuple(buckets))
@@ -196,13 +196,13 @@ class Parts:
         if part is None:
             part = self._parts[buckets] = Part(self._counts(buckets))
             for bucket in buckets:
-                bucket.counters.append((part, self._machine.rank(bucket.key.group)))
+                bucket.counters.append((part, self._node_cache.rank(bucket.key.group)))
         return part
 
     def _counts(self, buckets: Iterable[Bucket]) -> dict[int, int]:
         counts: dict[int, int] = {}
         for bucket in buckets:
-            rank = self._machine.rank(bucket.key.group)
+            rank = self._node_cache.rank(bucket.key.group)
             counts[rank] = counts.get(rank, 0) + len(bucket.free)
         return counts
 
@@ -210,28 +210,28 @@ class Parts:
 class Pools:
     """The pools that cycles asked for, kept from cycle to cycle."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, node_cache: NodeCache) -> None:
+        self._node_cache = node_cache
         self._shape = -1
         self._pools: dict[tuple[object, ...], Pool] = {}
         self._alike: dict[tuple[Bucket, ...], Pool] = {}
-        self._parts = Parts(machine)
+        self._parts = Parts(node_cache)
 
     def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> Pool:
         """The free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
-        if self._shape != self._machine.shape:
+        if self._shape != self._node_cache.shape:
             self._clear()
         key = (need, home, known, classes)
         pool = self._pools.get(key)
         if pool is None:
             buckets = tuple([
                 bucket
-                for bucket in self._machine.admitted(need)
+                for bucket in self._node_cache.admitted(need)
                 if bucket.key.home == home and (bucket.key.fingerprint or not known) and (classes is None or bucket.key.hardware in classes)
             ])  # fmt: skip
             pool = self._alike.get(buckets)
             if pool is None:
-                pool = self._alike[buckets] = Pool(self._machine, buckets, self._parts)
+                pool = self._alike[buckets] = Pool(self._node_cache, buckets, self._parts)
             self._pools[key] = pool
         return pool
 
@@ -244,9 +244,9 @@ class Pools:
         self._pools.clear()
         self._alike.clear()
         self._parts.clear()
-        self._shape = self._machine.shape
+        self._shape = self._node_cache.shape
 
     def validate(self) -> None:
         """Count what the pools count again; raises Corrupt on a difference."""
-        if self._shape == self._machine.shape:
+        if self._shape == self._node_cache.shape:
             self._parts.validate()

@@ -15,7 +15,7 @@ from operator import sub
 from typing import Final
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import NEVER, Bucket, Machine
+from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
 from lattice.scheduling.model.hardware import Key
 
 EPOCH: Final = 4096.0
@@ -106,7 +106,7 @@ _NEVER_HELD: Final[tuple[Promise | None, list[tuple[Bucket, int]]]] = (None, [])
 class Profile:
     """What is free when; follows the machine, and is kept from cycle to cycle: `begin` says what is promised and reserved now."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, node_cache: NodeCache) -> None:
         self.now = NEVER
         self.closings: list[Closing] = []
         self.promises: dict[str, Promise] = {}
@@ -118,8 +118,8 @@ class Profile:
         """How many there were."""
         self._removed: tuple[Promise | None, int, int] = (None, 0, 0)
         """The promise that was removed last, the version before that and the one after it."""
-        self._machine = machine
-        self._grounds = machine.shape, machine.tally
+        self._node_cache = node_cache
+        self._grounds = node_cache.shape, node_cache.tally
         """Which buckets there were, and which nodes in them."""
         self._overrun = 0.0
         self._fresh_until = NEVER
@@ -142,13 +142,13 @@ class Profile:
 
     def begin(self, now: float, closings: Iterable[Closing], promises: Iterable[Promise], overrun: float) -> None:
         """A cycle begins: these windows there are, and this is promised. What is held past its end is needed for `overrun` more seconds."""
-        machine = self._machine
-        late = machine.overdue(now)
-        if late or self.late or not self.now <= now < self._fresh_until or overrun != self._overrun or self._grounds[0] != machine.shape:
+        node_cache = self._node_cache
+        late = node_cache.overdue(now)
+        if late or self.late or not self.now <= now < self._fresh_until or overrun != self._overrun or self._grounds[0] != node_cache.shape:
             self._forget_times()
-        moved = self._grounds != (machine.shape, machine.tally)
+        moved = self._grounds != (node_cache.shape, node_cache.tally)
         if moved:
-            self._grounds = machine.shape, machine.tally
+            self._grounds = node_cache.shape, node_cache.tally
             self._forget_promises()
         self.late, self.now, self._overrun = late, now, overrun
         self._leasts.clear()
@@ -164,7 +164,7 @@ class Profile:
 
     def stand(self) -> None:
         """The promises to come name buckets as they are now."""
-        self._grounds = self._machine.shape, self._machine.tally
+        self._grounds = self._node_cache.shape, self._node_cache.tally
 
     def overbooked(self) -> bool:
         """Whether more is promised of a bucket than there will be, in spite of all care: nodes went, or are held for longer."""
@@ -182,16 +182,16 @@ class Profile:
 
     def validate(self) -> None:
         """Make what is kept anew from the machine and the promises; raises Corrupt on a difference."""
-        if self._grounds != (self._machine.shape, self._machine.tally) or not self.now < self._fresh_until:
+        if self._grounds != (self._node_cache.shape, self._node_cache.tally) or not self.now < self._fresh_until:
             return  # the next cycle begins anew
-        again = Profile(self._machine)
+        again = Profile(self._node_cache)
         again.begin(self.now, self.closings, self.promises.values(), self._overrun)
         if again._reserved != self._reserved:
             raise Corrupt("the nodes that are kept differ from the promises", reason="ProfileDiffers")
         for bucket, known in self._ends.items():
             if known[0] == bucket.version and known != again._released(bucket):
                 raise Corrupt(f"the ends of bucket {bucket.key} differ from those that are known", reason="ProfileDiffers")
-        for (_, version), stairs in self._stairs.items() if self._stairs_of == (self._machine.changes, self._machine.shape) else ():
+        for (_, version), stairs in self._stairs.items() if self._stairs_of == (self._node_cache.changes, self._node_cache.shape) else ():
             found = again._steps(stairs.members)
             if version != self.version or (len(stairs.times) > 1 and stairs.times[1] <= self.now):
                 continue
@@ -399,7 +399,7 @@ class Profile:
     def _steps(self, members: Mapping[Bucket, int]) -> _Stairs:
         """From when on how many nodes of these buckets are free and promised to nobody, if nothing new starts; the first time is now."""
         now = self.now
-        nodes, key = (self._machine.changes, self._machine.shape), (id(members), self.version)
+        nodes, key = (self._node_cache.changes, self._node_cache.shape), (id(members), self.version)
         if nodes != self._stairs_of:
             self._stairs.clear()
             self._origins.clear()
@@ -456,7 +456,7 @@ class Profile:
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""
         key = id(members)
-        stamp = (self._machine.changes, self._machine.shape)
+        stamp = (self._node_cache.changes, self._node_cache.shape)
         known = self._merges.get(key)
         if known is None or known[0] != stamp:
             ends: dict[float, int] = {}
@@ -553,7 +553,7 @@ class Profile:
 
     def _buckets(self, promise: Promise) -> Iterator[tuple[Bucket, int]]:
         """The buckets of a promise as they are now: where one is gone or too small, its kin in order."""
-        buckets = self._machine.buckets
+        buckets = self._node_cache.buckets
         for key, count in promise.counts:
             own = buckets.get(key)
             if own is not None and len(own.members) >= count:
@@ -589,7 +589,7 @@ class Profile:
 
     def _kin(self, key: Key) -> list[Bucket]:
         """The bucket of this key, where there is one, and those that differ only in the node sets they lie in."""
-        buckets = self._machine.buckets
+        buckets = self._node_cache.buckets
         bucket = buckets.get(key)
         others = [other for other in buckets.values() if other is not bucket and other.key.plain == key.plain]
         return [*([bucket] if bucket is not None else ()), *sorted(others, key=lambda one: one.order)]

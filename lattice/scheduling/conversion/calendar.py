@@ -16,7 +16,7 @@ from typing import Final
 
 from lattice.errors import Rejected
 from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, first_meeting, show_span
-from lattice.scheduling.cluster.machine import HOLLOW, Machine, indices_of
+from lattice.scheduling.cluster.node_cache import HOLLOW, NodeCache, indices_of
 from lattice.scheduling.model.hardware import Hardware, Key, NodeFacts
 from lattice.scheduling.state.cluster_state import Window
 from lattice.units import expand_nodes, fold_nodes, format_time
@@ -123,23 +123,23 @@ def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
     return tuple(islice((span for span in _next(calendar, now // _DAY * _DAY) if span.end > now), MOST_WINDOWS))
 
 
-def book(reservations: Iterable[Reservation], machine: Machine, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
+def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
     """What each reservation comes to, by name; `chosen` are nodes (bit sets) that were chosen before, by uid."""
     held, bookings = _Held(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
-        booking, calendar = _book(one, machine, now, held, chosen.get(one.metadata.uid, 0))
+        booking, calendar = _book(one, node_cache, now, held, chosen.get(one.metadata.uid, 0))
         bookings[booking.name] = booking
         if booking.nodes and calendar is not None:
             held.entries.append((booking.name, calendar, booking.nodes))
     return bookings
 
 
-def node_set(mask: int, machine: Machine) -> str:
+def node_set(mask: int, node_cache: NodeCache) -> str:
     """The nodes of a bit set as a node set, in the order of their names."""
-    return fold_nodes(sorted(machine.nodes[index].name for index in indices_of(mask) if index in machine.nodes))
+    return fold_nodes(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
-def _book(one: Reservation, machine: Machine, now: float, held: _Held, before: int) -> tuple[Booking, Calendar | None]:
+def _book(one: Reservation, node_cache: NodeCache, now: float, held: _Held, before: int) -> tuple[Booking, Calendar | None]:
     spec = one.spec
     try:
         calendar = _calendar(spec)
@@ -150,18 +150,18 @@ def _book(one: Reservation, machine: Machine, now: float, held: _Held, before: i
     if not spans:
         return Booking(one, ENDED, ENDED, "its last window is over"), calendar
     if spec.nodes:
-        mask = mask_of(machine.by_name[name] for name in names if name in machine.by_name)
-        missing = [name for name in names if name not in machine.by_name]
-        return _named(one, mask, missing, machine, now, spans, held.meeting(calendar, mask, now)), calendar
-    kept = mask_of(index for index in indices_of(before) if _fits(machine.nodes.get(index), spec))
+        mask = mask_of(node_cache.by_name[name] for name in names if name in node_cache.by_name)
+        missing = [name for name in names if name not in node_cache.by_name]
+        return _named(one, mask, missing, node_cache, now, spans, held.meeting(calendar, mask, now)), calendar
+    kept = mask_of(index for index in indices_of(before) if _fits(node_cache.nodes.get(index), spec))
     if kept.bit_count() == spec.node_count and not held.meeting(calendar, kept, now):
-        return _standing(one, kept, now, spans, _busy(kept, machine, spans[0].start, now)), calendar
-    suiting = [bucket for bucket in machine.buckets.values() if _suits(bucket.key, spec)]
+        return _standing(one, kept, now, spans, _busy(kept, node_cache, spans[0].start, now)), calendar
+    suiting = [bucket for bucket in node_cache.buckets.values() if _suits(bucket.key, spec)]
     exist = sum(len(bucket.members) for bucket in suiting)
     if exist < (spec.node_count or 0):
         return Booking(one, IMPOSSIBLE, NODES_MISSING, _too_few(spec.node_count or 0, exist), sound=False), calendar
     fitting = mask_of(index for bucket in suiting for index in bucket.members)
-    return _counted(one, fitting, machine, now, spans, held.meeting(calendar, fitting, now), before), calendar
+    return _counted(one, fitting, node_cache, now, spans, held.meeting(calendar, fitting, now), before), calendar
 
 
 def mask_of(indices: Iterable[int]) -> int:
@@ -175,13 +175,13 @@ def mask_of(indices: Iterable[int]) -> int:
 
 
 def _named(
-    one: Reservation, mask: int, missing: list[str], machine: Machine, now: float, spans: tuple[Span, ...], meeting: _Meeting
+    one: Reservation, mask: int, missing: list[str], node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting
 ) -> Booking:
     """It names its nodes: those that exist, unless an older one holds some of them."""
     for other, nodes, (mine, theirs) in meeting:
         message = (
             f'its window {show_span(mine)} meets {show_span(theirs)} of reservation "{other}", which was made earlier and holds '
-            f"{_shown(nodes, machine)} too"
+            f"{_shown(nodes, node_cache)} too"
         )
         return Booking(one, IMPOSSIBLE, OVERLAPS, message, sound=False)
     lack = f"{len(missing)} of {len(missing) + mask.bit_count()} nodes do not exist: {_few(missing)}"
@@ -193,7 +193,7 @@ def _named(
 
 
 def _counted(
-    one: Reservation, fitting: int, machine: Machine, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
+    one: Reservation, fitting: int, node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
 ) -> Booking:
     """It asks for a number of nodes: those chosen before that still fit, then those that are free first."""
     count, elsewhere = one.spec.node_count or 0, 0
@@ -207,21 +207,21 @@ def _counted(
     start = spans[0].start
 
     def rank(index: int) -> tuple[bool, float, int]:
-        return not machine.nodes[index].usable, max(start, machine.taken.get(index, start)), index
+        return not node_cache.nodes[index].usable, max(start, node_cache.taken.get(index, start)), index
 
     kept = list(indices_of(free & before))[:count]
     kept += nsmallest(count - len(kept), indices_of(free & ~before), key=rank)
     mask = mask_of(kept)
-    return _standing(one, mask, now, spans, _busy(mask, machine, start, now))
+    return _standing(one, mask, now, spans, _busy(mask, node_cache, start, now))
 
 
 def _too_few(count: int, exist: int) -> str:
     return f"asks for {count} {'node' if count == 1 else 'nodes'}; {exist} exist that fit"
 
 
-def _busy(mask: int, machine: Machine, start: float, now: float) -> int:
+def _busy(mask: int, node_cache: NodeCache, start: float, now: float) -> int:
     """How many of the nodes may still be held when a window begins that has not begun yet."""
-    return sum(machine.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
+    return sum(node_cache.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
 
 
 def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], busy: int = 0) -> Booking:
@@ -257,8 +257,8 @@ def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
     )
 
 
-def _shown(mask: int, machine: Machine) -> str:
-    return _few(sorted(machine.nodes[index].name for index in indices_of(mask) if index in machine.nodes))
+def _shown(mask: int, node_cache: NodeCache) -> str:
+    return _few(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
 def _few(names: list[str]) -> str:

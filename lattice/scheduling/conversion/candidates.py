@@ -16,7 +16,7 @@ from lattice.lifecycle.conditions import condition
 from lattice.lifecycle.grace import grace_seconds
 from lattice.models.conditions import SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
-from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, Holder
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE

@@ -8,7 +8,7 @@ from functools import lru_cache
 from lattice.errors import Rejected
 from lattice.inventory import Inventory, InventoryNode
 from lattice.lifecycle.hardware import counted, implied_features
-from lattice.scheduling.cluster.machine import HOLLOW
+from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Node, VCluster

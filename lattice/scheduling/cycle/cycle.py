@@ -157,7 +157,7 @@ class _Cycle:
         self.share = _ALL
         """What the quota tree leaves to the candidate that is looked at."""
         self._explain = explain
-        self._scores = state.scoring(vcluster).score(roster.candidates, state.machine, now)
+        self._scores = state.scoring(vcluster).score(roster.candidates, state.node_cache, now)
         before = state.promises.get(vcluster)
         kept, footing = state.settled.pop(vcluster, (None, None))
         waiting = {candidate.uid for candidate in candidates} if before or vcluster in state.heirs else set[str]()
@@ -384,10 +384,10 @@ class _Cycle:
             self._forget(candidate.uid)
             self._lifted = []
             self._started.add(candidate.uid)
-        machine = self.state.machine
-        split = bool(machine.masks)
+        node_cache = self.state.node_cache
+        split = bool(node_cache.masks)
         nodes = nodes_of(counts, lane.taken_from, split=split)
-        known, home = machine.nodes, lane.home
+        known, home = node_cache.nodes, lane.home
         borrowed = tuple(node for node in nodes if known[node].home != home) if lane.borrows else ()
         self.state.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
         self.lanes.placed += 1

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import fsum
 from typing import Literal
 
-from lattice.scheduling.cluster.machine import NEVER, Bucket
+from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.parts import Groups
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
 from lattice.scheduling.cluster.pools import Pool
@@ -129,8 +129,8 @@ class Lane:
             return self.pool
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
-        machine = self._lanes.state.machine
-        stamp = (profile.version, machine.changes, machine.shape)
+        node_cache = self._lanes.state.node_cache
+        stamp = (profile.version, node_cache.changes, node_cache.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
             pool = self.pool
@@ -188,7 +188,7 @@ class Lane:
         if found is None:
             found = self._lent[homes] = [
                 bucket
-                for bucket in self._lanes.state.machine.admitted(self.need)
+                for bucket in self._lanes.state.node_cache.admitted(self.need)
                 if bucket.key.home in homes
                 and (bucket.key.fingerprint or not self._known)
                 and (self._classes is None or bucket.key.hardware in self._classes)
@@ -221,7 +221,7 @@ class Lane:
         others = self.lenders(candidate) if left > 0 else []
         if self.pool.whole.total + min(left, self._idle(others)) < candidate.minimum:
             return
-        pool = Pool(lanes.state.machine, [*self.pool.buckets, *others])
+        pool = Pool(lanes.state.node_cache, [*self.pool.buckets, *others])
         free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
         lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
         for most in (lacking, left) if 0 < lacking < left else (left,):
@@ -233,7 +233,7 @@ class Lane:
 
     def _idle(self, buckets: list[Bucket]) -> int:
         """How many nodes of these buckets are free; the last answer is remembered, many ask the same."""
-        changes = self._lanes.state.machine.changes
+        changes = self._lanes.state.node_cache.changes
         asked, at, idle = self._idle_of
         if asked is not buckets or at != changes:
             idle = sum([len(bucket.free) for bucket in buckets])
@@ -353,7 +353,7 @@ class Lane:
         state = self._lanes.state
         if state.power.limit is None:
             return counts
-        left, short = max(0, state.power.limit - state.machine.watts), _watts(counts)
+        left, short = max(0, state.power.limit - state.node_cache.watts), _watts(counts)
         if short <= left:
             return counts
         found: Counts | None = None

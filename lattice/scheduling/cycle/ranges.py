@@ -76,4 +76,4 @@ def _most(state: ClusterState, lanes: Lanes, candidate: Candidate) -> tuple[int,
     counts = lane.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
     if counts is None or (state.elastic is not None and state.elastic.refuses(candidate, counts) is not None):
         return ()
-    return nodes_of(counts, lane.taken_from, split=bool(state.machine.masks))
+    return nodes_of(counts, lane.taken_from, split=bool(state.node_cache.masks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from lattice.scheduling.cluster.machine import NEVER, UNHEARD, Bucket
+from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
 from lattice.scheduling.cluster.pools import Pool
 from lattice.scheduling.cluster.profile import Profile, Promise
 from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
@@ -103,7 +103,7 @@ class Explainer:
         buckets, eligible, useful = lane.within_reach(candidate)
         equal = lane.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
-            why = unfit(self._state.machine, candidate.need, wanted) or self._away(candidate, lane, eligible)
+            why = unfit(self._state.node_cache, candidate.need, wanted) or self._away(candidate, lane, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
         if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
@@ -117,14 +117,14 @@ class Explainer:
 
     def _away(self, candidate: Candidate, lane: Lane, eligible: int) -> str:
         """Nodes that would fit, but are at home elsewhere."""
-        everywhere = self._state.machine.census(candidate.need).eligible
+        everywhere = self._state.node_cache.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
         lent = "which lend it none, or not so many, or not for so long" if lane.borrows else "which may not use them"
         return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
-        nodes = self._state.machine.nodes
+        nodes = self._state.node_cache.nodes
         counts: dict[str, int] = {}
         for bucket in buckets:
             for index in bucket.members:
@@ -155,7 +155,7 @@ class Explainer:
         limit = self._state.power.limit
         if not lane.power_short or limit is None:
             return None
-        used = self._state.machine.watts
+        used = self._state.node_cache.watts
         message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
         if lane.power_short > limit:
             return (
@@ -283,8 +283,8 @@ class Explainer:
         return tuple(chosen) if missing <= 0 else ()
 
     def _mine(self, node: int, lane: Lane) -> bool:
-        facts = self._state.machine.nodes.get(node)
-        return facts is not None and facts.usable and self._state.machine.bucket_of(node) in lane.pool.members
+        facts = self._state.node_cache.nodes.get(node)
+        return facts is not None and facts.usable and self._state.node_cache.bucket_of(node) in lane.pool.members
 
     def _end(self, candidate: Candidate) -> float:
         return self._now + self._state.occupancy(candidate)

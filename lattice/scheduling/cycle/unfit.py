@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.units import format_bytes
 
@@ -26,18 +26,18 @@ class _Demand:
     offer: Callable[[_Classes], str]
 
 
-def unfit(machine: Machine, need: Need, wanted: int) -> str:
+def unfit(node_cache: NodeCache, need: Need, wanted: int) -> str:
     """A clause that says why fewer than `wanted` nodes fit, with what exists; empty where no demand is the cause.
 
     Looks at every node whatever its state, hollow ones and real ones apart.
     """
-    every = [(bucket.key.hardware, len(bucket.members)) for bucket in machine.buckets.values()]
-    why = _why(machine, need, wanted, [(hardware, count) for hardware, count in every if hardware.hollow == need.hollow])
+    every = [(bucket.key.hardware, len(bucket.members)) for bucket in node_cache.buckets.values()]
+    why = _why(node_cache, need, wanted, [(hardware, count) for hardware, count in every if hardware.hollow == need.hollow])
     hollow = 0 if need.hollow else _count(replace(need, hollow=True), every)
     return f"{why} ({_nodes(hollow)} that only wait would do: constraints.features: [hollow])" if why and hollow >= wanted else why
 
 
-def _why(machine: Machine, need: Need, wanted: int, classes: _Classes) -> str:
+def _why(node_cache: NodeCache, need: Need, wanted: int, classes: _Classes) -> str:
     demands = _demands(need)
     clauses = [
         f"{_have(count)} {demand.text}; {demand.offer(classes)}".removesuffix("; ")
@@ -47,17 +47,17 @@ def _why(machine: Machine, need: Need, wanted: int, classes: _Classes) -> str:
     if clauses:
         return ". ".join(clauses)
     if len(demands) < 2 or _count(need, classes) >= wanted:
-        return _by_list(machine, need, wanted)
+        return _by_list(node_cache, need, wanted)
     helping = [(left, demand.text) for demand in demands if (left := _count(demand.without, classes)) >= wanted]
     if not helping:
         return f"no {_nodes(wanted)} have {' and '.join(demand.text for demand in demands)} together"
     return ", ".join(f"{_nodes(left)} would do without {text}" for left, text in helping)
 
 
-def _by_list(machine: Machine, need: Need, wanted: int) -> str:
+def _by_list(node_cache: NodeCache, need: Need, wanted: int) -> str:
     """What node lists, or the groups of its vcluster, leave of the nodes whose hardware fits."""
     parts: list[str] = []
-    fitting = [facts for facts in machine.nodes.values() if need.admits(facts)]
+    fitting = [facts for facts in node_cache.nodes.values() if need.admits(facts)]
     if need.groups is not None and (left := sum(facts.group in need.groups for facts in fitting)) < wanted:
         parts.append(f"{left} of the {len(fitting)} that fit are in the groups of its vcluster")
     if need.only is not None and (named := sum(need.only >> facts.index & 1 for facts in fitting)) < wanted:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
@@ -40,9 +40,9 @@ class NodeMasks:
     _examples: dict[Kind, NodeFacts] = field(default_factory=dict)
     _seen: dict[int, NodeFacts] = field(default_factory=dict)
 
-    def refresh(self, machine: Machine) -> None:
+    def refresh(self, node_cache: NodeCache) -> None:
         """Read what has changed since the last time."""
-        nodes = machine.nodes
+        nodes = node_cache.nodes
         seen = self._seen
         changed = [facts for index, facts in nodes.items() if seen.get(index) is not facts]
         gone = [index for index in seen if index not in nodes] if len(nodes) < len(seen) + len(changed) else ()
@@ -124,7 +124,7 @@ def view_of(
     unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
     """Read the cluster state; `masks` are the caller's, kept from one reading to the next."""
-    masks.refresh(state.machine)
+    masks.refresh(state.node_cache)
     return View(
         now=now,
         queues={vcluster: tuple(queue) for vcluster, queue in queues.items()},

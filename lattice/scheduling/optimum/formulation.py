@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.policy import Limits, Policy
@@ -31,7 +31,7 @@ class Formulation:
 
 
 def formulate(
-    machine: Machine, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
+    node_cache: NodeCache, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
     given: Iterable[int] = (),
 ) -> Formulation:  # fmt: skip
     """The candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
@@ -41,8 +41,8 @@ def formulate(
     most its maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
     """
     homes = {home, *lenders}
-    more = Counter(id(machine.bucket_of(node)) for node in given)
-    mine = [bucket for bucket in machine.buckets.values() if bucket.key.home in homes and (bucket.free or more[id(bucket)])]
+    more = Counter(id(node_cache.bucket_of(node)) for node in given)
+    mine = [bucket for bucket in node_cache.buckets.values() if bucket.key.home in homes and (bucket.free or more[id(bucket)])]
     mine.sort(key=lambda bucket: bucket.order)
     buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free) + more[id(bucket)]) for bucket in mine)
     eligible: dict[Need, frozenset[int]] = {}

@@ -59,7 +59,7 @@ class Reach:
 
 def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
     """What is to be known of the cluster state, copied; nothing of it changes."""
-    policy, machine = state.policy(candidate.vcluster), state.machine
+    policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
     lanes = Lanes(state, policy, strategy_of(policy), profile, Roster(), now)
@@ -67,8 +67,8 @@ def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
     return Reach(
         candidate=candidate,
         policy=policy,
-        nodes=dict(machine.nodes),
-        taken=frozenset(machine.taken),
+        nodes=dict(node_cache.nodes),
+        taken=frozenset(node_cache.taken),
         barred=_barred(state, profile, candidate, now),
         lenders=frozenset() if candidate.non_preemptible else lenders,
         most_borrowed=lanes.borrowing_left(),
@@ -81,7 +81,7 @@ def _barred(state: ClusterState, profile: Profile, candidate: Candidate, now: fl
     name = candidate.reservation
     found: set[int] = set()
     open_ones = []
-    for bucket in state.machine.buckets.values():
+    for bucket in state.node_cache.buckets.values():
         if profile.closed(bucket, now, end, name) or (name and not profile.inside(bucket, now, end, name)):
             found |= bucket.members
         elif bucket.free:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import Bucket, Machine
+from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.priority import cost
 
@@ -97,7 +97,7 @@ class _Ground:
 class Capacities:
     """The capacity of each (need, homes) that was asked for since the buckets were last made anew."""
 
-    _machine: Machine | None = None
+    _node_cache: NodeCache | None = None
     _shape: int = -1
     _buckets: list[Bucket] = field(default_factory=list)
     _free: list[int] = field(default_factory=list)
@@ -105,10 +105,10 @@ class Capacities:
     _grounds: dict[tuple[Need, Homes], _Ground] = field(default_factory=dict)
     _of: list[list[_Ground]] = field(default_factory=list)
 
-    def follow(self, machine: Machine) -> None:
+    def follow(self, node_cache: NodeCache) -> None:
         """Take over what has changed in the machine since the last time."""
-        if machine is not self._machine or machine.shape != self._shape or len(self._grounds) > MOST_NEEDS:
-            self._begin(machine)
+        if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._grounds) > MOST_NEEDS:
+            self._begin(node_cache)
             return
         free, usable = [len(bucket.free) for bucket in self._buckets], [bucket.usable for bucket in self._buckets]
         if free != self._free or usable != self._usable:
@@ -119,10 +119,10 @@ class Capacities:
                         ground.add(self._buckets[place], is_free - was_free, is_usable - was_usable)
             self._free, self._usable = free, usable
 
-    def capacity(self, machine: Machine, need: Need, homes: Homes) -> Capacity:
+    def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
         """What there is for a need on nodes of these homes; `follow` first."""
-        if not need.lists <= machine.masks:
-            return _count(_nodes(machine, need, homes))
+        if not need.lists <= node_cache.masks:
+            return _count(_nodes(node_cache, need, homes))
         ground = self._grounds.get((need, homes))
         if ground is None:
             ground = self._grounds[need, homes] = _Ground()
@@ -132,27 +132,27 @@ class Capacities:
                     ground.add(bucket, self._free[place], self._usable[place])
         return ground.make()
 
-    def validate(self, machine: Machine) -> None:
+    def validate(self, node_cache: NodeCache) -> None:
         """Count every need again, node by node; raises Corrupt on a difference."""
-        self.follow(machine)
+        self.follow(node_cache)
         for (need, homes), ground in self._grounds.items():
-            if ground.make() != _count(_nodes(machine, need, homes)):
+            if ground.make() != _count(_nodes(node_cache, need, homes)):
                 raise Corrupt(f"the capacity for {need} differs from the nodes", reason="CapacityDiffers")
 
-    def _begin(self, machine: Machine) -> None:
-        self._machine, self._shape = machine, machine.shape
-        self._buckets = list(machine.buckets.values())
+    def _begin(self, node_cache: NodeCache) -> None:
+        self._node_cache, self._shape = node_cache, node_cache.shape
+        self._buckets = list(node_cache.buckets.values())
         self._free, self._usable = [len(bucket.free) for bucket in self._buckets], [bucket.usable for bucket in self._buckets]
         self._grounds = {}
         self._of = [[] for _ in self._buckets]
 
 
-def _nodes(machine: Machine, need: Need, homes: Homes) -> Iterator[tuple[str, str, bool]]:
+def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[str, str, bool]]:
     """Group and fingerprint of every usable node that a need admits, and whether it is free."""
-    for index in machine.eligible(need):
-        facts = machine.nodes[index]
+    for index in node_cache.eligible(need):
+        facts = node_cache.nodes[index]
         if facts.usable and facts.home in homes:
-            yield facts.group, facts.fingerprint, index not in machine.taken
+            yield facts.group, facts.fingerprint, index not in node_cache.taken
 
 
 def _count(nodes: Iterator[tuple[str, str, bool]]) -> Capacity:

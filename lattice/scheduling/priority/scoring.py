@@ -13,7 +13,7 @@ from itertools import repeat
 from math import log1p
 from typing import Any, Final, NamedTuple, overload
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import BALANCED, Policy, Weights
@@ -226,7 +226,7 @@ class Scoring:
     _columns: dict[str, _Columns] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Scores:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
         """The score of each candidate of one vcluster, in the order given."""
         vcluster = candidates[0].vcluster if candidates else ""
         policy = self.policies.get(vcluster)
@@ -234,13 +234,13 @@ class Scoring:
         columns = self._current(vcluster, candidates, weights)
         columns.seen = now
         self._forget_emptied(now)
-        return Scores(columns.entries, lambda: self._found(columns, machine, now))
+        return Scores(columns.entries, lambda: self._found(columns, node_cache, now))
 
-    def running(self, holders: Sequence[Holder], machine: Machine) -> None:
+    def running(self, holders: Sequence[Holder], node_cache: NodeCache) -> None:
         """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
         hours = 0.0
         for holder in holders:
-            first = machine.nodes.get(holder.nodes[0]) if holder.nodes else None
+            first = node_cache.nodes.get(holder.nodes[0]) if holder.nodes else None
             hours += cost.gpu_hours(len(holder.nodes), first.gpus if first is not None else 0, holder.walltime)
         self.running_gpu_hours = hours
 
@@ -253,9 +253,9 @@ class Scoring:
         for vcluster, gpu_hours, seen, waiting in backlog:
             self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
-    def validate(self, machine: Machine) -> None:
+    def validate(self, node_cache: NodeCache) -> None:
         """Count the capacities and the shares again; raises Corrupt on a difference."""
-        self._capacities.validate(machine)
+        self._capacities.validate(node_cache)
         self.shares.validate()
 
     def forget(self, vcluster: str) -> None:
@@ -272,9 +272,9 @@ class Scoring:
             columns.take(listed)
         return columns
 
-    def _terms(self, columns: _Columns, machine: Machine, now: float) -> _Terms:
+    def _terms(self, columns: _Columns, node_cache: NodeCache, now: float) -> _Terms:
         homes = self._homes(columns.vcluster)
-        capacities = [self._capacities.capacity(machine, need, homes) for need in columns.needs]
+        capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.needs]
         queued = sum(each.queued_gpu_hours for each in self._columns.values())
         people = tuple(columns.people)
         tenants = {tenant for tenant, _, _ in people}
@@ -304,10 +304,10 @@ class Scoring:
             counts[tenant] += user not in with_work[tenant]
         return counts
 
-    def _found(self, columns: _Columns, machine: Machine, now: float) -> tuple[list[float], _Terms]:
+    def _found(self, columns: _Columns, node_cache: NodeCache, now: float) -> tuple[list[float], _Terms]:
         with self.timed(columns.vcluster) if columns.entries else nullcontext():
-            self._capacities.follow(machine)
-            terms = self._terms(columns, machine, now)
+            self._capacities.follow(node_cache)
+            terms = self._terms(columns, node_cache, now)
             return self._totals(columns, terms), terms
 
     def _forget_emptied(self, now: float) -> None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from lattice.errors import NotFound
 from lattice.quota.gates import RUNTIME
 from lattice.quota.gates import WAITING as QUOTA_SHARE
-from lattice.scheduling.cluster.machine import indices_of
+from lattice.scheduling.cluster.node_cache import indices_of
 from lattice.scheduling.cycle.gates import counted
 from lattice.scheduling.forecast.forecaster import POWER_BUDGET
 from lattice.scheduling.model.outcomes import Waiting

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.reach import reach
@@ -67,7 +67,7 @@ class Glimpse:
 def queues(glimpse: Glimpse, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
     """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
     moment = glimpse.moment
-    shown = ClusterState(Machine(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
+    shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
     shown.resume(moment.promises, moment.heirs)
     return queueing.queues(glimpse.situation(shown), vclusters, reader, limit, only=only)

@@ -68,7 +68,7 @@ class Situation:
     @property
     def nodes(self) -> Mapping[int, NodeFacts]:
         """What is known of each node."""
-        return self.state.machine.nodes
+        return self.state.node_cache.nodes
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -190,22 +190,22 @@ def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
 
 def census(situation: Situation, candidate: Candidate) -> Census:
     """The nodes that fit, in numbers."""
-    machine, wanted = situation.state.machine, candidate.minimum
-    if candidate.need.lists <= machine.masks:
+    node_cache, wanted = situation.state.node_cache, candidate.minimum
+    if candidate.need.lists <= node_cache.masks:
         homes = _homes(situation, candidate)
-        buckets = [bucket for bucket in machine.admitted(candidate.need) if bucket.key.home in homes]
+        buckets = [bucket for bucket in node_cache.admitted(candidate.need) if bucket.key.home in homes]
         exist, ready = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
         return Census(needed=wanted, eligible=exist, usable=ready, free=sum(len(bucket.free) for bucket in buckets))
     fitting = eligible_nodes(situation, candidate)
-    usable = [index for index in fitting if machine.nodes[index].usable]
-    free = sum(index not in machine.taken for index in usable)
+    usable = [index for index in fitting if node_cache.nodes[index].usable]
+    free = sum(index not in node_cache.taken for index in usable)
     return Census(needed=wanted, eligible=len(fitting), usable=len(usable), free=free)
 
 
 def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
     """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
     homes, nodes = _homes(situation, candidate), situation.nodes
-    return frozenset(index for index in situation.state.machine.eligible(candidate.need) if nodes[index].home in homes)
+    return frozenset(index for index in situation.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
 
 
 def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
-from lattice.scheduling.cluster.machine import indices_of
+from lattice.scheduling.cluster.node_cache import indices_of
 from lattice.scheduling.queries.answers import Point, Timeline
 from lattice.scheduling.queries.situation import Situation
 from lattice.units import format_time

@@ -17,7 +17,7 @@ import msgspec
 
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import NEVER
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.cluster.profile import Promise
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score

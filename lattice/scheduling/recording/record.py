@@ -13,7 +13,7 @@ from typing import Any
 
 from lattice.accounting.budgets import Scope
 from lattice.quota.forest import Forest
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cluster.profile import Promise
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
@@ -87,9 +87,9 @@ class Looker:
 
     def look(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
         """What a cycle that begins now will read."""
-        machine = self._state.machine
-        if machine.news != self._news:
-            self._nodes, self._news = dict(machine.nodes), machine.news
+        node_cache = self._state.node_cache
+        if node_cache.news != self._news:
+            self._nodes, self._news = dict(node_cache.nodes), node_cache.news
         return look(self._state, vcluster, candidates, now, cycle, self._nodes)
 
 
@@ -108,8 +108,8 @@ def look(
         vcluster=vcluster,
         now=now,
         candidates=tuple(candidates),
-        nodes=dict(state.machine.nodes) if nodes is None else nodes,
-        taken=dict(state.machine.taken),
+        nodes=dict(state.node_cache.nodes) if nodes is None else nodes,
+        taken=dict(state.node_cache.taken),
         holders=dict(state.holders),
         claims=state.claims(),
         accounts=dict(state.accounts),
@@ -173,12 +173,12 @@ def reproduce(moment: Moment) -> list[Outcome]:
 def rebuild(moment: Moment) -> ClusterState:
     """A cluster state that stands as the one that was looked at."""
     scored = moment.scored
-    machine = Machine()
+    node_cache = NodeCache()
     for facts in moment.nodes.values():
-        machine.put(facts)
+        node_cache.put(facts)
     policies = dict(moment.policies)
     state = ClusterState(
-        machine,
+        node_cache,
         moment.accounts,
         policies,
         power=PowerBudget(moment.power),
@@ -187,10 +187,10 @@ def rebuild(moment: Moment) -> ClusterState:
     )
     for holder in moment.holders.values():
         state.put_holder(holder, claimed=holder.uid in moment.claims)
-    machine.give([index for index in machine.taken if index not in moment.taken])
+    node_cache.give([index for index in node_cache.taken if index not in moment.taken])
     for index, end in moment.taken.items():
-        if machine.taken.get(index) != end:
-            machine.take((index,), end)
+        if node_cache.taken.get(index) != end:
+            node_cache.take((index,), end)
     shares = RememberedShares(scored.standings, scored.shares, scored.with_work, scored.multipliers)
     scoring = Scoring(shares, policies, scored.reference_wait, scored.energy_price, scored.running)
     scoring.resume(scored.backlog)

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
-from lattice.scheduling.cluster.machine import NEVER, Machine, indices_of
+from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
 from lattice.scheduling.cluster.pools import Pools
 from lattice.scheduling.cluster.profile import Closing, Profile, Promise
@@ -71,7 +71,7 @@ class PowerBudget:
 class Scoring(Protocol):
     """The cost function of one vcluster."""
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
         """A score for each candidate, in their order; where the sequence has `totals`, scores are made only when they are asked for."""
         ...
 
@@ -79,7 +79,7 @@ class Scoring(Protocol):
 class ClassThenWaiting:
     """The order without a cost function: the higher class, and among equals who waits longer."""
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
         """A tenth of the class; who submitted earlier wins a tie."""
         by_class = [Score(rank / 10) for rank in range(11)]
         return [by_class[candidate.preemption_class] for candidate in candidates]
@@ -133,7 +133,7 @@ class Uses:
 class ClusterState:
     """Everything that `lattice.scheduling.cycle.cycle.decide` reads; see the module's docstring."""
 
-    machine: Machine = field(default_factory=Machine)
+    node_cache: NodeCache = field(default_factory=NodeCache)
     accounts: Mapping[str, TenantAccount] = field(default_factory=dict)
     """The ledger's hard limits and use, by tenant."""
     policies: dict[str, Policy] = field(default_factory=dict)
@@ -174,8 +174,8 @@ class ClusterState:
     """By uid: nodes of a holder that another holder has taken since."""
 
     def __post_init__(self) -> None:
-        self.pools = Pools(self.machine)
-        self._profile = Profile(self.machine)
+        self.pools = Pools(self.node_cache)
+        self._profile = Profile(self.node_cache)
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -187,14 +187,14 @@ class ClusterState:
 
     def plant(self, forest: Forest | None) -> None:
         """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
-        self.elastic = None if forest is None else Elastic(forest, self.machine)
+        self.elastic = None if forest is None else Elastic(forest, self.node_cache)
         if self.elastic is not None:
             for holder in self.holders.values():
                 self.elastic.hold(holder)
 
     def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
         """Plants quota trees that are charged already with what these candidates ask for and what the holders hold."""
-        self.elastic = Elastic(forest, self.machine)
+        self.elastic = Elastic(forest, self.node_cache)
         self.elastic.adopt(asked, self.holders.values(), now)
 
     def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
@@ -241,7 +241,7 @@ class ClusterState:
         if counts is None or holder.uid in self.holders:
             self._put(holder, claimed=True)
         else:
-            self.machine.take_free(nodes, _until(holder), counts)
+            self.node_cache.take_free(nodes, _until(holder), counts)
             self._add(holder, claimed=True)
 
     def drop_holder(self, uid: str) -> None:
@@ -254,7 +254,7 @@ class ClusterState:
         if self.elastic is not None:
             self.elastic.release(uid)
         lost = self._lost.pop(uid, None)
-        self.machine.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
+        self.node_cache.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
     def drop_claims(self, uids: Iterable[str]) -> None:
         """Of these, what was claimed and neither confirmed nor refused is given back: their cycle came to no end."""
@@ -330,12 +330,12 @@ class ClusterState:
 
     def given_away(self) -> tuple[int, int]:
         """Changes with every node that is held or free, and with every promise."""
-        return self.machine.changes, self._profile.version
+        return self.node_cache.changes, self._profile.version
 
     def footing(self, policy: Policy) -> Footing:
         """What the promises of a vcluster stand on."""
-        machine = self.machine
-        return Footing((machine.tally, machine.shape), self.windows, machine.losses, policy)
+        node_cache = self.node_cache
+        return Footing((node_cache.tally, node_cache.shape), self.windows, node_cache.losses, policy)
 
     def occupancy(self, candidate: Candidate) -> float:
         """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""
@@ -348,7 +348,7 @@ class ClusterState:
             again.count(holder, 1, claimed=uid in self._claims)
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
-        self.machine.validate()
+        self.node_cache.validate()
         if self.elastic is not None:
             self.elastic.validate()
         self.pools.validate()
@@ -365,10 +365,10 @@ class ClusterState:
                 return
             planned = before.nodes == holder.nodes and _until(holder) <= _until(before)
             self.drop_holder(holder.uid)
-        if not self.machine.taken.keys().isdisjoint(holder.nodes):
+        if not self.node_cache.taken.keys().isdisjoint(holder.nodes):
             self._lose(holder)
             planned = False
-        self.machine.take(holder.nodes, _until(holder), planned=planned)
+        self.node_cache.take(holder.nodes, _until(holder), planned=planned)
         self._add(holder, claimed=claimed)
 
     def _add(self, holder: Holder, *, claimed: bool) -> None:
@@ -400,7 +400,7 @@ class ClusterState:
 
     def _split(self) -> None:
         masks = {window.nodes for window in self.windows}
-        self.machine.split(frozenset(masks.union(*self.lists.values())))
+        self.node_cache.split(frozenset(masks.union(*self.lists.values())))
 
 
 def claim_of(

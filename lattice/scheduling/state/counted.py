@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from lattice.quota.groups import Resources
-from lattice.scheduling.cluster.machine import UNHEARD, Machine
+from lattice.scheduling.cluster.node_cache import UNHEARD, NodeCache
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.state.elastic import amounts_of
 
@@ -33,10 +33,10 @@ class News(NamedTuple):
 class CountedNodes:
     """The counted nodes of a machine; times are those that the caller gives, in seconds."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, node_cache: NodeCache) -> None:
         self.sums: dict[str, dict[str, int]] = {}
         """By tree: what its counted nodes have."""
-        self._machine = machine
+        self._node_cache = node_cache
         self._news = -1
         self._trees: Mapping[str, str] = {}
         self._seen: dict[int, NodeFacts] = {}
@@ -48,14 +48,14 @@ class CountedNodes:
 
     def look(self, trees: Mapping[str, str], now: float) -> News:
         """Take in what has changed; `trees` gives the tree of each node by name (absent: the default tree)."""
-        machine, moved = self._machine, trees is not self._trees
+        node_cache, moved = self._node_cache, trees is not self._trees
         changed: set[int] = set()
         touched: set[int] = set()
-        if machine.news != self._news or moved:
-            self._news, self._trees = machine.news, trees
-            touched = {index for index, facts in machine.nodes.items() if moved or self._seen.get(index) is not facts}
-            touched |= self._seen.keys() - machine.nodes.keys()
-            changed = {index for index in touched if self._amounts(index) is not _of(machine.nodes.get(index))}
+        if node_cache.news != self._news or moved:
+            self._news, self._trees = node_cache.news, trees
+            touched = {index for index, facts in node_cache.nodes.items() if moved or self._seen.get(index) is not facts}
+            touched |= self._seen.keys() - node_cache.nodes.keys()
+            changed = {index for index in touched if self._amounts(index) is not _of(node_cache.nodes.get(index))}
             for index in touched:
                 self._see(index, now)
         capacity = False
@@ -64,7 +64,7 @@ class CountedNodes:
         return News(capacity, frozenset(changed), min(self._due(now), default=None))
 
     def _see(self, index: int, now: float) -> None:
-        facts = self._machine.nodes.get(index)
+        facts = self._node_cache.nodes.get(index)
         if facts is None:
             self._seen.pop(index, None)
             self._odd.discard(index)
@@ -87,7 +87,7 @@ class CountedNodes:
         """Count a node where it counts now; whether that changes a sum."""
         facts = self._seen.get(index)
         counts = facts is not None and (
-            facts.state in COUNTED or index in self._machine.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS
+            facts.state in COUNTED or index in self._node_cache.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS
         )
         after = (self._trees.get(facts.name, ""), amounts_of(facts)) if facts is not None and counts else None
         before = self._counted.get(index)

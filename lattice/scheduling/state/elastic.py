@@ -17,7 +17,7 @@ from lattice.quota.amounts import CPU, GPU, MEMORY, NODES, gpu_of
 from lattice.quota.forest import Forest
 from lattice.quota.gates import Blocked, Gate
 from lattice.quota.groups import Resources
-from lattice.scheduling.cluster.machine import Bucket, Machine
+from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, Holder
 
@@ -83,11 +83,11 @@ class _Classes(NamedTuple):
 class Elastic:
     """See the module's docstring."""
 
-    def __init__(self, forest: Forest, machine: Machine) -> None:
+    def __init__(self, forest: Forest, node_cache: NodeCache) -> None:
         self.forest = forest
         self.version = 0
         """Grows with every change of what is asked for or held."""
-        self._machine = machine
+        self._node_cache = node_cache
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, _Held] = {}
         self._declared = 0
@@ -254,7 +254,7 @@ class Elastic:
 
     def _sync(self) -> tuple[int, int, int]:
         """The stamp of machine and groups; what was made of others is forgotten."""
-        stamp = (self._machine.shape, self._machine.tally, self._declared)
+        stamp = (self._node_cache.shape, self._node_cache.tally, self._declared)
         if stamp != self._stamp:
             self._stamp = stamp
             self._classes.clear()
@@ -306,13 +306,13 @@ class Elastic:
         return known
 
     def _find_classes(self, need: Need) -> _Classes:
-        machine, sizes = self._machine, dict[Hardware, int]()
-        if need.lists <= machine.masks:
-            for bucket in machine.admitted(need):
+        node_cache, sizes = self._node_cache, dict[Hardware, int]()
+        if need.lists <= node_cache.masks:
+            for bucket in node_cache.admitted(need):
                 sizes[bucket.key.hardware] = sizes.get(bucket.key.hardware, 0) + len(bucket.members)
         else:
-            for index in machine.eligible(need):
-                kind = machine.bucket_of(index).key.hardware
+            for index in node_cache.eligible(need):
+                kind = node_cache.bucket_of(index).key.hardware
                 sizes[kind] = sizes.get(kind, 0) + 1
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
@@ -408,7 +408,7 @@ class Elastic:
 
     def _sum(self, nodes: Sequence[int]) -> dict[str, int]:
         """What these nodes count; one that is not known counts as a node."""
-        known, counts = self._machine.nodes, dict[int, tuple[Resources, int]]()
+        known, counts = self._node_cache.nodes, dict[int, tuple[Resources, int]]()
         for node in nodes:
             facts = known.get(node)
             each = _UNKNOWN if facts is None else amounts_of(facts)

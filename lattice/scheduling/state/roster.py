@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from lattice.scheduling.cluster.machine import NEVER
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
 

@@ -86,33 +86,33 @@ LINES = st.lists(
 @settings(max_examples=150)
 @given(
     lines=LINES,
-    machine=st.builds(Machine, st.integers(1, 6), st.integers(1, 4)),
+    node_cache=st.builds(Machine, st.integers(1, 6), st.integers(1, 4)),
     how=st.sampled_from(EVERY),
     gap=st.sampled_from([" ", "\t", "   "]),
     end=st.sampled_from(["\n", "\r\n", " \n"]),
 )
 def test_every_job_of_a_log_starts_when_the_plain_reading_and_simulation_start_it(
-    lines: list[Line], machine: Machine, how: tuple[Policy, Estimates], gap: str, end: str
+    lines: list[Line], node_cache: Machine, how: tuple[Policy, Estimates], gap: str, end: str
 ) -> None:
     text = "".join(["; Computer: any" + end, *(line.text(number, gap, end) for number, line in enumerate(lines, start=1))])
-    expected = plainly(lines, machine.nodes, machine.procs_per_node)
+    expected = plainly(lines, node_cache.nodes, node_cache.procs_per_node)
     trace = parse(text.encode().splitlines(keepends=True))
     if not expected:
         with pytest.raises(Rejected, match="no job to replay"):
-            select(trace, machine)
+            select(trace, node_cache)
         return
-    workload, left = select(trace, machine)
+    workload, left = select(trace, node_cache)
     assert left.out.total == len(lines) - len(expected)
     jobs = [job for _, _, job in expected]
-    start = simulate(workload, machine.nodes, *how)
+    start = simulate(workload, node_cache.nodes, *how)
     assert list(zip(workload.job, workload.procs, workload.submit, workload.run, start, strict=True)) == [
         (number, procs, job.submit, job.run, began)
-        for (number, procs, job), began in zip(expected, Naive(jobs, machine.nodes, *how).simulate(), strict=True)
+        for (number, procs, job), began in zip(expected, Naive(jobs, node_cache.nodes, *how).simulate(), strict=True)
     ]
-    check_numbers(jobs, start, machine, report(workload, start, machine.nodes).document())
+    check_numbers(jobs, start, node_cache, report(workload, start, node_cache.nodes).document())
 
 
-def check_numbers(jobs: list[Job], start: list[int], machine: Machine, found: dict[str, int | float]) -> None:
+def check_numbers(jobs: list[Job], start: list[int], node_cache: Machine, found: dict[str, int | float]) -> None:
     """The definitions of the report, one after the other."""
     waits = [began - job.submit for job, began in zip(jobs, start, strict=True)]
     slow = [max(1.0, (wait + job.run) / max(10, job.run)) for job, wait in zip(jobs, waits, strict=True)]
@@ -126,6 +126,6 @@ def check_numbers(jobs: list[Job], start: list[int], machine: Machine, found: di
         "avg_bounded_slowdown": pytest.approx(sum(slow) / count),
         "max_bounded_slowdown": pytest.approx(max(slow)),
         "rms_bounded_slowdown": pytest.approx(sqrt(sum(value * value for value in slow) / count)),
-        "utilisation": pytest.approx(sum(job.nodes * job.run for job in jobs) / (machine.nodes * makespan)),
+        "utilisation": pytest.approx(sum(job.nodes * job.run for job in jobs) / (node_cache.nodes * makespan)),
         "makespan": makespan,
     }

@@ -13,7 +13,7 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.commit import Book
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views import Allocation
 from lattice_controllers.scheduler.admission import Admission
@@ -46,7 +46,7 @@ async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocati
         Book.empty("term", "commit"),
         asyncio.Event(),
         known(None),
-        ClusterState(Machine()),
+        ClusterState(NodeCache()),
     )
     committer = Committer(cluster, clock, book, "1", identity="me", new_id=lambda: "x", metrics=metrics)
     nodes = Nodes(cluster, clock, book, due)

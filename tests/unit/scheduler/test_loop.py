@@ -11,7 +11,7 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt
 from lattice.ledger.proposals import Accepted, Claim, Refused
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -45,7 +45,7 @@ class Breaking:
 
     error: Exception | None
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
         """Scores, or the error."""
         if self.error is not None:
             raise self.error
@@ -147,7 +147,7 @@ async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_
     assert list(promised) == [third.uid, second.uid, first.uid]
     assert [one.given for one in promised.values()][:2] == [NOW - 200, NOW - 100]
     assert made.state.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
-    made.state.machine.put(node(7, "g1", usable=False, state="Drained"))
+    made.state.node_cache.put(node(7, "g1", usable=False, state="Drained"))
     await run(made, 0.05)
     assert {move.cause for move in made.waiting.moves.values()} == {"NodesLost"}
     moved = made.metrics.registry.get_sample_value("lattice_scheduling_reservation_moves_total", {"vcluster": "hpc", "cause": "NodesLost"})

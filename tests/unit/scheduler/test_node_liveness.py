@@ -40,7 +40,7 @@ class Site:
         self.nodes.leases_synced()
 
     def usable(self) -> int:
-        return sum(facts.usable for facts in self.nodes.machine.nodes.values())
+        return sum(facts.usable for facts in self.nodes.node_cache.nodes.values())
 
     def call(self, group: str) -> None:
         """Its nodes answer at once."""

@@ -113,9 +113,9 @@ async def test_the_process_answers_as_the_solver_does() -> None:
 def test_lent_nodes_and_those_that_the_cycle_gave_count_in_the_question() -> None:
     situation = moment(8, (), ())
     outcomes = list(decide(situation.state, "hpc", [pending(1, nodes=3)], NOW))
-    machine = situation.state.machine
-    without = formulate(machine, [pending(1, nodes=6)], [0.5])
-    with_given = formulate(machine, [pending(1, nodes=6)], [0.5], given=[0, 1, 2])
+    node_cache = situation.state.node_cache
+    without = formulate(node_cache, [pending(1, nodes=6)], [0.5])
+    with_given = formulate(node_cache, [pending(1, nodes=6)], [0.5], given=[0, 1, 2])
     assert value_of(outcomes) == pytest.approx(1.5)
     assert best_plan(without.jobs, without.buckets).value == 0
     assert best_plan(with_given.jobs, with_given.buckets).value == pytest.approx(3.0)

@@ -46,7 +46,7 @@ class Site:
 
     def put(self, index: int, **fields: Any) -> None:
         facts = node(index, **{"group": f"g{index // 4}", **fields})
-        self.state.machine.put(facts)
+        self.state.node_cache.put(facts)
         self.nodes[facts.name] = Node(
             metadata=Metadata(name=facts.name), spec=NodeSpec(group=facts.group),
             status=NodeStatus(state=facts.state, capabilities=Capabilities(cpus=facts.cpus, gpus=facts.gpus, gpu_type=facts.gpu_type)),

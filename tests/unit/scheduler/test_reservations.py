@@ -11,7 +11,7 @@ from lattice.daemon.clock import ManualClock
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import RESERVATIONS
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
 from lattice.views import Reservation
@@ -34,18 +34,18 @@ class Site:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
-        self.machine = Machine()
+        self.node_cache = NodeCache()
         self.wakes = Wakes()
         self.writes = 0
         for index in range(4):
-            self.machine.put(facts(index))
+            self.node_cache.put(facts(index))
         self.reservations = self.made()
         for index in range(4):
             self.reservations.node_changed(f"nid{index + 1:03}")
         self.now = self.clock.now()
 
     def made(self) -> Reservations:
-        return Reservations(self.cluster, self.clock, self.machine, FakeLedger(), self.wakes)
+        return Reservations(self.cluster, self.clock, self.node_cache, FakeLedger(), self.wakes)
 
     async def create(self, name: str, **spec: Any) -> None:
         body = {"nodes": "nid[001-002]", "start": format_time(self.now + HOUR), "duration": "2h", **spec}
@@ -119,7 +119,7 @@ async def test_windows_are_the_same_object_until_something_changes(site: Site) -
     await site.create("daily", recurrence={"everyDays": 1})
     first = site.reservations.windows(site.now)
     assert site.reservations.windows(site.now + HOUR / 2) is first
-    site.machine.put(facts(0, usable=False))
+    site.node_cache.put(facts(0, usable=False))
     site.reservations.node_changed("nid001")
     assert site.reservations.windows(site.now + HOUR / 2) is first
     await site.create("other", nodes="nid003")
@@ -130,7 +130,7 @@ async def test_chosen_nodes_outlast_a_change_of_leader(site: Site) -> None:
     site.reservations.started()
     await site.create("two", nodes=None, nodeCount=2)
     assert (await site.reconciled("two"))["nodes"] == "nid[001-002]"
-    site.machine.take([0, 1])
+    site.node_cache.take([0, 1])
     site.reservations = site.made()
     site.reservations.started()
     await site.seen("two")
@@ -145,7 +145,7 @@ async def test_a_node_that_appears_makes_a_reservation_possible(site: Site) -> N
     status = await site.reconciled("five")
     assert (status["state"], status.get("nodes"), status.get("nodeCount")) == ("Impossible", None, None)
     assert {entry["type"]: entry["reason"] for entry in status["conditions"]} == {"Ready": "NodesMissing", "Stalled": "NodesMissing"}
-    site.machine.put(facts(4))
+    site.node_cache.put(facts(4))
     site.reservations.node_changed("nid005")
     status = await site.reconciled("five")
     assert (status["state"], status["nodeCount"], ready(status)) == ("Planned", 5, ("True", "Planned"))
@@ -156,8 +156,8 @@ async def test_a_node_that_goes_gives_its_place_to_another_one_and_its_index_to_
     site.reservations.started()
     await site.create("two", nodes=None, nodeCount=2)
     await site.reconciled("two")
-    site.machine.drop(0)
-    site.machine.put(NodeFacts(0, "other", "g0", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
+    site.node_cache.drop(0)
+    site.node_cache.put(NodeFacts(0, "other", "g0", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
     site.reservations.node_changed("nid001")
     site.reservations.node_changed("other")
     assert "nid002" in (await site.reconciled("two"))["nodes"]

@@ -87,7 +87,7 @@ class Site:
         self.stored = Stored(self.book)
         self.state = ClusterState(accounts={tenant: TenantAccount() for _, tenant in OWNERS}, policies={"hpc": Policy("hpc")})
         for index in range(8):
-            self.state.machine.put(node(index, f"g{index // 4}"))
+            self.state.node_cache.put(node(index, f"g{index // 4}"))
         declared = Declared(QuotaTreeOptions(revocation=revocation, delay=f"{DELAY:g}s", max_per_round=most))
         forest = Forest(declared.layout.trees)
         forest.capacity("", {"nodes": 8})

@@ -36,9 +36,9 @@ def test_the_time_of_the_cost_function_is_that_of_finding_out_every_total() -> N
 
     made = Scoring(policies={"hpc": Policy("hpc")}, timed=partial(observe_seconds, clock, metrics.cost_seconds))
     made.shares = SlowShares(clock)
-    queue, machine = [pending(1, 0), pending(2, 2)], moment(4).state.machine
-    scores = list(made.score(queue, machine, NOW))
+    queue, node_cache = [pending(1, 0), pending(2, 2)], moment(4).state.node_cache
+    scores = list(made.score(queue, node_cache, NOW))
     assert took("sum") == pytest.approx(0.5), "two tenants were asked about"
-    assert scores == list(Scoring(policies={"hpc": Policy("hpc")}).score(queue, machine, NOW))
-    assert made.score([], machine, NOW).totals == []
+    assert scores == list(Scoring(policies={"hpc": Policy("hpc")}).score(queue, node_cache, NOW))
+    assert made.score([], node_cache, NOW).totals == []
     assert took("count") == 1, "nothing was scored"

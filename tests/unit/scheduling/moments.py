@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score, Waiting
@@ -61,11 +61,11 @@ def moment(
     unusable: frozenset[int] = frozenset(),
     limit: int | None = None,
 ) -> Situation:
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(nodes):
-        machine.put(node(index, f"g{index // 4}", **({"usable": False, "state": "Draining"} if index in unusable else {})))
+        node_cache.put(node(index, f"g{index // 4}", **({"usable": False, "state": "Draining"} if index in unusable else {})))
     accounts = {tenant: TenantAccount(max_nodes=limit) for _, tenant in OWNERS}
-    state = ClusterState(machine, accounts, {name: Policy(name) for name in VCLUSTERS})
+    state = ClusterState(node_cache, accounts, {name: Policy(name) for name in VCLUSTERS})
     for holder in holders:
         state.put_holder(holder)
     state.set_windows(windows)

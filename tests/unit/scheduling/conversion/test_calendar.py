@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine, indices_of
+from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.conversion.calendar import MOST_WINDOWS, Booking, book, mask_of, node_set
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate
@@ -20,9 +20,9 @@ NOW = 1_800_000_000.0
 HOUR = 3600.0
 
 
-def machine(count: int = 8, **changes: Any) -> Machine:
+def node_cache(count: int = 8, **changes: Any) -> NodeCache:
     """nid001 to nid008 with indices 0 to 7, in two groups, all usable."""
-    made = Machine()
+    made = NodeCache()
     for index in range(count):
         facts = NodeFacts(
             index, f"nid{index + 1:03}", f"g{index // 4}", 8, 1 << 30, 0, frozenset({"nvme"}), hollow=False, usable=True, state="Ready"
@@ -42,8 +42,8 @@ def counted(name: str, count: int, created: float = NOW - 9 * HOUR, **spec: Any)
     return reservation(name, created, nodes=None, nodeCount=count, **spec)
 
 
-def one(asked: Reservation, on: Machine | None = None, *, now: float = NOW, chosen: int = 0) -> Booking:
-    return book([asked], on or machine(), now, {asked.metadata.uid: chosen})[asked.metadata.name]
+def one(asked: Reservation, on: NodeCache | None = None, *, now: float = NOW, chosen: int = 0) -> Booking:
+    return book([asked], on or node_cache(), now, {asked.metadata.uid: chosen})[asked.metadata.name]
 
 
 def test_named_nodes_are_held_in_the_window_for_those_who_are_named() -> None:
@@ -93,7 +93,7 @@ def test_more_nodes_than_fit_is_impossible_with_the_numbers() -> None:
 
 
 def test_nodes_that_are_free_first_are_chosen_first() -> None:
-    on = machine(nid008={"usable": False, "state": "Down"})
+    on = node_cache(nid008={"usable": False, "state": "Down"})
     on.take([0, 1], NOW + 5 * HOUR)
     on.take([2, 3], NOW + HOUR / 2)
     on.take([4])
@@ -106,26 +106,26 @@ def test_nodes_that_are_free_first_are_chosen_first() -> None:
 
 def test_chosen_nodes_do_not_wander() -> None:
     first = one(counted("two", 2)).nodes
-    busy = machine()
+    busy = node_cache()
     busy.take(indices_of(first))
     assert one(counted("two", 2), busy, chosen=first).nodes == first
-    less = machine()
+    less = node_cache()
     less.drop(0)
     assert sorted(indices_of(one(counted("two", 2), less, chosen=first).nodes)) == [1, 2]
 
 
 def test_of_two_that_overlap_the_older_one_holds_the_nodes() -> None:
     older, newer = reservation("older", NOW - 9 * HOUR), reservation("newer", NOW - 8 * HOUR, nodes="nid[004-006]")
-    found = book([newer, older], machine(), NOW, {})
+    found = book([newer, older], node_cache(), NOW, {})
     assert found["older"].state == "Planned"
     assert (found["newer"].state, found["newer"].reason, found["newer"].windows()) == ("Impossible", "Overlaps", ())
     assert 'of reservation "older", which was made earlier and holds nid004 too' in found["newer"].message
-    after = book([reservation("newer", nodes="nid[004-006]")], machine(), NOW, {})
+    after = book([reservation("newer", nodes="nid[004-006]")], node_cache(), NOW, {})
     assert after["newer"].state == "Planned"
 
 
 def test_a_number_of_nodes_is_chosen_beside_the_older_ones() -> None:
-    found = book([reservation("older"), counted("four", 4, NOW - HOUR), counted("one", 1, NOW)], machine(), NOW, {})
+    found = book([reservation("older"), counted("four", 4, NOW - HOUR), counted("one", 1, NOW)], node_cache(), NOW, {})
     assert sorted(indices_of(found["four"].nodes)) == [4, 5, 6, 7]
     assert (found["one"].state, found["one"].reason) == ("Impossible", "Overlaps")
     assert found["one"].message == 'asks for 1 node; 8 exist that fit, 8 of them held at that time by reservation "older", "four"'
@@ -133,7 +133,7 @@ def test_a_number_of_nodes_is_chosen_beside_the_older_ones() -> None:
 
 def test_the_same_nodes_at_another_time_are_no_overlap() -> None:
     later = reservation("later", NOW, start=format_time(NOW + 3 * HOUR))
-    found = book([reservation("older"), later], machine(), NOW, {})
+    found = book([reservation("older"), later], node_cache(), NOW, {})
     assert {name: booking.state for name, booking in found.items()} == {"older": "Planned", "later": "Planned"}
 
 
@@ -157,7 +157,7 @@ def test_no_two_windows_ever_hold_a_node_at_the_same_time(asked: list[tuple[int,
         )
         for number, (begin, length, days, width) in enumerate(asked)
     ]  # fmt: skip
-    windows = [window for booking in book(reservations, machine(), NOW + later * HOUR, {}).values() for window in booking.windows()]
+    windows = [window for booking in book(reservations, node_cache(), NOW + later * HOUR, {}).values() for window in booking.windows()]
     for at, window in enumerate(windows):
         for other in windows[at + 1 :]:
             together = window.start < other.end and other.start < window.end
@@ -165,4 +165,4 @@ def test_no_two_windows_ever_hold_a_node_at_the_same_time(asked: list[tuple[int,
 
 
 def test_nodes_are_shown_in_the_order_of_their_names() -> None:
-    assert node_set(0b10000110, machine()) == "nid[002-003,008]"
+    assert node_set(0b10000110, node_cache()) == "nid[002-003,008]"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.lifecycle.grace import MOST_GRACE_SECONDS
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.conversion.candidates import candidate_of, holder_of, need_of
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import Need, NodeFacts
@@ -150,10 +150,10 @@ CXL = node(cpus=64, memory="512Gi", cxlMemory="2Ti")
     ],
 )
 def test_a_node_is_admitted_only_if_it_offers_all_that_is_asked(asked: dict[str, Any], there: Node, admitted: bool) -> None:
-    machine = Machine()
-    machine.put(facts_of(there, 0, usable=True, state="Ready", homes={}))
-    assert machine.census(need_of(resources(**asked), {})).eligible == int(admitted)
-    machine.validate()
+    node_cache = NodeCache()
+    node_cache.put(facts_of(there, 0, usable=True, state="Ready", homes={}))
+    assert node_cache.census(need_of(resources(**asked), {})).eligible == int(admitted)
+    node_cache.validate()
 
 
 # holders
@@ -240,9 +240,9 @@ def test_a_group_that_two_vclusters_name_is_the_older_ones_home() -> None:
 
 
 def test_needs_meet_facts_in_the_machine() -> None:
-    machine = Machine()
-    machine.put(facts_of(node("a", cpus=8, memory="8Gi", gpus=4, gpuType="GH200"), 0, usable=True, state="Ready", homes={}))
-    machine.put(facts_of(node("b", cpus=8, memory="8Gi"), 1, usable=True, state="Ready", homes={}))
-    assert machine.census(need_of(resources(constraints={"gpuType": "gh200"}), {})).eligible == 1
-    assert machine.census(Need()).eligible == 2
-    machine.validate()
+    node_cache = NodeCache()
+    node_cache.put(facts_of(node("a", cpus=8, memory="8Gi", gpus=4, gpuType="GH200"), 0, usable=True, state="Ready", homes={}))
+    node_cache.put(facts_of(node("b", cpus=8, memory="8Gi"), 1, usable=True, state="Ready", homes={}))
+    assert node_cache.census(need_of(resources(constraints={"gpuType": "gh200"}), {})).eligible == 1
+    assert node_cache.census(Need()).eligible == 2
+    node_cache.validate()

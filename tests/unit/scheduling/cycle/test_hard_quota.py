@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lattice.ledger.commit import Book, apply_all, beyond
 from lattice.ledger.proposals import Accepted, Claim, Limits, Pool, Stop
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
@@ -30,11 +30,11 @@ Asked = list[tuple[tuple[str, str], str, int, int]]
 
 def holding(rows: Held) -> tuple[Book, ClusterState]:
     """The same in both: rows that hold nodes, some of them releasing, and accounts without limits."""
-    book, machine = Book.empty("term", "commit"), Machine()
+    book, node_cache = Book.empty("term", "commit"), NodeCache()
     apply_all(book, [Pool(NODES), *(Limits(tenant, None, None) for tenant in TENANTS)])
     for index in range(NODES):
-        machine.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
-    state, first = ClusterState(machine), 0
+        node_cache.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
+    state, first = ClusterState(node_cache), 0
     for number, ((tenant, user), count, releasing) in enumerate(rows):
         nodes = tuple(range(first, first + count))
         first += count

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
@@ -80,9 +80,9 @@ def some_work(roll: random.Random, number: int, vcluster: str, lists: list[int],
 def some_world(seed: int) -> World:
     roll = random.Random(seed)
     nodes = some_nodes(roll)
-    machine = Machine()
+    node_cache = NodeCache()
     for facts in nodes:
-        machine.put(facts)
+        node_cache.put(facts)
     accounts = {
         tenant: TenantAccount(max_nodes=roll.choice((None, None, 12)), max_allocations=roll.choice((None, None, 3))) for tenant in TENANTS
     }
@@ -91,7 +91,7 @@ def some_world(seed: int) -> World:
         limits = {"user_max_nodes": own.choice((None, None, None, 8)), "user_max_allocations": own.choice((None, None, None, 2))}
         accounts[tenant] = msgspec.structs.replace(account, **limits)
     power = PowerBudget(roll.choice((None, None, None, 9000)))
-    state = ClusterState(machine, accounts, {name: some_policy(roll, name) for name in VCLUSTERS}, power=power)
+    state = ClusterState(node_cache, accounts, {name: some_policy(roll, name) for name in VCLUSTERS}, power=power)
     free = [facts for facts in nodes if facts.usable]
     roll.shuffle(free)
     for number in range(roll.randint(0, 3)):
@@ -128,7 +128,7 @@ def fewest(nodes: Iterable[NodeFacts], wanted: int) -> int | None:
 def check_place(world: World, placed: Placed, free: set[int]) -> None:
     """One place against the facts: `free` were free before it."""
     state, one = world.state, placed.candidate
-    known, policy = state.machine.nodes, state.policies[one.vcluster]
+    known, policy = state.node_cache.nodes, state.policies[one.vcluster]
     nodes = [known[index] for index in placed.nodes]
     assert len(set(placed.nodes)) == len(placed.nodes)
     assert one.minimum <= len(nodes) <= one.maximum
@@ -195,7 +195,7 @@ def check_sums(world: World, placed: list[Placed]) -> None:
             mine = [holder for holder in holders if (holder.tenant, holder.user) == (tenant, user)]
             within(mine, account.user_max_nodes, account.user_max_allocations)
     if placed and state.power.limit is not None:
-        assert sum(state.machine.nodes[index].watts for holder in holders for index in holder.nodes) <= state.power.limit
+        assert sum(state.node_cache.nodes[index].watts for holder in holders for index in holder.nodes) <= state.power.limit
 
 
 def within(holders: list[Holder], most_nodes: int | None, most_running: int | None) -> None:
@@ -210,7 +210,7 @@ def test_every_placement_satisfies_every_constraint(batch: int) -> None:
         world = some_world(seed)
         state, placed = world.state, list[Placed]()
         for name in VCLUSTERS:
-            free = {index for index in state.machine.nodes if index not in state.machine.taken}
+            free = {index for index in state.node_cache.nodes if index not in state.node_cache.taken}
             outcomes = list(decide(state, name, world.queues[name], NOW))
             assert sorted(one.candidate.uid for one in outcomes) == sorted(one.uid for one in world.queues[name])
             for outcome in outcomes:
@@ -273,13 +273,15 @@ def test_equal_worlds_have_equal_outcomes_whatever_the_order_of_arrival(seed: in
 
 
 def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothing_with_their_reservations_only() -> None:
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(64):
-        machine.put(replace(some_nodes(random.Random(1))[0], index=index, name=f"n{index}", home="", usable=True, state="Ready", group="g"))
+        node_cache.put(
+            replace(some_nodes(random.Random(1))[0], index=index, name=f"n{index}", home="", usable=True, state="Ready", group="g")
+        )
     policies = {"v": Policy("v", BACKFILL)}
     scoring = Scoring(policies=policies)
     scoring.shares.agree({"t": Terms(), "u": Terms()})
-    state = ClusterState(machine, {"t": TenantAccount(), "u": TenantAccount()}, policies, {"v": scoring})
+    state = ClusterState(node_cache, {"t": TenantAccount(), "u": TenantAccount()}, policies, {"v": scoring})
     base = Candidate(
         key="t/a", uid="a", tenant="t", vcluster="v", preemption_class=5, submitted=NOW, minimum=8, maximum=8, need=Need(), user="alice",
         walltime=HOUR,

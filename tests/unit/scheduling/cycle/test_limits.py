@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Limits, Policy
@@ -60,11 +60,11 @@ def limited(draw: st.DrawFn) -> tuple[Limits, list[Holder], list[Candidate]]:
 @given(limited())
 def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple[Limits, list[Holder], list[Candidate]]) -> None:
     limits, holders, queue = drawn
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(NODES):
-        machine.put(node(index, f"g{index // 4}"))
+        node_cache.put(node(index, f"g{index // 4}"))
     policies = {"hpc": Policy("hpc", limits=limits), "ml": Policy("ml")}
-    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, policies)
+    state = ClusterState(node_cache, {tenant: TenantAccount() for _, tenant in OWNERS}, policies)
     for holder in holders:
         state.put_holder(holder)
     for name, policy in policies.items():
@@ -81,5 +81,5 @@ def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple
                 assert full, outcome.message
             else:
                 assert outcome.reason in ("WaitingForNodes", "BehindHigherPriority"), outcome.reason
-                assert len(machine.taken) + outcome.candidate.minimum > NODES or state.promises[name]
+                assert len(node_cache.taken) + outcome.candidate.minimum > NODES or state.promises[name]
     state.validate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import LEFT, asks_for_more, extended
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
@@ -18,10 +18,10 @@ from tests.unit.scheduling.moments import NOW, OWNERS, pending
 
 def outcome_on(watts: list[int], limit: int, least: int, most: int) -> Outcome:
     """What becomes of work that takes any nodes, a range included; every third node has the same number of GPUs, so that classes differ."""
-    machine = Machine()
+    node_cache = NodeCache()
     for index, each in enumerate(watts):
-        machine.put(node(index, watts=each, gpus=index % 3, group="g0"))
-    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")}, power=PowerBudget(limit))
+        node_cache.put(node(index, watts=each, gpus=index % 3, group="g0"))
+    state = ClusterState(node_cache, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")}, power=PowerBudget(limit))
     candidate = pending(1, nodes=least, maximum=most)
     (found,) = decide(state, "hpc", [candidate], NOW)
     grown = extended(state, [candidate], NOW) if asks_for_more(found) else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cluster.profile import Promise
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
@@ -34,11 +34,11 @@ HOUR = 3600.0
 
 
 def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> ClusterState:
-    machine = Machine()
+    node_cache = NodeCache()
     for facts in nodes:
-        machine.put(facts)
+        node_cache.put(facts)
     named = {policy.name: policy for policy in policies or (Policy("hpc"),)}
-    return ClusterState(machine, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
+    return ClusterState(node_cache, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
 
 
 def decided(state: ClusterState, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
@@ -141,7 +141,7 @@ def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows:
     state = scene_of([node(index) for index in range(4)])
     state.set_windows(windows)
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
-    keys = [bucket.key for bucket in state.machine.buckets.values() if bucket.usable >= 2]
+    keys = [bucket.key for bucket in state.node_cache.buckets.values() if bucket.usable >= 2]
     state.promises["hpc"] = {
         uid(0): Promise(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
         uid(1): Promise(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
@@ -187,7 +187,7 @@ def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(
         for _ in range(roll.randrange(3)):  # nothing happens but that time goes on
             world.until(world.now + roll.choice((0.0, 1.0, 40.0)))
         if roll.random() < 0.1:
-            world.state.machine.put(node(roll.randrange(12), usable=roll.random() < 0.7))
+            world.state.node_cache.put(node(roll.randrange(12), usable=roll.random() < 0.7))
             world.cycle()
     world.until(world.now + 400 * HOUR)
 
@@ -248,7 +248,7 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
 
     def run(jobs: list[Candidate]) -> dict[str, float | None]:
         state = scene_of(nodes)
-        state.machine.take(range(7), 5000.0)
+        state.node_cache.take(range(7), 5000.0)
         return {uid: one.latest for uid, one in decided(state, *jobs).items() if isinstance(one, Waiting)}
 
     first = [job(number, roll.choice((2, 6, 9, 12)), roll.choice((0.5, 3.0)), preemption_class=8) for number in range(4)]
@@ -260,13 +260,13 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
 class Favouring:
     """A cost function that puts newer work first."""
 
-    def score(self, candidates: Sequence[Candidate], machine: Machine, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
         return [Score(one.submitted) for one in candidates]
 
 
 def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class() -> None:
     state = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     assert waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest == 3616.0  # an hour, rounded up to the next multiple of 32
     found = decided(state, job(1, 4, 2.0), job(2, 4, 2.0), job(3, 1, 0.5), job(4, 1, 5.0), now=10.0)
     assert waiting(found[uid(1)]).latest == 3616.0
@@ -278,7 +278,7 @@ def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class()
 
 def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None:
     state = scene_of([node(index) for index in range(4)])
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     decided(state, job(1, 4, 2.0))
     found = decided(state, job(1, 4, 2.0), job(2, 4, 2.0, preemption_class=9), now=10.0)
     assert waiting(found[uid(2)]).latest == 3616.0
@@ -290,18 +290,18 @@ def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None
 
 
 def short_of_power(state: ClusterState) -> None:
-    state.machine.give((0, 1))
+    state.node_cache.give((0, 1))
     state.power = PowerBudget(1000)
 
 
 @pytest.mark.parametrize(
     ("event", "cause"),
     [
-        pytest.param(lambda state: state.machine.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
+        pytest.param(lambda state: state.node_cache.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
         pytest.param(
             lambda state: state.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
         ),
-        pytest.param(lambda state: state.machine.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
+        pytest.param(lambda state: state.node_cache.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
         pytest.param(lambda state: setattr(state, "accounts", {"physics": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
         pytest.param(short_of_power, "PowerBudget", id="power"),
         pytest.param(lambda state: None, "OwnerChange", id="owner"),
@@ -309,7 +309,7 @@ def short_of_power(state: ClusterState) -> None:
 )  # fmt: skip
 def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[ClusterState], object], cause: str) -> None:
     state = scene_of([node(index, watts=500) for index in range(4)])
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     assert waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest == 3616.0
     event(state)
     decided(state, job(1, 4, 200.0 if cause == "OwnerChange" else 2.0, held=cause == "OwnerChange"), now=10.0)
@@ -319,12 +319,12 @@ def test_what_else_moves_a_promise_is_told_by_its_cause(event: Callable[[Cluster
 def test_who_loses_a_promise_with_the_nodes_is_planned_first_when_they_are_back() -> None:
     nodes = [node(index) for index in range(4)]
     state = scene_of(nodes, scorings={"hpc": Favouring()})
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     decided(state, job(1, 4, 2.0))
-    state.machine.put(node(3, usable=False, state="Down"))
+    state.node_cache.put(node(3, usable=False, state="Down"))
     assert waiting(decided(state, job(1, 4, 2.0), job(2, 3, 2.0), now=10.0)[uid(1)]).latest is None
     assert state.heirs == {"hpc": {uid(1): 0.0}}
-    state.machine.put(nodes[3])
+    state.node_cache.put(nodes[3])
     found = decided(state, job(1, 4, 2.0), job(2, 3, 2.0), job(3, 4, 1.0), now=20.0)
     latest = {uid: waiting(one).latest or 0.0 for uid, one in found.items()}
     assert latest[uid(2)] < latest[uid(1)] < latest[uid(3)], "u2 got its reservation while u1 could have none, and keeps it"
@@ -332,7 +332,7 @@ def test_who_loses_a_promise_with_the_nodes_is_planned_first_when_they_are_back(
 
 def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_which_they_were_given() -> None:
     state = scene_of([node(index) for index in range(4)], scorings={"hpc": Favouring()})
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     state.heirs["hpc"] = {uid(3): 5.0, uid(2): 7.0}
     found = decided(state, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
     latest = {uid: waiting(one).latest for uid, one in found.items()}
@@ -343,7 +343,7 @@ def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_whic
 
 def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer_work() -> None:
     state = scene_of([node(index) for index in range(4)], Policy("hpc", depth=2), scorings={"hpc": Favouring()})
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     decided(state, job(1, 4), job(2, 4))
     found = decided(state, *(job(number, 4) for number in range(1, 5)), now=10.0)
     assert sorted(state.promises["hpc"]) == [uid(1), uid(2)]
@@ -400,7 +400,7 @@ def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_se
 
 def test_tight_work_waits_rather_than_take_more_groups_than_an_empty_machine_needs() -> None:
     state = scene_of([node(index, f"g{index // 4}") for index in range(8)])
-    state.machine.take((0, 4), HOUR)
+    state.node_cache.take((0, 4), HOUR)
     told = waiting(decided(state, job(1, 4, topology=TIGHT))[uid(1)])
     assert told.reason == "WaitingForNodes"
     assert "needs 4 nodes in 1 group (topology Tight); 6 that fit are free, at most 3 of them in 1 group" in told.message
@@ -428,18 +428,18 @@ def test_hardware_that_others_need_is_taken_last() -> None:
 def test_services_fill_the_fullest_group_first() -> None:
     nodes = [node(index, "g0" if index < 4 else "g1") for index in range(14)]
     state = scene_of(nodes, Policy("hpc", BIN_PACK))
-    state.machine.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
+    state.node_cache.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
     assert placed(decided(state, job(1, 1))[uid(1)]) == (11,)
 
 
 def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
     nodes = [*(node(index, home="hpc") for index in range(4)), node(4, gpus=4, home="hpc")]
     state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    state.machine.take((0,), HOUR)
+    state.node_cache.take((0,), HOUR)
     found = decided(state, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
     assert placed(found[uid(1)]) == (1, 2, 3, 4)
     state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    state.machine.take((0, 4), HOUR)
+    state.node_cache.take((0, 4), HOUR)
     found = decided(state, job(1, 4), job(2, 1, 0.1, preemption_class=10))
     assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
     assert "strict order of submission" in waiting(found[uid(2)]).message
@@ -448,7 +448,7 @@ def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway
 def test_sensitive_work_runs_on_equal_known_nodes_or_is_told_what_is_in_its_way() -> None:
     nodes = [*(node(index) for index in range(3)), node(3, fingerprint=""), node(4, fingerprint="b")]
     state = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
-    state.machine.take((0, 1), 2 * HOUR)
+    state.node_cache.take((0, 1), 2 * HOUR)
     told = waiting(decided(state, job(1, 3, sensitive=True))[uid(1)])
     assert (told.reason, told.latest) == ("WaitingForNodes", None)
     assert "of 4 that fit, 2 are free, 2 in use; enough of them come free by 1970-01-01T02:00:00Z" in told.message
@@ -538,7 +538,7 @@ def test_a_range_gets_nothing_where_somebody_waits_for_the_same_nodes_and_delays
     assert more(state, job(1, 2, maximum=12)) == {uid(1): 5}
     state.drop_holder(uid(1))
     state.waiting = frozenset()
-    state.machine.take((0,), HOUR)
+    state.node_cache.take((0,), HOUR)
     assert waiting(decided(state, job(9, 12, 2.0))[uid(9)]).latest is not None
     assert more(state, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
 
@@ -553,7 +553,7 @@ def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival
         nodes = [node(index, f"g{index % 5}", fingerprint="ab"[index % 2]) for index in range(40)]
         random.Random(seed).shuffle(nodes)
         state = scene_of(nodes)
-        state.machine.take(range(20), HOUR)
+        state.node_cache.take(range(20), HOUR)
         return list(decide(state, "hpc", shuffled, 0.0))
 
     assert run(1) == run(2) == run(3)
@@ -565,13 +565,13 @@ def test_what_the_ledger_refuses_is_given_back() -> None:
     assert state.uses.claimed["physics"].nodes == 4
     state.drop_holder(uid(1))
     state.validate()
-    assert state.machine.census(Need()).free == 4
+    assert state.node_cache.census(Need()).free == 4
     assert state.uses.claimed["physics"].nodes == 0
 
 
 def test_every_vcluster_keeps_what_another_one_promised() -> None:
     state = scene_of([node(index) for index in range(4)], Policy("hpc"), Policy("ml"))
-    state.machine.take((0, 1), HOUR)
+    state.node_cache.take((0, 1), HOUR)
     latest = waiting(decided(state, job(1, 4, 2.0))[uid(1)]).latest
     found = decided(state, job(2, 2, 3.0, vcluster="ml"), job(3, 2, 0.5, vcluster="ml"), vcluster="ml")
     assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
@@ -581,7 +581,7 @@ def test_every_vcluster_keeps_what_another_one_promised() -> None:
 
 def test_a_promise_lasts_when_a_node_list_splits_its_nodes() -> None:
     state = scene_of([node(index) for index in range(6)])
-    state.machine.take(range(4), HOUR)
+    state.node_cache.take(range(4), HOUR)
     latest = waiting(decided(state, job(1, 5, 2.0))[uid(1)]).latest
     listed = job(2, 1, 0.5, need=Need(only=mask_of((0, 5))), preemption_class=1)
     found = decided(state, job(1, 5, 2.0), listed, job(3, 2, 9.0, preemption_class=1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
@@ -73,13 +73,13 @@ def compare(seed: int) -> None:
     windows = some_windows(roll, nodes)
     held = {facts.index: roll.choice((900.0, 1100.0, 1500.0, 4000.0, float("inf"))) for facts in nodes if roll.random() < 0.4}
     quota = roll.choice((None, None, 6, 12))
-    machine = Machine()
+    node_cache = NodeCache()
     for facts in nodes:
-        machine.put(facts)
+        node_cache.put(facts)
     for index, end in held.items():
-        machine.take([index], end)
+        node_cache.take([index], end)
     depth = roll.choice((0, 1, 2, 10))
-    state = ClusterState(machine, policies={"v": Policy("v", depth=depth)}, start_allowance=0.0)
+    state = ClusterState(node_cache, policies={"v": Policy("v", depth=depth)}, start_allowance=0.0)
     state.set_windows(windows)
     lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
     state.set_lists("others", frozenset(lists))
@@ -93,7 +93,7 @@ def compare(seed: int) -> None:
         }
         ordered = sorted(queue, key=lambda one: (-one.preemption_class, one.submitted, one.key))
         given = state.heirs.get("v", {}) | {uid: promise.given for uid, promise in state.promises.get("v", {}).items()}
-        instance = Instance(nodes, dict(machine.taken), windows, ordered, depth, now, left, known, given, lists)
+        instance = Instance(nodes, dict(node_cache.taken), windows, ordered, depth, now, left, known, given, lists)
         naive = decide_naively(instance, 0.0, state.overrun_seconds)
         outcomes = list(decide(state, "v", queue, now))
         placed = {outcome.candidate.uid: outcome.nodes for outcome in outcomes if isinstance(outcome, Placed)}
@@ -109,7 +109,7 @@ def compare(seed: int) -> None:
         queue = [*queue, *extra]
         now += roll.choice((0.0, 200.0, 700.0))
         placed_on = {index for holder in state.holders.values() for index in holder.nodes}
-        machine.give([index for index, end in held.items() if end <= now and index in machine.taken and index not in placed_on])
+        node_cache.give([index for index, end in held.items() if end <= now and index in node_cache.taken and index not in placed_on])
 
 
 @pytest.mark.parametrize("batch", range(16))

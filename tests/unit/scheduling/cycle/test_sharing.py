@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Expected, Forecaster
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
@@ -22,12 +22,12 @@ LENDER, BORROWER = "lender", "borrower"
 
 
 def site(homes: dict[str, int], *policies: Policy) -> ClusterState:
-    machine, index = Machine(), 0
+    node_cache, index = NodeCache(), 0
     for home, count in homes.items():
         for _ in range(count):
-            machine.put(node(index, f"{home}{index % 2}", home=home))
+            node_cache.put(node(index, f"{home}{index % 2}", home=home))
             index += 1
-    return ClusterState(machine, {"physics": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
+    return ClusterState(node_cache, {"physics": TenantAccount()}, {policy.name: policy for policy in policies}, start_allowance=0.0)
 
 
 def decided(state: ClusterState, vcluster: str, queue: list[Candidate], now: float = 0.0) -> dict[str, Outcome]:
@@ -37,7 +37,7 @@ def decided(state: ClusterState, vcluster: str, queue: list[Candidate], now: flo
 
 
 def borrowed(state: ClusterState, outcome: Placed) -> list[int]:
-    return [index for index in outcome.nodes if state.machine.nodes[index].home != outcome.candidate.vcluster]
+    return [index for index in outcome.nodes if state.node_cache.nodes[index].home != outcome.candidate.vcluster]
 
 
 @st.composite
@@ -84,7 +84,7 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
     if isinstance(outcome, Placed):
         return
     missing, order = (
-        wanted - (8 - len(state.machine.taken)),
+        wanted - (8 - len(state.node_cache.taken)),
         [(int(one.vcluster[1]), -state.holders[one.uid].since) for one in outcome.reclaims],
     )
     lent = {uid: holder for uid, holder in state.holders.items() if not holder.releasing}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.inventory import read_inventory
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.conversion.candidates import need_of
 from lattice.scheduling.conversion.facts import facts_of_inventory
 from lattice.scheduling.cycle.unfit import unfit
@@ -31,8 +31,8 @@ nodes:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
-    made = Machine()
+def node_cache() -> NodeCache:
+    made = NodeCache()
     for facts in facts_of_inventory(read_inventory(SITE)):
         made.put(facts)
     return made
@@ -85,12 +85,14 @@ def need(**fields: Any) -> Need:
         pytest.param({}, 15, "", id="no demand at all"),
     ],
 )
-def test_the_demand_that_is_too_much_is_named_with_what_exists(machine: Machine, asked: dict[str, Any], wanted: int, clause: str) -> None:
-    assert unfit(machine, need(**asked), wanted) == clause
+def test_the_demand_that_is_too_much_is_named_with_what_exists(
+    node_cache: NodeCache, asked: dict[str, Any], wanted: int, clause: str
+) -> None:
+    assert unfit(node_cache, need(**asked), wanted) == clause
 
 
 def test_nodes_that_only_wait_are_offered_by_their_feature() -> None:
-    made = Machine()
+    made = NodeCache()
     for facts in facts_of_inventory(read_inventory(SITE))[:4]:
         made.put(replace(facts, hollow=True))
     assert unfit(made, need(constraints={"gpuType": "GH200"}), 2) == (
@@ -118,7 +120,7 @@ demands = st.fixed_dictionaries(
 
 
 @given(asked=demands, wanted=st.integers(1, 14))
-def test_whatever_does_not_fit_has_a_clause(machine: Machine, asked: dict[str, Any], wanted: int) -> None:
+def test_whatever_does_not_fit_has_a_clause(node_cache: NodeCache, asked: dict[str, Any], wanted: int) -> None:
     wish = need(**asked)
-    if machine.census(wish).eligible < wanted:
-        assert unfit(machine, wish, wanted)
+    if node_cache.census(wish).eligible < wanted:
+        assert unfit(node_cache, wish, wanted)

@@ -25,7 +25,7 @@ def site(*work: Candidate, **accounts: TenantAccount) -> ClusterState:
     known = {PHYSICS: TenantAccount(), LAB: TenantAccount(), OWNERS[3][1]: TenantAccount(), **accounts}
     state = ClusterState(accounts=known, policies={"hpc": Policy("hpc")})
     for index in range(8):
-        state.machine.put(node(index, f"g{index // 4}"))
+        state.node_cache.put(node(index, f"g{index // 4}"))
     forest = Forest([TreeSpec(groups=(Group("a", max={"nodes": 8}), Group("b", max={"nodes": 8})))])
     forest.capacity("", {"nodes": 8})
     state.plant(forest)

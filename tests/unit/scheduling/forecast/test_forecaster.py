@@ -29,7 +29,7 @@ job = partial(build.job, walltime=600.0)
 def state(nodes: int = 4, **facts: Any) -> ClusterState:
     made = ClusterState(accounts={"physics": TenantAccount()}, start_allowance=0.0)
     for index in range(nodes):
-        made.machine.put(replace(plain_node(index), **facts))
+        made.node_cache.put(replace(plain_node(index), **facts))
     return made
 
 
@@ -142,7 +142,7 @@ def cycled(made: ClusterState, *jobs: Candidate) -> dict[str, Expected]:
 def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_enough_nodes_are_free() -> None:
     made = state(0)
     for index in range(8):
-        made.machine.put(replace(plain_node(index), group=f"g{index // 4}", watts=500, fingerprint="ab"[index % 2]))
+        made.node_cache.put(replace(plain_node(index), group=f"g{index // 4}", watts=500, fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
     running(made, 1, (4,), 900.0)
     assert cycled(made, job(1, 4, topology=TIGHT))[uid(1)].p50 == NOW + 500
@@ -158,15 +158,15 @@ def test_what_was_tried_and_did_not_fit_is_foreseen_after_the_next_end_although_
 def test_no_start_is_foreseen_where_too_few_nodes_are_equal_until_some_more_are() -> None:
     made = state(0)
     for index in range(6):
-        made.machine.put(replace(plain_node(index), fingerprint="ab"[index % 2]))
+        made.node_cache.put(replace(plain_node(index), fingerprint="ab"[index % 2]))
     running(made, 0, (0,), 500.0)
     forecaster = Forecaster()
     assert ask(made, job(4, 4, conformance=REQUIRED), forecaster=forecaster)[uid(4)] == Expected(reason="InsufficientConformance")
     assert ask(made, job(3, 3, conformance=REQUIRED), forecaster=forecaster)[uid(3)].p50 is not None
-    made.machine.put(replace(plain_node(0), fingerprint="b"))
+    made.node_cache.put(replace(plain_node(0), fingerprint="b"))
     asked = job(4, 4, conformance=REQUIRED)
     assert ask(made, asked, forecaster=forecaster)[uid(4)].p50 is not None, "node 0 was brought up to date"
-    made.machine.put(replace(plain_node(0), fingerprint=""))
+    made.node_cache.put(replace(plain_node(0), fingerprint=""))
     assert ask(made, asked, forecaster=forecaster)[uid(4)] == Expected(reason="InsufficientConformance")
 
 
@@ -234,7 +234,7 @@ def test_a_users_limit_in_a_vcluster_is_foreseen_to_come_free() -> None:
 def test_each_vcluster_waits_for_its_own_nodes_and_for_those_it_may_borrow() -> None:
     made = ClusterState(accounts={"physics": TenantAccount()})
     for index in range(4):
-        made.machine.put(replace(plain_node(index), home="hpc" if index < 2 else "ml"))
+        made.node_cache.put(replace(plain_node(index), home="hpc" if index < 2 else "ml"))
     lend, borrow = Borrowing(lend=True), Borrowing(borrow=True)
     made.policies = {"hpc": Policy("hpc", home=True), "ml": Policy("ml", home=True, borrowing=lend), "dev": Policy("dev", borrowing=borrow)}
     running(made, 0, (0, 1), 400.0)
@@ -360,9 +360,9 @@ def test_many_pending_jobs_share_slots_and_start_no_sooner_than_exactly() -> Non
 def test_nodes_that_come_and_go_are_seen_by_the_next_forecast() -> None:
     made, forecaster = state(), Forecaster()
     assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].reason == "NeverFits"
-    made.machine.put(plain_node(4))
+    made.node_cache.put(plain_node(4))
     assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].p50 == NOW
-    made.machine.drop(4)
-    made.machine.put(replace(plain_node(3), usable=False, state="Down"))
+    made.node_cache.drop(4)
+    made.node_cache.put(replace(plain_node(3), usable=False, state="Down"))
     assert ask(made, job(1, 5), forecaster=forecaster)[uid(1)].reason == "NeverFits"
     assert ask(made, job(1, 4), forecaster=forecaster)[uid(1)].reason == "NodesUnavailable"

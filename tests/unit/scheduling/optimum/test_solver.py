@@ -236,7 +236,7 @@ def placed(candidate: Candidate, nodes: list[NodeFacts], busy: set[int]) -> tupl
     """Where a cycle puts the candidate on this machine."""
     state = ClusterState(accounts={"physics": TenantAccount()})
     for facts in nodes:
-        state.machine.put(facts)
+        state.node_cache.put(facts)
     if busy:
         state.put_holder(holder(1, *sorted(busy)))
     outcome = next(decide(state, candidate.vcluster, [candidate], NOW))
@@ -295,7 +295,9 @@ def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bou
     for _ in range(12):
         state = ClusterState(accounts={"physics": TenantAccount()}, policies={"hpc": Policy("hpc", depth=0)})
         for index in range(chance.randint(4, 30)):
-            state.machine.put(node(index, f"g{chance.randrange(3)}", fingerprint=chance.choice(["a", "b", ""]), gpus=chance.choice([0, 4])))
+            state.node_cache.put(
+                node(index, f"g{chance.randrange(3)}", fingerprint=chance.choice(["a", "b", ""]), gpus=chance.choice([0, 4]))
+            )
         candidates = [
             pending(
                 chance.randint(1, 8),
@@ -307,9 +309,9 @@ def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bou
             for number in range(1, 8)
         ]
         scores = [candidate.preemption_class / 10 for candidate in candidates]
-        asked = formulate(state.machine, candidates, scores)
+        asked = formulate(state.node_cache, candidates, scores)
         wide = [replace(candidate, maximum=candidate.maximum * 2) for candidate in candidates]
-        asked_wide = formulate(state.machine, wide, scores)
+        asked_wide = formulate(state.node_cache, wide, scores)
         plan = best_plan(asked.jobs, asked.buckets)
         assert plan.proven
         found = value_of(decide(state, "hpc", candidates, NOW))

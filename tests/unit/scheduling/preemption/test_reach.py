@@ -23,7 +23,7 @@ def shared(lender: Borrowing = LENDS, borrower: Borrowing = BORROWS) -> ClusterS
     """hpc at home on 0 to 3, ml, which lends, on 4 to 7; of each the first node is held."""
     state = moment(0).state
     for index in range(8):
-        state.machine.put(node(index, f"g{index // 4}", home="hpc" if index < 4 else "ml"))
+        state.node_cache.put(node(index, f"g{index // 4}", home="hpc" if index < 4 else "ml"))
     state.policies = {"hpc": Policy("hpc", home=True, borrowing=borrower), "ml": Policy("ml", home=True, borrowing=lender)}
     state.put_holder(holding(1, (0,)))
     state.put_holder(holding(2, (4,), vcluster="ml"))
@@ -92,7 +92,7 @@ def test_what_is_preempted_is_at_home_there_and_what_is_used_is_reserved_for_nob
         within = reach(state, candidate, NOW)
         eligible = within.eligible()
         free = within.free(eligible)
-        assert set(free) <= set(eligible) - set(state.machine.taken)
+        assert set(free) <= set(eligible) - set(state.node_cache.taken)
         found = preemption(candidate, state.holders.values(), within.nodes, eligible, free, state.policies, NOW)
         if isinstance(found, Victims):
             end = NOW + state.occupancy(candidate)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Borrowing, Policy
 from lattice.scheduling.model.work import Candidate
@@ -19,8 +19,8 @@ ANYWHERE = frozenset({""})
 NEEDS = (Need(), Need(gpus=2), Need(cpus=99), Need(only=0b1111), Need(without=0b1))
 
 
-def machine(*nodes: NodeFacts) -> Machine:
-    made = Machine()
+def node_cache(*nodes: NodeFacts) -> NodeCache:
+    made = NodeCache()
     for each in nodes:
         made.put(each)
     return made
@@ -49,7 +49,7 @@ events = st.lists(
 @settings(deadline=None, max_examples=40)
 @given(events, st.sampled_from([frozenset[int](), frozenset({0b1111, 0b1})]))
 def test_any_sequence_of_events_leaves_what_a_count_of_all_nodes_gives(told: list[tuple[str, object]], masks: frozenset[int]) -> None:
-    made, kept = Machine(), Capacities()
+    made, kept = NodeCache(), Capacities()
     made.split(masks)
     for word, what in told:
         getattr(made, word)(what)
@@ -61,7 +61,7 @@ def test_any_sequence_of_events_leaves_what_a_count_of_all_nodes_gives(told: lis
 
 
 def test_nodes_at_home_elsewhere_do_not_count() -> None:
-    made, kept = machine(node(0), node(1, home="hpc"), node(2, home="ml")), Capacities()
+    made, kept = node_cache(node(0), node(1, home="hpc"), node(2, home="ml")), Capacities()
     kept.follow(made)
     assert kept.capacity(made, Need(), frozenset({"hpc"})).usable == [1]
     assert kept.capacity(made, Need(), frozenset({"hpc", "ml"})).usable == [2]
@@ -69,7 +69,7 @@ def test_nodes_at_home_elsewhere_do_not_count() -> None:
 
 def test_free_and_usable_are_told_apart() -> None:
     made, kept = (
-        machine(node(0), node(1), node(2, "g1", fingerprint="b"), node(3, "g1", fingerprint="", usable=False, state="Down")),
+        node_cache(node(0), node(1), node(2, "g1", fingerprint="b"), node(3, "g1", fingerprint="", usable=False, state="Down")),
         Capacities(),
     )
     made.take([0])
@@ -80,13 +80,13 @@ def test_free_and_usable_are_told_apart() -> None:
 def test_another_machine_is_counted_from_its_beginning() -> None:
     kept = Capacities()
     for count in (1, 2, 3):
-        made = machine(*(node(index) for index in range(count)))
+        made = node_cache(*(node(index) for index in range(count)))
         kept.follow(made)
         assert kept.capacity(made, Need(), ANYWHERE).usable == [count]
 
 
 def test_a_count_that_differs_is_noticed() -> None:
-    made, kept = machine(node(0)), Capacities()
+    made, kept = node_cache(node(0)), Capacities()
     kept.follow(made)
     kept.capacity(made, Need(), ANYWHERE).free.append(7)
     with pytest.raises(Corrupt, match="differs from the nodes"):
@@ -94,7 +94,7 @@ def test_a_count_that_differs_is_noticed() -> None:
 
 
 def test_work_is_judged_on_its_home_and_on_what_it_may_borrow() -> None:
-    made = machine(
+    made = node_cache(
         *(node(index, "g0", home="hpc", fingerprint="ab"[index // 4]) for index in range(5)),
         *(node(index, "g1", home="ml") for index in range(5, 9)),
     )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.accounting.budgets import Allowance, Budgets
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import PROFILES, Policy, Weights
@@ -27,9 +27,9 @@ NOW, HOUR = 1_800_000_000.0, 3600.0
 job = partial(build.job, submitted=NOW - HOUR)
 
 
-def machine(*groups: tuple[str, int, str], held: tuple[int, ...] = ()) -> Machine:
+def node_cache(*groups: tuple[str, int, str], held: tuple[int, ...] = ()) -> NodeCache:
     """Groups of (name, nodes, fingerprint)."""
-    made, index = Machine(), 0
+    made, index = NodeCache(), 0
     for group, nodes, fingerprint in groups:
         for _ in range(nodes):
             made.put(node(index, group, fingerprint=fingerprint))
@@ -42,8 +42,8 @@ def scoring(weights: Weights = PROFILES["HpcBatch"], shares: Shares | None = Non
     return Scoring(shares=shares or Shares(), policies={"hpc": Policy("hpc", weights=weights)})
 
 
-def of(made: Scoring, *jobs: Candidate, on: Machine | None = None, now: float = NOW) -> list[Score]:
-    return list(made.score(jobs, on or machine(("g0", 4, "a")), now))
+def of(made: Scoring, *jobs: Candidate, on: NodeCache | None = None, now: float = NOW) -> list[Score]:
+    return list(made.score(jobs, on or node_cache(("g0", 4, "a")), now))
 
 
 def shares_of(terms: Terms | None = None, **used: int) -> Shares:
@@ -87,7 +87,7 @@ def test_a_score_is_the_weighted_sum_of_its_terms_times_the_multiplier(jobs: lis
 @settings(deadline=None, max_examples=40)
 @given(candidates, candidates, weights)
 def test_what_was_scored_before_changes_no_score(first: list[Candidate], second: list[Candidate], given_weights: Weights) -> None:
-    kept, on = scoring(given_weights), machine(("g0", 4, "a"), ("g1", 3, "b"))
+    kept, on = scoring(given_weights), node_cache(("g0", 4, "a"), ("g1", 3, "b"))
     of(kept, *first, on=on)
     mixed = [*first[::2], *(one for one in second if one.uid not in {other.uid for other in first})]
     assert of(kept, *mixed, on=on, now=NOW + 5) == of(scoring(given_weights), *mixed, on=on, now=NOW + 5)
@@ -98,7 +98,7 @@ def test_what_was_scored_before_changes_no_score(first: list[Candidate], second:
 def test_what_a_score_is_made_of_stays_what_it_was_when_it_was_made(
     first: list[Candidate], second: list[Candidate], given_weights: Weights
 ) -> None:
-    shares, on = shares_of(alice=3), machine(("g0", 4, "a"), ("g1", 3, "b"))
+    shares, on = shares_of(alice=3), node_cache(("g0", 4, "a"), ("g1", 3, "b"))
     made = scoring(given_weights, shares)
     found = of(made, *first, on=on)
     said = [(score.total, *score.made_of()) for score in found]
@@ -118,14 +118,14 @@ def test_longer_waiting_never_lowers_a_score(jobs: list[Candidate], given_weight
 
 
 def test_totals_to_sort_by_are_those_of_the_scores() -> None:
-    found = scoring().score([job(1), job(2, preemption_class=9)], machine(("g0", 4, "a")), NOW)
+    found = scoring().score([job(1), job(2, preemption_class=9)], node_cache(("g0", 4, "a")), NOW)
     assert found.totals == [score.total for score in found] == [score.total for score in found[0:2]]
     assert len(found) == 2
 
 
 def test_the_weights_of_the_next_cycle_count_in_the_next_cycle() -> None:
     made = scoring(Weights(1, 0, 0, 0, 0, 0, 0, 0, 0))
-    jobs, on = [job(1, preemption_class=3)], machine(("g0", 1, "a"))
+    jobs, on = [job(1, preemption_class=3)], node_cache(("g0", 1, "a"))
     found = made.score(jobs, on, NOW)
     made.policies = {"hpc": Policy("hpc", weights=Weights(0, 1, 0, 0, 0, 0, 0, 0, 0))}
     assert found[0].total == pytest.approx(0.3), "the cycle that has begun keeps the weights that it began with"
@@ -145,7 +145,7 @@ def test_the_weights_of_the_next_cycle_count_in_the_next_cycle() -> None:
     ids=["one node", "as good as it gets", "the whole machine", "never", "the first group is half full", "does not fit now"],
 )
 def test_topology_counts_relative_to_the_best_that_work_of_this_width_could_get(nodes: int, held: tuple[int, ...], inter: float) -> None:
-    on = machine(("g0", 4, "a"), ("g1", 2, "a"), ("g2", 1, "a"), held=held)
+    on = node_cache(("g0", 4, "a"), ("g1", 2, "a"), ("g2", 1, "a"), held=held)
     intra = cost.intra_node(0, unified=False)
     expected = inter if inter == 1.0 else cost.topology(inter, intra, nodes) / cost.topology(1 - 1 / 3, intra, nodes)
     assert of(scoring(), job(1, nodes), on=on)[0].terms[3] == pytest.approx(expected)
@@ -164,7 +164,7 @@ def test_topology_counts_relative_to_the_best_that_work_of_this_width_could_get(
 def test_conformance_counts_relative_to_the_largest_equal_set_that_there_is(
     groups: list[tuple[str, int, str]], held: tuple[int, ...], nodes: int, value: float
 ) -> None:
-    assert of(scoring(), job(1, nodes), on=machine(*groups, held=held))[0].terms[8] == pytest.approx(value)
+    assert of(scoring(), job(1, nodes), on=node_cache(*groups, held=held))[0].terms[8] == pytest.approx(value)
 
 
 def test_of_one_tenant_the_user_with_less_usage_goes_first() -> None:
@@ -180,7 +180,7 @@ def test_the_tenant_below_its_share_goes_first() -> None:
 
 
 def test_users_who_wait_in_another_vcluster_share_the_target_too() -> None:
-    made, on = scoring(shares=shares_of(alice=4)), machine(("g0", 4, "a"))
+    made, on = scoring(shares=shares_of(alice=4)), node_cache(("g0", 4, "a"))
     alone = of(made, job(1), on=on)[0].terms[2]
     of(made, job(2, user="bob", vcluster="ml"), on=on)
     assert of(made, job(1), on=on)[0].terms[2] < alone
@@ -195,7 +195,7 @@ def test_a_used_up_budget_leaves_a_twentieth_of_the_score() -> None:
 
 
 def test_the_backlog_counts_what_every_vcluster_has_queued() -> None:
-    made, on = scoring(), machine(("g0", 4, "a"), held=(0, 1))
+    made, on = scoring(), node_cache(("g0", 4, "a"), held=(0, 1))
     holder = Holder("h", "physics/h", "physics", "alice", "hpc", 5, (0, 1), NOW, walltime=4 * HOUR)
     made.running([holder], on)
     assert of(made, job(1, 2), on=on)[0].terms[5] == pytest.approx(2 / 8)
@@ -205,7 +205,7 @@ def test_the_backlog_counts_what_every_vcluster_has_queued() -> None:
 
 
 def test_a_vcluster_where_nothing_waits_any_more_leaves_the_backlog() -> None:
-    made, on = scoring(), machine(("g0", 4, "a"), held=(0, 1))
+    made, on = scoring(), node_cache(("g0", 4, "a"), held=(0, 1))
     made.running_gpu_hours = 8.0
     of(made, job(1, 2), on=on)
     later = [of(made, job(2, 4, vcluster="ml"), on=on, now=NOW + seconds)[0].terms[5] for seconds in (59, 61)]

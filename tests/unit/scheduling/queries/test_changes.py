@@ -30,7 +30,7 @@ HOUR = 3600.0
 def state(nodes: int = 8, **facts: Any) -> ClusterState:
     made = ClusterState(accounts={"physics": TenantAccount()}, start_allowance=0.0, overrun_seconds=0.0)
     for index in range(nodes):
-        made.machine.put(replace(plain_node(index), **facts))
+        made.node_cache.put(replace(plain_node(index), **facts))
     return made
 
 
@@ -100,7 +100,7 @@ def test_unbounded_work_is_told_the_walltime_that_would_start() -> None:
 def test_another_gpu_type_is_named_only_where_it_starts() -> None:
     made = state(4, gpus=4, gpu_type="GH200")
     for index, kind in ((4, "A100"), (5, "MI300A")):
-        made.machine.put(replace(plain_node(index), gpus=4, gpu_type=kind))
+        made.node_cache.put(replace(plain_node(index), gpus=4, gpu_type=kind))
     running(made, 0, range(5), HOUR)
     asked = job(1, 1, need=Need(gpus=4, gpu_type="gh200"))
     assert by_kind(changes(made, asked, NOW, gpu_types=("A100", "GH200", "MI300A"))) == {"GpuType": "MI300A"}
@@ -110,7 +110,7 @@ def test_another_vcluster_is_named_only_where_it_starts() -> None:
     made = ClusterState(accounts={"physics": TenantAccount()})
     homes = ["hpc", "hpc", "ml", "ml", "dev"]
     for index, home in enumerate(homes):
-        made.machine.put(replace(plain_node(index), home=home))
+        made.node_cache.put(replace(plain_node(index), home=home))
     made.policies = {name: Policy(name, home=True) for name in ("hpc", "ml", "dev")}
     running(made, 0, range(2), HOUR)
     found = changes(made, job(1, 2, vcluster_open=False), NOW, vclusters=("hpc", "ml", "dev"))
@@ -173,7 +173,7 @@ def test_the_questions_are_bounded_and_nothing_remains_between_them() -> None:
 def test_tight_work_is_told_the_most_nodes_although_less_may_have_to_stand_in_fewer_groups() -> None:
     made = state(0)
     for index in range(20):
-        made.machine.put(replace(plain_node(index), group=f"g{index // 10}"))
+        made.node_cache.put(replace(plain_node(index), group=f"g{index // 10}"))
     running(made, 0, range(4), HOUR)
     running(made, 1, range(10, 14), HOUR)
     asked = job(1, 14, topology=TIGHT)
@@ -189,7 +189,7 @@ def test_no_greater_number_of_nodes_than_the_one_named_starts_whatever_the_topol
     made = state(0)
     for index in range(12):
         group, fingerprint = data.draw(st.integers(0, 3)), data.draw(st.sampled_from("ab"))
-        made.machine.put(replace(plain_node(index), group=f"g{group}", fingerprint=fingerprint))
+        made.node_cache.put(replace(plain_node(index), group=f"g{group}", fingerprint=fingerprint))
     held = data.draw(st.sets(st.integers(0, 11), max_size=9))
     for number, index in enumerate(sorted(held)):
         running(made, number, range(index, index + 1), HOUR)

@@ -74,11 +74,11 @@ def planned(situation: Situation, *asked: Any, reader: Reader = ALICE) -> Plan:
 
 def sacrificed(situation: Situation, candidate: Candidate, reader: Reader) -> Preemption:
     """What would be preempted for it, as this reader is told."""
-    machine = situation.state.machine
-    eligible = [index for index in machine.eligible(candidate.need) if machine.nodes[index].usable]
-    free = [index for index in eligible if index not in machine.taken]
+    node_cache = situation.state.node_cache
+    eligible = [index for index in node_cache.eligible(candidate.need) if node_cache.nodes[index].usable]
+    free = [index for index in eligible if index not in node_cache.taken]
     found = preemption(
-        replace(candidate, preemption_class=10), situation.holders.values(), machine.nodes, eligible, free, situation.state.policies, NOW
+        replace(candidate, preemption_class=10), situation.holders.values(), node_cache.nodes, eligible, free, situation.state.policies, NOW
     )
     return sacrifice(situation, found, reader)
 
@@ -130,7 +130,7 @@ def test_answers_leave_the_scene_as_it_was(situation: Situation) -> None:
     need = pending(1).need
 
     def state() -> object:
-        return copy.deepcopy((cluster_state.holders, cluster_state.machine.census(need), cluster_state.promises, cluster_state.lists))
+        return copy.deepcopy((cluster_state.holders, cluster_state.node_cache.census(need), cluster_state.promises, cluster_state.lists))
 
     before = state()
     everything_said(situation, ALICE)
@@ -259,7 +259,7 @@ def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_l
     windows = (Window("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
     situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
     for index in (2, 3):
-        situation.state.machine.put(node(index, f"g{index // 4}", home="ml"))
+        situation.state.node_cache.put(node(index, f"g{index // 4}", home="ml"))
     lends = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=7200.0))
     situation.state.policies["ml"] = lends
     answer = why(situation, uid(9), ALICE)
@@ -276,12 +276,12 @@ def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_l
 @no_deadline
 @given(moments(), st.integers(0, 1023))
 def test_the_census_counts_the_nodes_that_may_be_used_with_node_lists_and_without(situation: Situation, listed: int) -> None:
-    machine = situation.state.machine
+    node_cache = situation.state.node_cache
     for candidate in situation.candidates.values():
         for asked in (candidate, replace(candidate, need=Need(without=listed))):
             fitting = eligible_nodes(situation, asked)
-            usable = {index for index in fitting if machine.nodes[index].usable}
-            free = usable - machine.taken.keys()
+            usable = {index for index in fitting if node_cache.nodes[index].usable}
+            free = usable - node_cache.taken.keys()
             assert census(situation, asked) == Census(needed=asked.minimum, eligible=len(fitting), usable=len(usable), free=len(free))
 
 

@@ -41,7 +41,7 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
             state.drop_holder(uid)
         if roll.random() < 0.3:
             index = roll.randrange(12)
-            state.machine.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
+            state.node_cache.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
             state.elastic.nodes_changed([index])
         for queue in queues.values():
             state.elastic.ask(queue.values(), now)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lattice.accounting.budgets import Allowance, Budgets
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, PROFILES, SENSITIVE_RESERVATION, Borrowing, Policy
@@ -41,12 +41,12 @@ class Site:
     def __init__(self, seed: int) -> None:
         roll = self.roll = random.Random(seed)
         nodes = [replace(one, home=roll.choice(("", "", *VCLUSTERS)), watts=roll.choice((0, 300))) for one in some_nodes(roll)]
-        machine = Machine()
+        node_cache = NodeCache()
         for facts in nodes:
-            machine.put(facts)
+            node_cache.put(facts)
         self.windows = some_windows(roll, nodes)
         self.lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
-        self.state = ClusterState(machine, policies={name: self.some_policy(name) for name in VCLUSTERS})
+        self.state = ClusterState(node_cache, policies={name: self.some_policy(name) for name in VCLUSTERS})
         self.scoring = Scoring(Shares(), self.state.policies, energy_price=roll.choice((None, 0.25)))
         self.scoring.shares.agree({"t": Terms(target=0.3, budgets=Budgets(Allowance(node_hours=5.0))), "s": Terms()})
         if roll.random() < 0.8:
@@ -86,9 +86,9 @@ class Site:
             elif roll.random() < 0.3:
                 end = roll.choice((None, self.now + 100.0))
                 state.put_holder(replace(holder, end=end, started=self.now, releasing=roll.random() < 0.3))
-        for facts in list(state.machine.nodes.values()):
+        for facts in list(state.node_cache.nodes.values()):
             if roll.random() < 0.05:
-                state.machine.put(replace(facts, usable=not facts.usable, state="Down" if facts.usable else "Ready"))
+                state.node_cache.put(replace(facts, usable=not facts.usable, state="Down" if facts.usable else "Ready"))
         if roll.random() < 0.2 and state.holders:  # a row and the next attempt of its allocation share nodes for a while
             holder = roll.choice(list(state.holders.values()))
             state.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
@@ -101,7 +101,7 @@ class Site:
             state.policies[roll.choice(VCLUSTERS)] = self.some_policy(roll.choice(VCLUSTERS))
         if roll.random() < 0.2:
             state.set_windows(roll.sample(self.windows, roll.randint(0, len(self.windows))))
-        self.scoring.running(list(state.holders.values()), state.machine)
+        self.scoring.running(list(state.holders.values()), state.node_cache)
 
     def turns(self) -> list[tuple[Moment, list[Outcome]]]:
         """One cycle of every vcluster, as it was looked at and decided."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group, Options
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import extended
 from lattice.scheduling.forecast.forecaster import Forecaster
@@ -40,13 +40,13 @@ DEPARTMENT = (group("dept", least=8, is_parent=True), *LEAVES)
 
 def site(nodes: int = 8, groups: tuple[Group, ...] = DEPARTMENT, *, gpus: int = 0, total: dict[str, int] | None = None) -> ClusterState:
     """A scene of so many nodes, of which the last `gpus` have GPUs, under one quota tree that divides them all."""
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(nodes):
-        machine.put(node(index, f"g{index // 4}", **(GH200 if index >= nodes - gpus else {})))
-    state = ClusterState(machine, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")})
+        node_cache.put(node(index, f"g{index // 4}", **(GH200 if index >= nodes - gpus else {})))
+    state = ClusterState(node_cache, {tenant: TenantAccount() for _, tenant in OWNERS}, {"hpc": Policy("hpc")})
     forest = Forest([TreeSpec(groups=groups, options=Options(scale_min=True, raw_weight=True))])
     sums: dict[str, int] = {}
-    for facts in machine.nodes.values():
+    for facts in node_cache.nodes.values():
         for resource, amount in amounts_of(facts).items():
             sums[resource] = sums.get(resource, 0) + amount
     forest.capacity("", total or sums)
@@ -147,7 +147,7 @@ def test_only_classes_of_nodes_that_the_share_admits_are_taken() -> None:
 def test_a_model_that_is_used_up_leaves_the_other_models() -> None:
     machine_groups = (group("a", max={"nodes": 8, "gpu/GH200": 4}),)
     state = site(groups=machine_groups, gpus=4)
-    state.machine.put(node(0, "g0", gpus=4, gpu_type="A100"))
+    state.node_cache.put(node(0, "g0", gpus=4, gpu_type="A100"))
     queue = [asks(number, "a", 1, need=Need(gpus=1)) for number in (1, 2, 3)]
     found = cycle(state, *queue)
     placed = [one.nodes for one in found.values() if isinstance(one, Placed)]
@@ -193,7 +193,7 @@ def test_a_node_of_other_hardware_is_charged_anew(change: dict[str, Any]) -> Non
     state = site()
     assert state.elastic is not None
     state.put_holder(holding(90, (0, 1), quota="a"))
-    state.machine.put(node(0, "g0", **change))
+    state.node_cache.put(node(0, "g0", **change))
     state.elastic.nodes_changed([0])
     state.validate()
 
@@ -244,12 +244,12 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
                 state.put_holder(held[uid])
             case "node":
                 index = data.draw(st.integers(0, 7))
-                state.machine.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
+                state.node_cache.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
                 elastic.nodes_changed([index])
             case _:
                 elastic.ask(waiting.values(), now)
     elastic.ask(waiting.values(), now)
-    kinds = sorted({facts.gpus for facts in state.machine.nodes.values()})
+    kinds = sorted({facts.gpus for facts in state.node_cache.nodes.values()})
     nodes_asked: dict[str, int] = {}
     used: dict[str, int] = {}
     fixed_used: dict[str, int] = {}
@@ -257,7 +257,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
         used[run.quota] = used.get(run.quota, 0) + len(run.nodes)
         fixed_used[run.quota] = fixed_used.get(run.quota, 0) + (len(run.nodes) if run.non_preemptible else 0)
     for one in waiting.values():
-        fitting = sum(facts.gpus >= one.need.gpus for facts in state.machine.nodes.values())
+        fitting = sum(facts.gpus >= one.need.gpus for facts in state.node_cache.nodes.values())
         if one.uid not in held and not one.held and one.not_before <= now and one.minimum <= fitting:
             nodes_asked[one.quota] = nodes_asked.get(one.quota, 0) + one.minimum
     assert kinds

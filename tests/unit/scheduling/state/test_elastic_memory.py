@@ -32,7 +32,7 @@ def some_work(roll: random.Random, number: int) -> Candidate:
 def asked_anew(state: ClusterState, waiting: list[Candidate], candidate: Candidate) -> object:
     """What a tree says that was never asked before."""
     assert state.elastic is not None
-    fresh = Elastic(Forest.restored(state.elastic.forest.snapshot()), state.machine)
+    fresh = Elastic(Forest.restored(state.elastic.forest.snapshot()), state.node_cache)
     fresh.adopt(waiting, state.holders.values(), NOW)
     return fresh.share(candidate)
 
@@ -50,7 +50,7 @@ def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
         elastic.ask(waiting, NOW)
         if roll.random() < 0.5:
             started = waiting.pop(roll.randrange(len(waiting)))
-            free = [index for index in range(12) if index not in state.machine.taken]
+            free = [index for index in range(12) if index not in state.node_cache.taken]
             if len(free) >= started.minimum:
                 state.claim(started, tuple(sorted(roll.sample(free, started.minimum))), NOW)
             elastic.drop(started.uid)

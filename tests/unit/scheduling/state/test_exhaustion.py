@@ -8,7 +8,7 @@ import pytest
 
 from lattice.accounting.budgets import Allowance, Budgets, Outside, Period
 from lattice.accounting.meter import Meter
-from lattice.scheduling.cluster.machine import Machine
+from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
@@ -77,9 +77,9 @@ def test_what_an_outside_source_told_counts_and_its_end_is_not_known() -> None:
 
 
 def test_a_cycle_places_nothing_of_a_tenant_without_budget_and_all_of_the_others() -> None:
-    state = ClusterState(Machine(), {"physics": TenantAccount(), "ml": TenantAccount()})
+    state = ClusterState(NodeCache(), {"physics": TenantAccount(), "ml": TenantAccount()})
     for index in range(4):
-        state.machine.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
+        state.node_cache.put(NodeFacts(index, f"n{index}", "g", 8, 1 << 30, 0, frozenset(), hollow=False, usable=True, state="Ready"))
     state.exhausted = exhausted(meter(Budgets(Allowance(node_hours=10.0), queues=True)), NOW)
     other = replace(JOB, key="ml/b", uid="v", tenant="ml")
     outcomes = {one.candidate.uid: one for one in decide(state, "hpc", [JOB, other], NOW)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import NEVER
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.roster import Roster, opens

@@ -2,7 +2,7 @@
 
 A bucket is (hardware, group, switch, fingerprint, home) and the node sets that it lies in (reservations, node lists):
 its nodes are interchangeable, so that counts lose nothing. It knows its free nodes in order and when the others come free.
-`Machine` is changed by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give` and `split`.
+`NodeCache` is changed by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give` and `split`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Census:
 
 
 @dataclass
-class Machine:
+class NodeCache:
     """All nodes; see the module's docstring."""
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
@@ -275,7 +275,7 @@ class Machine:
 
     def validate(self) -> None:
         """Rebuild the buckets from the nodes and compare; raises Corrupt on a difference."""
-        again = Machine(taken=dict(self.taken), masks=self.masks)
+        again = NodeCache(taken=dict(self.taken), masks=self.masks)
         for facts in self.nodes.values():
             again.put(facts)
         if again.watts != self.watts:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.machine import Machine, indices_of
+from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.cluster.parts import Part, fewest_first, spread, tight
 from lattice.scheduling.cluster.pools import Pool, Pools
 from lattice.scheduling.cluster.profile import EPOCH, NEAR, round_up
@@ -34,27 +34,29 @@ def counted(pool: Pool) -> tuple[int, dict[str, dict[int, int]]]:
 @pytest.mark.parametrize("seed", range(60))
 def test_buckets_and_pools_follow_every_event(seed: int) -> None:
     roll = random.Random(seed)
-    machine = Machine()
-    pools = Pools(machine)
+    node_cache = NodeCache()
+    pools = Pools(node_cache)
     for _ in range(120):
         some = roll.sample(range(20), roll.randint(1, 6))
         match roll.randint(0, 5):
             case 0 | 1:
-                machine.put(facts(roll, some[0]))
+                node_cache.put(facts(roll, some[0]))
             case 2:
-                machine.take(some, roll.choice((10.0, 20.0, float("inf"))))
+                node_cache.take(some, roll.choice((10.0, 20.0, float("inf"))))
             case 3:
-                machine.give(some)
+                node_cache.give(some)
             case 4:
-                machine.drop(some[0])
+                node_cache.drop(some[0])
             case _:
-                machine.split(frozenset(mask_of(roll.sample(range(20), 5)) for _ in range(roll.randint(0, 2))))
-        machine.validate()
+                node_cache.split(frozenset(mask_of(roll.sample(range(20), 5)) for _ in range(roll.randint(0, 2))))
+        node_cache.validate()
         need = roll.choice(NEEDS)
         pool = pools.of(need, "")
-        assert counted(pool) == counted(Pool(machine, machine.admitted(need)))
-        census = machine.census(need)
-        assert census.free == sum(one.usable and one.index not in machine.taken for one in machine.nodes.values() if need.admits_node(one))
+        assert counted(pool) == counted(Pool(node_cache, node_cache.admitted(need)))
+        census = node_cache.census(need)
+        assert census.free == sum(
+            one.usable and one.index not in node_cache.taken for one in node_cache.nodes.values() if need.admits_node(one)
+        )
         assert census.free == pool.whole.total
         pools.validate()
 
@@ -62,11 +64,11 @@ def test_buckets_and_pools_follow_every_event(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed: int) -> None:
     roll = random.Random(seed)
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(16):
-        machine.put(facts(roll, index))
-    pool = Pools(machine).of(Need(), "")
-    machine.take(roll.sample(range(16), 4))
+        node_cache.put(facts(roll, index))
+    pool = Pools(node_cache).of(Need(), "")
+    node_cache.take(roll.sample(range(16), 4))
     caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in pool.buckets if roll.random() < 0.5}
     whole = pool.capped({bucket: pool.cap(bucket) for bucket in pool.buckets} | caps)
     some = pool.reduced(caps)
@@ -90,32 +92,32 @@ def test_a_part_counts_what_was_noted_whenever_it_is_asked(changes: list[tuple[i
 
 
 def test_a_node_that_another_holder_took_stays_with_it_when_the_first_one_goes() -> None:
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(3):
-        machine.put(replace(facts(random.Random(1), index), usable=True))
-    state = ClusterState(machine)
+        node_cache.put(replace(facts(random.Random(1), index), usable=True))
+    state = ClusterState(node_cache)
     for uid, nodes in (("first", (0, 1)), ("second", (1, 2))):
         state.put_holder(Holder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
     state.drop_holder("first")
-    assert set(machine.taken) == {1, 2}
+    assert set(node_cache.taken) == {1, 2}
     state.put_holder(Holder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
     state.drop_holder("second")
-    assert set(machine.taken) == {0, 2}
+    assert set(node_cache.taken) == {0, 2}
     state.drop_holder("third")
     state.validate()
-    assert not machine.taken
+    assert not node_cache.taken
 
 
 def test_node_lists_are_counted_without_a_split_as_with_one() -> None:
     roll = random.Random(3)
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(12):
-        machine.put(facts(roll, index))
+        node_cache.put(facts(roll, index))
     need = Need(only=mask_of((1, 2, 3, 7)), without=mask_of((2,)))
-    before = (machine.census(need), machine.eligible(need), machine.states(need))
-    machine.split(need.lists)
-    assert (machine.census(need), machine.eligible(need), machine.states(need)) == before
-    assert machine.eligible(need) == [1, 3, 7]
+    before = (node_cache.census(need), node_cache.eligible(need), node_cache.states(need))
+    node_cache.split(need.lists)
+    assert (node_cache.census(need), node_cache.eligible(need), node_cache.states(need)) == before
+    assert node_cache.eligible(need) == [1, 3, 7]
 
 
 def test_groups_are_ordered_by_the_value_of_their_numbers() -> None:
@@ -156,14 +158,14 @@ def test_times_are_rounded_up_by_little_and_never_later_than_before(distance: fl
 
 def test_too_many_pools_are_forgotten_between_cycles_and_never_within_one() -> None:
     roll = random.Random(2)
-    machine = Machine()
+    node_cache = NodeCache()
     for index in range(8):
-        machine.put(replace(facts(roll, index), usable=True))
-    pools = Pools(machine)
+        node_cache.put(replace(facts(roll, index), usable=True))
+    pools = Pools(node_cache)
     first = pools.of(Need(), "")
     for memory in range(1, 2_100):
         pools.of(Need(memory=memory), "")
-    machine.take((0, 1))
+    node_cache.take((0, 1))
     assert first.whole.total == 6
     pools.trim()
     assert pools.of(Need(), "") is not first
