@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Final
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.parts import Part
+from lattice.scheduling.cluster.group_counts import GroupCounts
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts, natural
 
 HOLLOW = "hollow"
@@ -41,7 +41,7 @@ class Bucket:
     """Usable nodes that are held, by when they come free at the latest (`NEVER`: nobody knows)."""
     version: int = 0
     """Grows with every change of `free` or `ends`."""
-    counters: list[tuple[Part, int]] = field(default_factory=list)
+    counters: list[tuple[GroupCounts, int]] = field(default_factory=list)
     """What counts its free nodes, and at which group (by rank)."""
 
     @property

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lattice.scheduling.cluster.free_counts import FreeCounts, on_switches_of_their_own
+from lattice.scheduling.cluster.group_counts import GroupCounts, Groups, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import Bucket
-from lattice.scheduling.cluster.parts import Groups, Part, fewest_first, spread, tight
-from lattice.scheduling.cluster.pools import Pool, on_switches_of_their_own
 from lattice.scheduling.model.hardware import Key
 from lattice.scheduling.model.work import IGNORED, REQUIRED
 
@@ -44,7 +44,7 @@ class Ask:
     """How many nodes of a group (by rank) may be used at all: given, the group with the largest share in use is filled first."""
 
 
-def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
+def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
     """The part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
     whole = pool.whole
     if nodes == 1 or ask.conformance == IGNORED:
@@ -66,7 +66,7 @@ def find(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | No
     return found
 
 
-def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
+def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
     fits = [(span, name, part) for name, part in pool.parts.items() if name and (span := part.fewest(nodes))]
     if len(fits) > 1:
         if ask.spread:
@@ -85,7 +85,7 @@ def _one_fingerprint(pool: Pool, nodes: int, ask: Ask, pressure: Callable[[str],
     return Found(part, frozenset((name,)), 1, span)
 
 
-def _merged(pool: Pool, nodes: int) -> Found:
+def _merged(pool: FreeCounts, nodes: int) -> Found:
     """The fewest fingerprints that hold it together: the largest; nodes of unknown fingerprint come last, each one of its own."""
     groups: dict[int, int] = {}
     names: list[str] = []
@@ -98,11 +98,11 @@ def _merged(pool: Pool, nodes: int) -> Found:
         reached += part.total
         for rank, count in part.groups.items():
             groups[rank] = groups.get(rank, 0) + count
-    merged = Part(groups)
+    merged = GroupCounts(groups)
     return Found(merged, frozenset(names), kinds, merged.fewest(nodes))
 
 
-def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
+def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
     """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
@@ -110,7 +110,7 @@ def counts_of(pool: Pool, found: Found, nodes: int, ask: Ask, prefer: Prefer) ->
     return [entry for rank, count in shares for entry in inside(pool, found.fingerprints, rank, count, prefer)]
 
 
-def inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
+def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
     """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
@@ -138,7 +138,7 @@ def inside(pool: Pool, names: frozenset[str] | None, rank: int, nodes: int, pref
     return chosen
 
 
-def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
+def _switches(pool: FreeCounts, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
     first = {bucket.key.switch: bucket.order for bucket in reversed(buckets)}
     names = sorted(first, key=lambda name: first[name])
     sizes = [sum(pool.cap(one) for one in buckets if one.key.switch == name) for name in names]
@@ -151,7 +151,7 @@ def _switches(pool: Pool, buckets: list[Bucket], nodes: int, prefer: Prefer) -> 
                 left -= part
 
 
-def nodes_of(counts: Counts, pool: Pool, *, split: bool) -> tuple[int, ...]:
+def nodes_of(counts: Counts, pool: FreeCounts, *, split: bool) -> tuple[int, ...]:
     """The nodes themselves, ascending: the lowest free indices; where node sets split the machine, over all buckets that differ only
     in the sets they lie in."""
     if not split and len(counts) == 1:
@@ -174,5 +174,5 @@ def nodes_of(counts: Counts, pool: Pool, *, split: bool) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def _lowest(pool: Pool, buckets: list[Bucket], nodes: int) -> list[int]:
+def _lowest(pool: FreeCounts, buckets: list[Bucket], nodes: int) -> list[int]:
     return sorted(index for bucket in buckets for index in bucket.free[: pool.cap(bucket)])[:nodes]

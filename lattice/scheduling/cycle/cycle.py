@@ -147,7 +147,7 @@ class _Cycle:
         self.policy = state.policy(vcluster)
         self.strategy = strategy_of(self.policy)
         self.instant = now
-        state.pools.trim()
+        state.free_counts.trim()
         roster = self.roster = state.roster(vcluster)
         roster.take(candidates)
         state.set_lists(vcluster, roster.lists)

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from math import fsum
 from typing import Literal
 
+from lattice.scheduling.cluster.free_counts import FreeCounts
+from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
-from lattice.scheduling.cluster.parts import Groups
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
-from lattice.scheduling.cluster.pools import Pool
 from lattice.scheduling.cluster.profile import Profile, Promise, round_up
 from lattice.scheduling.cycle.gates import NO_LIMIT
 from lattice.scheduling.model.hardware import Hardware, Need
@@ -65,12 +65,12 @@ class Lane:
         self.conformance = REQUIRED if self._known else conformance
         self.tight = topology == TIGHT
         self.home = lanes.home
-        self.pool = lanes.state.pools.of(self.need, self.home, known=self._known, classes=self._classes)
+        self.pool = lanes.state.free_counts.of(self.need, self.home, known=self._known, classes=self._classes)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
         self._pressures: dict[str, float] | None = None
-        self._now_pools: dict[float, tuple[tuple[int, int, int], Pool]] = {}
+        self._now_pools: dict[float, tuple[tuple[int, int, int], FreeCounts]] = {}
         self.eligible, self.usable = self.pool.sizes
         self.told: dict[int, tuple[int, tuple[str, str]]] = {}
         """By nodes that are needed, more than are free: how many were free, and why such work waited, where nothing else matters."""
@@ -81,9 +81,9 @@ class Lane:
         self._touched: tuple[int, bool] = (-1, False)
         self._spread = topology == SPREAD
         self._own_ask = self._ask(self.pool)
-        self._plain: list[Pool] | None = None
+        self._plain: list[FreeCounts] | None = None
         self._ordinary = not (self.tight or self._spread or lanes.strategy.fullest)
-        self._alike: tuple[Pool, Alike, Alike] | None = None
+        self._alike: tuple[FreeCounts, Alike, Alike] | None = None
         """The pool of the plainest hardware; its fingerprints, the least pressed first; all of them as one."""
         self._lent: dict[frozenset[str], list[Bucket]] = {}
         """Buckets of lenders, by whose homes."""
@@ -122,7 +122,7 @@ class Lane:
         self._failed.clear()
         self.told.clear()
 
-    def now_pool(self, duration: float) -> Pool:
+    def now_pool(self, duration: float) -> FreeCounts:
         """What is free now for so long."""
         profile, now = self._lanes.profile, self._lanes.now
         if not (profile.promises or profile.closings or self.reservation):
@@ -138,7 +138,7 @@ class Lane:
             known = self._now_pools[duration] = (stamp, pool)
         return known[1]
 
-    def fits(self, pool: Pool, nodes: int) -> bool:
+    def fits(self, pool: FreeCounts, nodes: int) -> bool:
         """Whether a pool has a place for so many."""
         return find(pool, nodes, self._ask(pool)) is not None
 
@@ -163,7 +163,7 @@ class Lane:
                 return Promise(candidate.uid, candidate.vcluster, start, end, by_key)
         return before
 
-    def limit(self, pool: Pool, nodes: int) -> int:
+    def limit(self, pool: FreeCounts, nodes: int) -> int:
         """The fewest groups that so many would need if all usable nodes of the pool were free."""
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)
@@ -214,14 +214,14 @@ class Lane:
             self._touched = (version, self._lanes.profile.touches(self.pool.members))
         return self._touched[1]
 
-    def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[Pool]:
+    def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
         """Nodes at home and idle ones of lenders: first no more of these than it lacks at home, then as many as may be borrowed."""
         lanes = self._lanes
         left = lanes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
         if self.pool.whole.total + min(left, self._idle(others)) < candidate.minimum:
             return
-        pool = Pool(lanes.state.node_cache, [*self.pool.buckets, *others])
+        pool = FreeCounts(lanes.state.node_cache, [*self.pool.buckets, *others])
         free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
         lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
         for most in (lacking, left) if 0 < lacking < left else (left,):
@@ -252,7 +252,7 @@ class Lane:
                 return False
         return promise.end >= promise.start + duration
 
-    def _ask(self, pool: Pool) -> Ask:
+    def _ask(self, pool: FreeCounts) -> Ask:
         usable = None
         if self._lanes.strategy.fullest:
             by_group = pool.by_group
@@ -260,7 +260,7 @@ class Lane:
         limit = (lambda nodes: self.limit(pool, nodes)) if self.tight else None
         return Ask(self.conformance, limit, self._spread, usable)
 
-    def _choose(self, pool: Pool, least: int, most: int) -> Counts | None:
+    def _choose(self, pool: FreeCounts, least: int, most: int) -> Counts | None:
         """Between `least` and `most` nodes of a pool, as many as fit; the plainest hardware that needs no more groups."""
         size = min(pool.whole.total, most)
         if size < least:
@@ -293,12 +293,12 @@ class Lane:
                 return inside(plainest, within, rank, nodes, self._prefer)
         return None
 
-    def _find(self, pool: Pool, nodes: int, ask: Ask) -> tuple[Pool, Found] | None:
+    def _find(self, pool: FreeCounts, nodes: int, ask: Ask) -> tuple[FreeCounts, Found] | None:
         """The part of a pool to take so many from, of the plainest hardware that allows it."""
         found = find(pool, nodes, ask, self._pressure_on)
         return None if found is None else self._plainest(pool, nodes, ask, found)
 
-    def _plainest(self, pool: Pool, nodes: int, ask: Ask, found: Found) -> tuple[Pool, Found]:
+    def _plainest(self, pool: FreeCounts, nodes: int, ask: Ask, found: Found) -> tuple[FreeCounts, Found]:
         """The pool without the scarcest hardware that still allows the same groups and fingerprints."""
         if len(pool.kinds) <= 1:
             return pool, found
@@ -308,7 +308,7 @@ class Lane:
                 return part, plain
         return pool, found
 
-    def _plainer(self, pool: Pool) -> Iterator[Pool]:
+    def _plainer(self, pool: FreeCounts) -> Iterator[FreeCounts]:
         """The pool of the least pressed hardware alone, of the two least pressed, and so on."""
         if pool.members is not self.pool.members:
             counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
@@ -318,9 +318,9 @@ class Lane:
                 yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
             return
         if self._plain is None:
-            classes, pools = self._lanes.by_pressure(self.kinds), self._lanes.state.pools
+            classes, free_counts = self._lanes.by_pressure(self.kinds), self._lanes.state.free_counts
             some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
-            self._plain = [pools.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
+            self._plain = [free_counts.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
         caps = pool.caps
         for plain in self._plain:
             if caps is None:
@@ -348,7 +348,7 @@ class Lane:
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
         return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)
 
-    def _within_power(self, pool: Pool, counts: Counts, least: int, most: int) -> Counts | None:
+    def _within_power(self, pool: FreeCounts, counts: Counts, least: int, most: int) -> Counts | None:
         """The same, or what power is left for: fewer nodes down to `least`, nodes that draw less; None with `power_short`."""
         state = self._lanes.state
         if state.power.limit is None:
@@ -366,7 +366,7 @@ class Lane:
         return found
 
 
-def _thriftier(pool: Pool, left: int, least: int) -> Iterator[tuple[Pool, int]]:
+def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCounts, int]]:
     """Parts of a pool that draw less and less, with how many nodes of each `left` watts surely allow; at last the thriftiest nodes,
     as many as they allow together, and `least` at least."""
     thrifty = sorted(pool.buckets, key=lambda bucket: (bucket.key.hardware.watts, bucket.order))
@@ -486,7 +486,7 @@ class Lanes:
     def _pressures(self) -> dict[Hardware, float]:
         shares: dict[Hardware, list[float]] = {}
         for need, nodes in self._asked.items():
-            pool = self.state.pools.of(need, self.home)
+            pool = self.state.free_counts.of(need, self.home)
             usable = max(1, pool.sizes[1])
             for hardware in pool.kinds:
                 shares.setdefault(hardware, []).append(nodes / usable)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
-from lattice.scheduling.cluster.pools import Pool
 from lattice.scheduling.cluster.profile import Profile, Promise
 from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
 from lattice.scheduling.cycle.unfit import unfit
@@ -246,7 +246,7 @@ class Explainer:
             message += f"; {_are(idle)} idle in vclusters that lend" + (f", of which it may borrow {left}" if left < idle else "")
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
-    def _until(self, pool: Pool, missing: int) -> str:
+    def _until(self, pool: FreeCounts, missing: int) -> str:
         """When so many come free at the latest: for sensitive work, which holds no reservation that would say it."""
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""

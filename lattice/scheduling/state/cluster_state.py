@@ -13,9 +13,9 @@ from typing import Final, Protocol, TypeVar
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
+from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
-from lattice.scheduling.cluster.pools import Pools
 from lattice.scheduling.cluster.profile import Closing, Profile, Promise
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
@@ -165,7 +165,7 @@ class ClusterState:
     """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     """Budgets that are used up, at whose end work waits."""
-    pools: Pools = field(init=False)
+    free_counts: FreeCountsByNeed = field(init=False)
     _profile: Profile = field(init=False)
     rosters: dict[str, Roster] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""
@@ -174,7 +174,7 @@ class ClusterState:
     """By uid: nodes of a holder that another holder has taken since."""
 
     def __post_init__(self) -> None:
-        self.pools = Pools(self.node_cache)
+        self.free_counts = FreeCountsByNeed(self.node_cache)
         self._profile = Profile(self.node_cache)
 
     def policy(self, vcluster: str) -> Policy:
@@ -351,7 +351,7 @@ class ClusterState:
         self.node_cache.validate()
         if self.elastic is not None:
             self.elastic.validate()
-        self.pools.validate()
+        self.free_counts.validate()
         self._profile.validate()
 
     def _put(self, holder: Holder, *, claimed: bool = False) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.scheduling.cluster.free_counts import FreeCounts, FreeCountsByNeed
+from lattice.scheduling.cluster.group_counts import GroupCounts, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
-from lattice.scheduling.cluster.parts import Part, fewest_first, spread, tight
-from lattice.scheduling.cluster.pools import Pool, Pools
 from lattice.scheduling.cluster.profile import EPOCH, NEAR, round_up
 from lattice.scheduling.model.hardware import Need, NodeFacts, natural
 from lattice.scheduling.model.work import Holder
@@ -27,7 +27,7 @@ def facts(roll: random.Random, index: int) -> NodeFacts:
     )  # fmt: skip
 
 
-def counted(pool: Pool) -> tuple[int, dict[str, dict[int, int]]]:
+def counted(pool: FreeCounts) -> tuple[int, dict[str, dict[int, int]]]:
     return pool.whole.total, {name: dict(part.groups) for name, part in pool.parts.items() if part.total}
 
 
@@ -35,7 +35,7 @@ def counted(pool: Pool) -> tuple[int, dict[str, dict[int, int]]]:
 def test_buckets_and_pools_follow_every_event(seed: int) -> None:
     roll = random.Random(seed)
     node_cache = NodeCache()
-    pools = Pools(node_cache)
+    free_counts = FreeCountsByNeed(node_cache)
     for _ in range(120):
         some = roll.sample(range(20), roll.randint(1, 6))
         match roll.randint(0, 5):
@@ -51,14 +51,14 @@ def test_buckets_and_pools_follow_every_event(seed: int) -> None:
                 node_cache.split(frozenset(mask_of(roll.sample(range(20), 5)) for _ in range(roll.randint(0, 2))))
         node_cache.validate()
         need = roll.choice(NEEDS)
-        pool = pools.of(need, "")
-        assert counted(pool) == counted(Pool(node_cache, node_cache.admitted(need)))
+        pool = free_counts.of(need, "")
+        assert counted(pool) == counted(FreeCounts(node_cache, node_cache.admitted(need)))
         census = node_cache.census(need)
         assert census.free == sum(
             one.usable and one.index not in node_cache.taken for one in node_cache.nodes.values() if need.admits_node(one)
         )
         assert census.free == pool.whole.total
-        pools.validate()
+        free_counts.validate()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,7 +67,7 @@ def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed
     node_cache = NodeCache()
     for index in range(16):
         node_cache.put(facts(roll, index))
-    pool = Pools(node_cache).of(Need(), "")
+    pool = FreeCountsByNeed(node_cache).of(Need(), "")
     node_cache.take(roll.sample(range(16), 4))
     caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in pool.buckets if roll.random() < 0.5}
     whole = pool.capped({bucket: pool.cap(bucket) for bucket in pool.buckets} | caps)
@@ -80,14 +80,14 @@ def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 4)), max_size=30))
 def test_a_part_counts_what_was_noted_whenever_it_is_asked(changes: list[tuple[int, int]]) -> None:
     sizes = dict.fromkeys(range(4), 5)
-    part = Part(sizes)
+    part = GroupCounts(sizes)
     for rank, by in changes:
         by = max(by, -sizes[rank])
         sizes[rank] += by
         part.note(rank, by)
         if by > 2:
-            assert part.ordered == Part(sizes).ordered
-    again = Part(sizes)
+            assert part.ordered == GroupCounts(sizes).ordered
+    again = GroupCounts(sizes)
     assert (part.groups, part.ordered, part.total) == (again.groups, again.ordered, again.total)
 
 
@@ -131,7 +131,7 @@ def test_a_bit_set_gives_its_indices_in_order(chosen: set[int]) -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
 def test_parts_are_divided_as_asked(sizes: list[int], data: st.DataObject) -> None:
-    part = Part(dict(enumerate(sizes)))
+    part = GroupCounts(dict(enumerate(sizes)))
     if not part.total:
         return
     nodes = data.draw(st.integers(1, part.total))
@@ -161,12 +161,12 @@ def test_too_many_pools_are_forgotten_between_cycles_and_never_within_one() -> N
     node_cache = NodeCache()
     for index in range(8):
         node_cache.put(replace(facts(roll, index), usable=True))
-    pools = Pools(node_cache)
-    first = pools.of(Need(), "")
+    free_counts = FreeCountsByNeed(node_cache)
+    first = free_counts.of(Need(), "")
     for memory in range(1, 2_100):
-        pools.of(Need(memory=memory), "")
+        free_counts.of(Need(memory=memory), "")
     node_cache.take((0, 1))
     assert first.whole.total == 6
-    pools.trim()
-    assert pools.of(Need(), "") is not first
-    pools.validate()
+    free_counts.trim()
+    assert free_counts.of(Need(), "") is not first
+    free_counts.validate()

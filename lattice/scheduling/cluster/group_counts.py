@@ -22,7 +22,7 @@ _MOST: Final = 1 << 62
 """More than any count and rank."""
 
 
-class Part:
+class GroupCounts:
     """Nodes of one fingerprint, or of several: how many in each group (by rank), and the groups in order of that number.
 
     Changes are noted, and counted in when a group is asked about: the next change often takes them back.
@@ -45,9 +45,9 @@ class Part:
         self._line = None
         self.total = sum(self._groups.values())
 
-    def copy(self) -> Part:
+    def copy(self) -> GroupCounts:
         """One that may be changed apart."""
-        part = Part.__new__(Part)
+        part = GroupCounts.__new__(GroupCounts)
         part._groups, part._sizes, part.noted, part.total = self._groups.copy(), self._sizes.copy(), self.noted.copy(), self.total
         part._line = None if self._line is None else self._line.copy()
         return part
@@ -125,12 +125,12 @@ class Part:
         self.noted.clear()
 
 
-class Joined:
+class JoinedCounts:
     """Parts that have no group in common, as one: it counts nothing of its own, so that many may share a part."""
 
     __slots__ = ("_home", "_line", "parts")
 
-    def __init__(self, parts: Sequence[Part], home: Mapping[int, int]) -> None:
+    def __init__(self, parts: Sequence[GroupCounts], home: Mapping[int, int]) -> None:
         """`home`: the place of the part that a group belongs to, by rank."""
         self.parts = parts
         self._home = home
@@ -155,9 +155,9 @@ class Joined:
         """(nodes, group), ascending."""
         return [(size >> _BITS, size & _RANK) for size in self._top()]
 
-    def copy(self) -> Joined:
+    def copy(self) -> JoinedCounts:
         """One that may be changed apart."""
-        joined = Joined([part.copy() for part in self.parts], self._home)
+        joined = JoinedCounts([part.copy() for part in self.parts], self._home)
         if self._line is not None:
             ranks, line, ordered = self._line
             joined._line = ranks, line.copy(), ordered
@@ -219,7 +219,7 @@ class Joined:
         return sizes
 
 
-Groups = Part | Joined
+Groups = GroupCounts | JoinedCounts
 """Nodes by group, and the groups in order of that number."""
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lattice.errors import Corrupt
+from lattice.scheduling.cluster.group_counts import GroupCounts, Groups, JoinedCounts
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
-from lattice.scheduling.cluster.parts import Groups, Joined, Part
 from lattice.scheduling.model.hardware import Hardware, Need
 
 _MOST = 2_000
 """With more pools kept than this at the end of a cycle, which may be of needs long gone, all are made again when they are asked for."""
 
 
-class Pool:
+class FreeCounts:
     """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Pool:
     parts: dict[str, Groups]
     """By fingerprint."""
 
-    def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: Parts | None = None) -> None:
+    def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: GroupCountsByClass | None = None) -> None:
         """Of the free nodes of these buckets: as they are now, or, by `parts`, at any time."""
         self._node_cache = node_cache
         self.buckets = buckets
@@ -64,13 +64,13 @@ class Pool:
         self.whole = parts.of(buckets)
         self.parts = {name: parts.of(some) for name, some in alike.items()}
 
-    def capped(self, caps: Mapping[Bucket, int]) -> Pool:
+    def capped(self, caps: Mapping[Bucket, int]) -> FreeCounts:
         """The same buckets with so many nodes of each, whatever the machine does."""
         pool = self._like(caps)
         pool._count(caps)
         return pool
 
-    def reduced(self, caps: Mapping[Bucket, int]) -> Pool:
+    def reduced(self, caps: Mapping[Bucket, int]) -> FreeCounts:
         """The same with so many nodes of these buckets, and those that are free now of the others; until the machine changes."""
         pool = self._like(caps)
         whole = pool.whole = self.whole.copy()
@@ -124,8 +124,8 @@ class Pool:
             alike[bucket.key.hardware] = alike.get(bucket.key.hardware, 0) + bucket.usable
         self._mixture = mixture
 
-    def _like(self, caps: Mapping[Bucket, int]) -> Pool:
-        pool = Pool.__new__(Pool)
+    def _like(self, caps: Mapping[Bucket, int]) -> FreeCounts:
+        pool = FreeCounts.__new__(FreeCounts)
         pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
         pool._tally, pool._sizes, pool._mixture = self._tally, self._sizes, self._mixture
@@ -141,15 +141,15 @@ class Pool:
             if count:
                 part[rank] = part.get(rank, 0) + count
         if len(parts) <= 1:
-            self.whole = Part(next(iter(parts.values()), {}))
+            self.whole = GroupCounts(next(iter(parts.values()), {}))
             self.parts = dict.fromkeys(parts, self.whole)
             return
         whole: dict[int, int] = {}
         for groups in parts.values():
             for rank, count in groups.items():
                 whole[rank] = whole.get(rank, 0) + count
-        self.whole = Part(whole)
-        self.parts = {name: Part(groups) for name, groups in parts.items()}
+        self.whole = GroupCounts(whole)
+        self.parts = {name: GroupCounts(groups) for name, groups in parts.items()}
 
 
 def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
@@ -157,12 +157,12 @@ def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
     return len({bucket.key.switch for bucket in buckets}) == len(buckets)
 
 
-class Parts:
+class GroupCountsByClass:
     """The parts that pools share: each counts the free nodes of some buckets, and is told of every change by the buckets."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
-        self._parts: dict[tuple[Bucket, ...], Part] = {}
+        self._parts: dict[tuple[Bucket, ...], GroupCounts] = {}
 
     def of(self, buckets: Sequence[Bucket]) -> Groups:
         """The free nodes of these buckets by group: the parts of their classes joined, where no group has two of them."""
@@ -176,7 +176,7 @@ class Parts:
         if len(classes) <= 1:
             return self._part(tuple(buckets))
         places = {hardware: place for place, hardware in enumerate(classes)}
-        return Joined([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
+        return JoinedCounts([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
 
     def clear(self) -> None:
         """Forget them all."""
@@ -188,13 +188,13 @@ class Parts:
     def validate(self) -> None:
         """Count the free nodes again; raises Corrupt on a difference."""
         for buckets, part in self._parts.items():
-            if part.groups != Part(self._counts(buckets)).groups:
+            if part.groups != GroupCounts(self._counts(buckets)).groups:
                 raise Corrupt("the free nodes of a pool differ from its buckets", reason="PoolDiffers")
 
-    def _part(self, buckets: tuple[Bucket, ...]) -> Part:
+    def _part(self, buckets: tuple[Bucket, ...]) -> GroupCounts:
         part = self._parts.get(buckets)
         if part is None:
-            part = self._parts[buckets] = Part(self._counts(buckets))
+            part = self._parts[buckets] = GroupCounts(self._counts(buckets))
             for bucket in buckets:
                 bucket.counters.append((part, self._node_cache.rank(bucket.key.group)))
         return part
@@ -207,17 +207,17 @@ class Parts:
         return counts
 
 
-class Pools:
+class FreeCountsByNeed:
     """The pools that cycles asked for, kept from cycle to cycle."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
         self._shape = -1
-        self._pools: dict[tuple[object, ...], Pool] = {}
-        self._alike: dict[tuple[Bucket, ...], Pool] = {}
-        self._parts = Parts(node_cache)
+        self._pools: dict[tuple[object, ...], FreeCounts] = {}
+        self._alike: dict[tuple[Bucket, ...], FreeCounts] = {}
+        self._parts = GroupCountsByClass(node_cache)
 
-    def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> Pool:
+    def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
         """The free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
         if self._shape != self._node_cache.shape:
             self._clear()
@@ -231,7 +231,7 @@ class Pools:
             ])  # fmt: skip
             pool = self._alike.get(buckets)
             if pool is None:
-                pool = self._alike[buckets] = Pool(self._node_cache, buckets, self._parts)
+                pool = self._alike[buckets] = FreeCounts(self._node_cache, buckets, self._parts)
             self._pools[key] = pool
         return pool
 
