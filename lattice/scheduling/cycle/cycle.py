@@ -16,6 +16,7 @@ from typing import Final
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import Counts, nodes_of
 from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import (
     WIDE,
     Room,
@@ -27,7 +28,6 @@ from lattice.scheduling.cycle.gates import (
     room,
     vcluster_limits,
 )
-from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
 from lattice.scheduling.cycle.reasons import Explainer
 from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.model.policy import Limits
@@ -46,21 +46,21 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
-    rooms, lanes, kinds, profile = cycle.rooms, cycle.lanes, cycle.lanes.kinds, cycle.profile
+    rooms, eq_classes, kinds, profile = cycle.rooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
     unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
     moved, stamp, quiet = True, -1, nothing_else
     for candidate, number, person, opens, score in cycle.queue():
-        kind = kinds[number]
+        shape = kinds[number]
         if moved:
             # Nobody left can gain, or move, a reservation: those that hold one were planned before.
             quiet = nothing_else or not (gated or cycle.reserves or unplanned)
-            moved, stamp = False, lanes.placed + profile.version
+            moved, stamp = False, eq_classes.placed + profile.version
         # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
-        if kind is not None and kind.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
-            told = kind.told if kind.told_at == stamp else None
-            reason, message = told or tell(candidate, kind)
+        if shape is not None and shape.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
+            told = shape.told if shape.told_at == stamp else None
+            reason, message = told or tell(candidate, shape)
             yield Waiting(candidate, reason, message, None, score)
             continue
         moved = True
@@ -73,33 +73,33 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
             if waiting is not None:
                 yield cycle.gated(waiting, score)
                 continue
-        if kind is None or elastic:
-            kind = cycle.kind(candidate, number)
+        if shape is None or elastic:
+            shape = cycle.shape(candidate, number)
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
-        if strict and lanes.contested(kind.lane) and candidate.uid not in cycle.holding:
-            yield cycle.behind(candidate, kind, score)
+        if strict and eq_classes.contested(shape.eq_class) and candidate.uid not in cycle.holding:
+            yield cycle.behind(candidate, shape, score)
             continue
         # 3. A place now that delays no promise; nothing is tried for one whose promise stands, and cannot be bettered.
         promise = promises.get(candidate.uid) if promises else None
-        overtakes = bool(inherited) and cycle.overtakes(candidate, kind, promise)
+        overtakes = bool(inherited) and cycle.overtakes(candidate, shape, promise)
         if promise is not None:
-            if not overtakes and cycle.stands(candidate, kind, promise):
-                yield explained(candidate, kind, score, cycle.keep(kind, promise))
+            if not overtakes and cycle.stands(candidate, shape, promise):
+                yield explained(candidate, shape, score, cycle.keep(shape, promise))
                 continue
             cycle.take_back(candidate.uid)
-        counts = None if kind.failed and promise is None else cycle.now(candidate, kind, person, retry=promise is not None)
+        counts = None if shape.failed and promise is None else cycle.now(candidate, shape, person, retry=promise is not None)
         # 4. Work of a higher class overtakes the promises of those behind it: newer work, and what could start now but for them.
-        if counts is None and overtakes and cycle.drop_lower_promises(candidate, kind.lane):
-            counts = cycle.now(candidate, kind, person, retry=True)
+        if counts is None and overtakes and cycle.drop_lower_promises(candidate, shape.eq_class):
+            counts = cycle.now(candidate, shape, person, retry=True)
             if counts is None and promise is not None:
                 cycle.give_back_promises()
         if counts is not None:
             waiting = cycle.over_share(candidate, counts) if elastic else None
-            yield cycle.place(candidate, kind.lane, counts, score) if waiting is None else cycle.gated(waiting, score)
+            yield cycle.place(candidate, shape.eq_class, counts, score) if waiting is None else cycle.gated(waiting, score)
             continue
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
-        reserved = cycle.reserve(candidate, kind.lane, promise) if cycle.may_gain(candidate) else None
-        yield explained(candidate, kind, score, reserved)
+        reserved = cycle.reserve(candidate, shape.eq_class, promise) if cycle.may_gain(candidate) else None
+        yield explained(candidate, shape, score, reserved)
     cycle.settle()
 
 
@@ -124,12 +124,12 @@ class _Cycle:
         "_scores",
         "_started",
         "elastic",
+        "eq_classes",
         "explainer",
         "gated_all",
         "holding",
         "inherited",
         "instant",
-        "lanes",
         "policy",
         "profile",
         "reserves",
@@ -175,8 +175,8 @@ class _Cycle:
         """Those of them that were not looked at yet."""
         self.inherited: dict[str, int] = {}
         """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
-        self.lanes = Lanes(state, self.policy, self.strategy, self.profile, roster, now)
-        self.explainer = Explainer(state, self.policy, self.lanes, self.profile, now, silent=not explain)
+        self.eq_classes = EquivalenceClasses(state, self.policy, self.strategy, self.profile, roster, now)
+        self.explainer = Explainer(state, self.policy, self.eq_classes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         """Promises that were taken back before their holders were looked at."""
         self._lifted: list[str] = []
@@ -281,20 +281,20 @@ class _Cycle:
         self._forget(waiting.candidate.uid, cause_of(waiting.reason))
         return Waiting(waiting.candidate, waiting.reason, waiting.message, waiting.wake, score)
 
-    def behind(self, candidate: Candidate, kind: Kind, score: Score | None) -> Waiting:
+    def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
         """It may not pass."""
-        return self.explainer.behind(candidate, kind, score)
+        return self.explainer.behind(candidate, shape, score)
 
-    def kind(self, candidate: Candidate, number: int) -> Kind:
+    def shape(self, candidate: Candidate, number: int) -> RequestShape:
         """Its kind, on the nodes that the quota tree leaves to it."""
-        return self.lanes.kind(number, candidate, self.share.classes)
+        return self.eq_classes.shape(number, candidate, self.share.classes)
 
-    def now(self, candidate: Candidate, kind: Kind, person: int, *, retry: bool) -> Counts | None:
+    def now(self, candidate: Candidate, shape: RequestShape, person: int, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now, within what quota leaves."""
-        lane = kind.lane
+        eq_class = shape.eq_class
         left = self.rooms[person] or self._room(person)
-        counts = lane.start(candidate, kind.duration, min(left.nodes, self.share.nodes), retry=retry)
-        kind.failed = counts is None and not lane.power_short
+        counts = eq_class.start(candidate, shape.duration, min(left.nodes, self.share.nodes), retry=retry)
+        shape.failed = counts is None and not eq_class.power_short
         return counts
 
     def over_share(self, candidate: Candidate, counts: Counts) -> Waiting | None:
@@ -302,31 +302,31 @@ class _Cycle:
         blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None
 
-    def stands(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+    def stands(self, candidate: Candidate, shape: RequestShape, promise: Promise) -> bool:
         """Whether the promise that it holds is what a search would find again: no nodes now, and none earlier, even by the totals."""
-        if not self._firm or candidate.reservation or kind.lane.borrows:
+        if not self._firm or candidate.reservation or shape.eq_class.borrows:
             return False
-        if promise.start <= self.instant or promise.end < promise.start + kind.duration or promise.nodes != candidate.minimum:
+        if promise.start <= self.instant or promise.end < promise.start + shape.duration or promise.nodes != candidate.minimum:
             return False
-        return not self.profile.may_improve(promise, kind.lane.pool.members, kind.duration)
+        return not self.profile.may_improve(promise, shape.eq_class.pool.members, shape.duration)
 
-    def overtakes(self, candidate: Candidate, kind: Kind, promise: Promise | None) -> bool:
+    def overtakes(self, candidate: Candidate, shape: RequestShape, promise: Promise | None) -> bool:
         """Whether it may take back what work of a lower class behind it was promised: newer work, and what could start now but for that."""
         level = candidate.preemption_class
         if self.strict or all(level <= other for other in self.inherited.values()):
             return False
-        return promise is None or self._held_up(candidate, kind, promise)
+        return promise is None or self._held_up(candidate, shape, promise)
 
-    def _held_up(self, candidate: Candidate, kind: Kind, promise: Promise) -> bool:
+    def _held_up(self, candidate: Candidate, shape: RequestShape, promise: Promise) -> bool:
         """Whether enough nodes are free for it now, and lower work was promised some before it would be gone, and before its own."""
-        if kind.lane.pool.whole.total < candidate.minimum:
+        if shape.eq_class.pool.whole.total < candidate.minimum:
             return False
-        before, promises = min(promise.start, self.instant + kind.duration), self.profile.promises
+        before, promises = min(promise.start, self.instant + shape.duration), self.profile.promises
         return any(promises[uid].start < before for uid, level in self.inherited.items() if level < candidate.preemption_class)
 
-    def keep(self, kind: Kind, promise: Promise) -> Promise:
+    def keep(self, shape: RequestShape, promise: Promise) -> Promise:
         """It waits, and its promise stands."""
-        kind.failed = True
+        shape.failed = True
         self.inherited.pop(promise.uid, None)
         self._reserve(promise, self._levels[promise.uid])
         return promise
@@ -351,16 +351,16 @@ class _Cycle:
         self.profile.remove(uid)
         self.inherited.pop(uid, None)
 
-    def drop_lower_promises(self, candidate: Candidate, lane: Lane) -> bool:
+    def drop_lower_promises(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
         """Take back what those of a lower class behind were promised, if nodes are what it waits for; whether that was anything."""
-        if not lane.may_reserve(candidate):
+        if not eq_class.may_reserve(candidate):
             return False
         self._lifted = [uid for uid, level in self.inherited.items() if level < candidate.preemption_class]
         for uid in self._lifted:
             del self.inherited[uid]
             self._lift(uid)
             self._causes[uid] = HIGHER_CLASS, candidate.uid
-        self.lanes.forget_failures()
+        self.eq_classes.forget_failures()
         return True
 
     def give_back_promises(self) -> None:
@@ -378,7 +378,7 @@ class _Cycle:
         if promise is not None:
             self._dropped[uid] = promise
 
-    def place(self, candidate: Candidate, lane: Lane, counts: Counts, score: Score | None) -> Placed:
+    def place(self, candidate: Candidate, eq_class: EquivalenceClass, counts: Counts, score: Score | None) -> Placed:
         """Claim the nodes."""
         if self.holding:
             self._forget(candidate.uid)
@@ -386,11 +386,11 @@ class _Cycle:
             self._started.add(candidate.uid)
         node_cache = self.state.node_cache
         split = bool(node_cache.masks)
-        nodes = nodes_of(counts, lane.taken_from, split=split)
-        known, home = node_cache.nodes, lane.home
-        borrowed = tuple(node for node in nodes if known[node].home != home) if lane.borrows else ()
+        nodes = nodes_of(counts, eq_class.taken_from, split=split)
+        known, home = node_cache.nodes, eq_class.home
+        borrowed = tuple(node for node in nodes if known[node].home != home) if eq_class.borrows else ()
         self.state.claim(candidate, nodes, self.instant, borrowed, None if split else counts)
-        self.lanes.placed += 1
+        self.eq_classes.placed += 1
         if self._bounded:
             for person in self._bounded:
                 self.rooms[person] = None
@@ -401,24 +401,24 @@ class _Cycle:
         """Whether it may be given a reservation, holds one, keeps others off its nodes, or has taken back what others were promised."""
         return self.reserves or self.strict or bool(self._lifted) or candidate.uid in self.holding
 
-    def reserve(self, candidate: Candidate, lane: Lane, before: Promise | None) -> Promise | None:
+    def reserve(self, candidate: Candidate, eq_class: EquivalenceClass, before: Promise | None) -> Promise | None:
         """Promise it nodes, if it may hold a reservation: those of the last cycle, or earlier ones."""
-        promise = self._sought(candidate, lane, before) if lane.may_reserve(candidate) else None
+        promise = self._sought(candidate, eq_class, before) if eq_class.may_reserve(candidate) else None
         if promise is None:
             self.give_back_promises()
-            self._keep_place(candidate.uid, power=bool(lane.power_short))
+            self._keep_place(candidate.uid, power=bool(eq_class.power_short))
             return None
         self._lifted = []
         self.profile.add(promise)
         if promise is before:
-            self.profile.sought(promise, lane.pool.members, self.state.occupancy(candidate))
+            self.profile.sought(promise, eq_class.pool.members, self.state.occupancy(candidate))
         self._reserve(promise, candidate.preemption_class)
         return promise
 
-    def _sought(self, candidate: Candidate, lane: Lane, before: Promise | None) -> Promise | None:
+    def _sought(self, candidate: Candidate, eq_class: EquivalenceClass, before: Promise | None) -> Promise | None:
         """The promise that it gets, where it may hold one."""
         if self.strict:
-            self.lanes.contend(lane)
+            self.eq_classes.contend(eq_class)
         given = self.holding.get(candidate.uid)
         if given is None and not self.reserves:
             return None
@@ -426,7 +426,7 @@ class _Cycle:
         if before is not None and (before.end < before.start + self.state.occupancy(candidate) or before.nodes != candidate.minimum):
             self._causes[candidate.uid] = OWNER, ""
             before = None
-        promise = lane.promise(candidate, before)
+        promise = eq_class.promise(candidate, before)
         if promise is not None and promise is not before:
             promise = replace(promise, given=self.instant if given is None else given)
         return promise

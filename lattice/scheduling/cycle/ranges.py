@@ -12,8 +12,8 @@ from typing import Final
 
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import nodes_of
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses
 from lattice.scheduling.cycle.gates import room
-from lattice.scheduling.cycle.lanes import Lane, Lanes
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
@@ -41,17 +41,17 @@ def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -
     contested = {_home(state.policy(name)) for name in state.waiting}
     found: list[Placed] = []
     profile = state.profile(now)
-    lanes: dict[str, Lanes] = {}
+    eq_classes: dict[str, EquivalenceClasses] = {}
     for candidate in candidates:
         holder = state.holders.get(candidate.uid)
         policy = state.policy(candidate.vcluster)
         if holder is None or holder.borrowed or _home(policy) in contested:
             continue
-        if candidate.vcluster not in lanes:
-            lanes[candidate.vcluster] = Lanes(state, policy, strategy_of(policy), profile, Roster(), now)
+        if candidate.vcluster not in eq_classes:
+            eq_classes[candidate.vcluster] = EquivalenceClasses(state, policy, strategy_of(policy), profile, Roster(), now)
         before = holder.nodes
         state.drop_holder(candidate.uid)
-        nodes = _most(state, lanes[candidate.vcluster], candidate)
+        nodes = _most(state, eq_classes[candidate.vcluster], candidate)
         if len(nodes) > len(before):
             found.append(Placed(candidate, nodes))
         else:
@@ -65,15 +65,17 @@ def _home(policy: Policy) -> str:
     return policy.name if policy.home else ""
 
 
-def _most(state: ClusterState, lanes: Lanes, candidate: Candidate) -> tuple[int, ...]:
+def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candidate) -> tuple[int, ...]:
     """As many nodes at home as it may have now; none where it is to keep those that it was given."""
     share = state.elastic.share(candidate) if state.elastic is not None else Share()
     if isinstance(share, Blocked):
         return ()
-    lane = Lane(lanes, (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, None, share.classes))
-    idle = candidate.minimum + (lane.pool.whole.total - candidate.minimum) // LEFT
-    left = min(room(state, lanes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
-    counts = lane.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
+    eq_class = EquivalenceClass(
+        eq_classes, (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, None, share.classes)
+    )
+    idle = candidate.minimum + (eq_class.pool.whole.total - candidate.minimum) // LEFT
+    left = min(room(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
+    counts = eq_class.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
     if counts is None or (state.elastic is not None and state.elastic.refuses(candidate, counts) is not None):
         return ()
-    return nodes_of(counts, lane.taken_from, split=bool(state.node_cache.masks))
+    return nodes_of(counts, eq_class.taken_from, split=bool(state.node_cache.masks))

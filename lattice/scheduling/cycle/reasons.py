@@ -11,7 +11,7 @@ from typing import Final
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
 from lattice.scheduling.cluster.profile import Profile, Promise
-from lattice.scheduling.cycle.lanes import Kind, Lane, Lanes
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.unfit import unfit
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
@@ -31,96 +31,105 @@ class Explainer:
     """The reasons of one cycle."""
 
     def __init__(
-        self, cluster_state: ClusterState, policy: Policy, lanes: Lanes, profile: Profile, now: float, *, silent: bool = False
+        self,
+        cluster_state: ClusterState,
+        policy: Policy,
+        eq_classes: EquivalenceClasses,
+        profile: Profile,
+        now: float,
+        *,
+        silent: bool = False,
     ) -> None:
         self._silent = silent
-        self._state, self._policy, self._lanes, self._profile, self._now = cluster_state, policy, lanes, profile, now
+        self._state, self._policy, self._eq_classes, self._profile, self._now = cluster_state, policy, eq_classes, profile, now
 
-    def waiting(self, candidate: Candidate, kind: Kind, score: Score | None, promise: Promise | None) -> Waiting:
+    def waiting(self, candidate: Candidate, shape: RequestShape, score: Score | None, promise: Promise | None) -> Waiting:
         """Why it was not placed."""
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
-        lane = kind.lane
-        reason, message = (kind.told if kind.told_at == self._lanes.placed + self._profile.version else None) or self.tell(candidate, kind)
+        eq_class = shape.eq_class
+        reason, message = (shape.told if shape.told_at == self._eq_classes.placed + self._profile.version else None) or self.tell(
+            candidate, shape
+        )
         if promise is None:
             return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
             message = f"{message}; it starts at the latest {format_time(promise.start)}"
-        reclaims = self._reclaims(candidate, lane) if self._policy.home else ()
+        reclaims = self._reclaims(candidate, eq_class) if self._policy.home else ()
         if reclaims:
             message = f"{message}; {_lent(reclaims)}"
         return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
 
-    def behind(self, candidate: Candidate, kind: Kind, score: Score | None) -> Waiting:
+    def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
         """It may not pass one that waits for nodes which it could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
-        told = self._never(candidate, kind)
+        told = self._never(candidate, shape)
         if told is None:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
             told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
         return Waiting(candidate, *told, None, score)
 
-    def tell(self, candidate: Candidate, kind: Kind) -> Told:
+    def tell(self, candidate: Candidate, shape: RequestShape) -> Told:
         """Why a candidate of this kind waits now: kept in the kind until something is placed or promised, or power was short."""
-        lane = kind.lane
-        free, wanted = lane.pool.whole.total, candidate.minimum
+        eq_class = shape.eq_class
+        free, wanted = eq_class.pool.whole.total, candidate.minimum
         if self._silent:
             told = _SILENCE
-        elif free >= wanted or candidate.reservation or lane.power_short or self._policy.kind == SENSITIVE_RESERVATION:
-            told = self._reason(candidate, kind)
-        elif (known := lane.told.get(wanted)) is not None and known[0] == free:
+        elif free >= wanted or candidate.reservation or eq_class.power_short or self._policy.kind == SENSITIVE_RESERVATION:
+            told = self._reason(candidate, shape)
+        elif (known := eq_class.told.get(wanted)) is not None and known[0] == free:
             told = known[1]
         else:
-            told = self._never(candidate, kind) or self._taken(lane, wanted, free) or self._short(candidate, lane)
-            lane.told[wanted] = free, told
-        kind.told = told
-        kind.told_at = -1 if lane.power_short else self._lanes.placed + self._profile.version
+            told = self._never(candidate, shape) or self._taken(eq_class, wanted, free) or self._short(candidate, eq_class)
+            eq_class.told[wanted] = free, told
+        shape.told = told
+        shape.told_at = -1 if eq_class.power_short else self._eq_classes.placed + self._profile.version
         return told
 
-    def _reason(self, candidate: Candidate, kind: Kind) -> Told:
-        lane = kind.lane
+    def _reason(self, candidate: Candidate, shape: RequestShape) -> Told:
+        eq_class = shape.eq_class
         return (
-            self._never(candidate, kind)
-            or self._outside_reservation(candidate, lane)
-            or self._power(candidate, lane)
-            or self._kept(candidate, lane)
-            or self._short(candidate, lane)
+            self._never(candidate, shape)
+            or self._outside_reservation(candidate, eq_class)
+            or self._power(candidate, eq_class)
+            or self._kept(candidate, eq_class)
+            or self._short(candidate, eq_class)
         )
 
-    def _never(self, candidate: Candidate, kind: Kind) -> Told | None:
+    def _never(self, candidate: Candidate, shape: RequestShape) -> Told | None:
         """Too few nodes exist, or may be used, whoever holds them: found once in a cycle."""
-        if kind.never is False:
-            kind.never = self._too_few(candidate, kind.lane)
-        return kind.never
+        if shape.never is False:
+            shape.never = self._too_few(candidate, shape.eq_class)
+        return shape.never
 
-    def _too_few(self, candidate: Candidate, lane: Lane) -> Told | None:
+    def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
         wanted = candidate.minimum
-        eligible, useful = lane.eligible, lane.usable
-        if useful >= wanted and not lane.borrows and lane.conformance != REQUIRED:
+        eligible, useful = eq_class.eligible, eq_class.usable
+        if useful >= wanted and not eq_class.borrows and eq_class.conformance != REQUIRED:
             return None
-        buckets, eligible, useful = lane.within_reach(candidate)
-        equal = lane.conformance == REQUIRED and wanted > 1
+        buckets, eligible, useful = eq_class.within_reach(candidate)
+        equal = eq_class.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
-            why = unfit(self._state.node_cache, candidate.need, wanted) or self._away(candidate, lane, eligible)
+            why = unfit(self._state.node_cache, candidate.need, wanted) or self._away(candidate, eq_class, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
-        if equal and (largest := lane.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
+        if equal and (largest := eq_class.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:
             return "InsufficientConformance", _unequal(wanted, largest, f"{eligible} that fit")
         if useful < wanted:
             states = ", ".join(f"{count} {state}" for state, count in sorted(self._states(buckets).items()) if state != "Ready")
             return "NodesUnavailable", (f"needs {_nodes(wanted)}; of {eligible} that fit, {useful} can be used ({states or UNHEARD})")
-        if equal and (largest := lane.largest_equal({bucket: bucket.usable for bucket in buckets})) < wanted:
+        if equal and (largest := eq_class.largest_equal({bucket: bucket.usable for bucket in buckets})) < wanted:
             return "InsufficientConformance", _unequal(wanted, largest, f"{useful} that fit and can be used")
         return None
 
-    def _away(self, candidate: Candidate, lane: Lane, eligible: int) -> str:
+    def _away(self, candidate: Candidate, eq_class: EquivalenceClass, eligible: int) -> str:
         """Nodes that would fit, but are at home elsewhere."""
         everywhere = self._state.node_cache.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
-        lent = "which lend it none, or not so many, or not for so long" if lane.borrows else "which may not use them"
+        lent = "which lend it none, or not so many, or not for so long" if eq_class.borrows else "which may not use them"
         return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
@@ -131,7 +140,7 @@ class Explainer:
                 counts[nodes[index].state] = counts.get(nodes[index].state, 0) + 1
         return counts
 
-    def _outside_reservation(self, candidate: Candidate, lane: Lane) -> Told | None:
+    def _outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
         """What its own reservation does not give."""
         name = candidate.reservation
         if not name:
@@ -145,43 +154,43 @@ class Explainer:
             left = f"at most {_minutes(longest)} starts now" if longest >= 60 else "nothing starts in it any more"
             return "ReservedNodes", f'{asked} goes beyond the end of reservation "{name}" at {format_time(window.end)}; {left}'
         inside = sum(
-            1 for bucket in lane.pool.buckets if window.nodes in bucket.key.marks for _ in range(bucket.usable)
+            1 for bucket in eq_class.pool.buckets if window.nodes in bucket.key.marks for _ in range(bucket.usable)
         )  # fmt: skip
         if inside < candidate.minimum:
             return "ReservedNodes", f'needs {_nodes(candidate.minimum)}; reservation "{name}" has {inside} usable that fit'
         return None
 
-    def _power(self, candidate: Candidate, lane: Lane) -> Told | None:
+    def _power(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
         limit = self._state.power.limit
-        if not lane.power_short or limit is None:
+        if not eq_class.power_short or limit is None:
             return None
         used = self._state.node_cache.watts
-        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(lane.power_short)}"
-        if lane.power_short > limit:
+        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(eq_class.power_short)}"
+        if eq_class.power_short > limit:
             return (
                 "PowerBudget",
                 f"{message}, more than the whole power budget of {_kw(limit)}: ask for fewer nodes, or wait until it is raised",
             )
         return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
 
-    def _kept(self, candidate: Candidate, lane: Lane) -> Told | None:
+    def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
         """Enough nodes are free, but windows, promises or work of this cycle have them."""
         wanted, now = candidate.minimum, self._now
-        free = lane.pool.whole.total
-        if free >= wanted and lane.fits(lane.pool, wanted):
+        free = eq_class.pool.whole.total
+        if free >= wanted and eq_class.fits(eq_class.pool, wanted):
             if self._profile.crosses(now, self._end(candidate)):
-                open_now = self._open(candidate, lane)
-                if not lane.fits(lane.pool.capped(open_now), wanted):
-                    return self._window(candidate, lane, sum(open_now.values()))
-            usable = lane.now_pool(self._state.occupancy(candidate)).whole.total
-            others = self._profile.sharers(lane.pool.members, candidate.uid)
+                open_now = self._open(candidate, eq_class)
+                if not eq_class.fits(eq_class.pool.capped(open_now), wanted):
+                    return self._window(candidate, eq_class, sum(open_now.values()))
+            usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
+            others = self._profile.sharers(eq_class.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
             return "BehindHigherPriority", message + self._in_order()
-        return self._taken(lane, wanted, free)
+        return self._taken(eq_class, wanted, free)
 
-    def _taken(self, lane: Lane, wanted: int, free: int) -> Told | None:
+    def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> Told | None:
         """Enough nodes were free when the cycle began."""
-        before = lane.free_before
+        before = eq_class.free_before
         if before >= wanted > free:
             message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
             return "BehindHigherPriority", message + self._in_order()
@@ -191,58 +200,58 @@ class Explainer:
         """Says it where no score decides who is first."""
         return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
-    def _open(self, candidate: Candidate, lane: Lane) -> dict[Bucket, int]:
+    def _open(self, candidate: Candidate, eq_class: EquivalenceClass) -> dict[Bucket, int]:
         """The free nodes that no window takes before it would end."""
         now, end = self._now, self._end(candidate)
-        closed = {bucket for bucket in lane.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
-        return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in lane.pool.buckets}
+        closed = {bucket for bucket in eq_class.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
+        return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in eq_class.pool.buckets}
 
-    def _window(self, candidate: Candidate, lane: Lane, left: int) -> Told:
+    def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> Told:
         """Which window is in the way, and the longest walltime that ends before it, tried out."""
         closings = [
             closing
-            for bucket in lane.pool.buckets
+            for bucket in eq_class.pool.buckets
             if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
         ]
         first = min(closings, key=lambda closing: (closing.start, closing.name))
         what = _what(self._windows().get(first.name), first.name, candidate)
         asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
         if first.start <= self._now:
-            message = f"needs {_nodes(candidate.minimum)}; {left} of the {lane.pool.whole.total} free that fit are outside {what}"
+            message = f"needs {_nodes(candidate.minimum)}; {left} of the {eq_class.pool.whole.total} free that fit are outside {what}"
             return "ReservedNodes", f"{message}, which lasts until {format_time(first.end)}"
         message = f"{asked} crosses {what} at {format_time(first.start)}"
-        shorter = self._shorter(candidate, lane, sorted({closing.start for closing in closings}, reverse=True))
+        shorter = self._shorter(candidate, eq_class, sorted({closing.start for closing in closings}, reverse=True))
         return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
 
-    def _shorter(self, candidate: Candidate, lane: Lane, starts: list[float]) -> float | None:
+    def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
         """The longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
         extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:
             walltime = (start - self._now - extra) // 60 * 60
-            if walltime >= 60 and lane.fits(lane.now_pool(walltime + extra), candidate.minimum):
+            if walltime >= 60 and eq_class.fits(eq_class.now_pool(walltime + extra), candidate.minimum):
                 return walltime
         return None
 
-    def _short(self, candidate: Candidate, lane: Lane) -> Told:
+    def _short(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told:
         """Too few are free."""
         wanted = candidate.minimum
-        pool = lane.pool
+        pool = eq_class.pool
         free = pool.whole.total
-        if lane.conformance == REQUIRED and free >= wanted > 1:
+        if eq_class.conformance == REQUIRED and free >= wanted > 1:
             largest = pool.largest_equal()
             if largest < wanted:
                 return "InsufficientConformance", _unequal(wanted, largest, f"{free} free that fit")
-        if lane.tight and free >= wanted:
-            limit = lane.limit(pool, wanted)
+        if eq_class.tight and free >= wanted:
+            limit = eq_class.limit(pool, wanted)
             held = pool.whole.largest(limit)
             message = f"needs {_nodes(wanted)} in {_groups(limit)} (topology Tight); {free} that fit are free"
             return "WaitingForNodes", f"{message}, at most {held} of them in {_groups(limit)}"
-        eligible, usable = lane.eligible, lane.usable
+        eligible, usable = eq_class.eligible, eq_class.usable
         message = f"needs {_nodes(wanted)}; of {eligible} that fit, {_are(free)} free, {usable - free} in use"
         if eligible > usable:
             message += f", {eligible - usable} unavailable"
-        if lane.borrows and (idle := sum(len(bucket.free) for bucket in lane.lenders(candidate))):
-            left = max(0, self._lanes.borrowing_left())
+        if eq_class.borrows and (idle := sum(len(bucket.free) for bucket in eq_class.lenders(candidate))):
+            left = max(0, self._eq_classes.borrowing_left())
             message += f"; {_are(idle)} idle in vclusters that lend" + (f", of which it may borrow {left}" if left < idle else "")
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
@@ -259,13 +268,13 @@ class Explainer:
         forever = sum(count for end, count in ends if end == NEVER)
         return f"; {forever} of them are held by work without an end"
 
-    def _reclaims(self, candidate: Candidate, lane: Lane) -> tuple[Reclaim, ...]:
+    def _reclaims(self, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[Reclaim, ...]:
         """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
-        missing = candidate.minimum - lane.pool.whole.total
+        missing = candidate.minimum - eq_class.pool.whole.total
         offers: list[tuple[int, float, str, Reclaim]] = []
         for uid, holder in self._state.holders.items():
             if holder.borrowed and holder.vcluster != self._policy.name and not holder.releasing:
-                nodes = tuple(node for node in holder.borrowed if self._mine(node, lane))
+                nodes = tuple(node for node in holder.borrowed if self._mine(node, eq_class))
                 if nodes:
                     lent = self._state.policy(holder.vcluster).borrowing
                     reclaim = Reclaim(uid, holder.vcluster, nodes, lent.return_grace)
@@ -282,9 +291,9 @@ class Explainer:
                 missing += len(reclaim.nodes)
         return tuple(chosen) if missing <= 0 else ()
 
-    def _mine(self, node: int, lane: Lane) -> bool:
+    def _mine(self, node: int, eq_class: EquivalenceClass) -> bool:
         facts = self._state.node_cache.nodes.get(node)
-        return facts is not None and facts.usable and self._state.node_cache.bucket_of(node) in lane.pool.members
+        return facts is not None and facts.usable and self._state.node_cache.bucket_of(node) in eq_class.pool.members
 
     def _end(self, candidate: Candidate) -> float:
         return self._now + self._state.occupancy(candidate)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lattice.scheduling.cluster.profile import Profile
-from lattice.scheduling.cycle.lanes import Lanes
+from lattice.scheduling.cycle.equivalence import EquivalenceClasses
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
@@ -62,8 +62,8 @@ def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
-    lanes = Lanes(state, policy, strategy_of(policy), profile, Roster(), now)
-    lenders = lanes.lending_for(candidate.walltime)
+    eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, Roster(), now)
+    lenders = eq_classes.lending_for(candidate.walltime)
     return Reach(
         candidate=candidate,
         policy=policy,
@@ -71,7 +71,7 @@ def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
         taken=frozenset(node_cache.taken),
         barred=_barred(state, profile, candidate, now),
         lenders=frozenset() if candidate.non_preemptible else lenders,
-        most_borrowed=lanes.borrowing_left(),
+        most_borrowed=eq_classes.borrowing_left(),
     )
 
 

@@ -1,6 +1,6 @@
-"""Lanes: candidates of one cycle that ask for the same nodes in the same way, and differ in size and time only.
+"""Equivalence classes: candidates of one cycle that ask for the same nodes in the same way, and differ in size and time only.
 
-A lane knows the pools that it draws from, what has failed in this cycle (a failed size and duration rejects every larger
+A equivalence class knows the pools that it draws from, what has failed in this cycle (a failed size and duration rejects every larger
 one: availability only falls), and what its groups would be on an empty machine.
 """
 
@@ -23,7 +23,7 @@ from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Cand
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.roster import Roster
 
-LaneKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
+EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
 the quota tree leaves to it (None: all)."""
 
@@ -31,13 +31,13 @@ Alike = list[tuple[frozenset[str] | None, Groups]]
 """Nodes by group, of these fingerprints (None: whatever they are)."""
 
 
-class Kind:
-    """Candidates of one lane that are of one size and time: what one of them may not have now, the next may not either."""
+class RequestShape:
+    """Candidates of one equivalence class that are of one size and time: what one of them may not have now, the next may not either."""
 
-    __slots__ = ("duration", "failed", "lane", "never", "told", "told_at")
+    __slots__ = ("duration", "eq_class", "failed", "never", "told", "told_at")
 
-    def __init__(self, lane: Lane, duration: float) -> None:
-        self.lane, self.duration = lane, duration
+    def __init__(self, eq_class: EquivalenceClass, duration: float) -> None:
+        self.eq_class, self.duration = eq_class, duration
         self.failed = False
         """Whether one of them found no nodes: availability only falls."""
         self.told: tuple[str, str] | None = None
@@ -47,25 +47,51 @@ class Kind:
         """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
 
 
-class Lane:
-    """One lane; see the module's docstring."""
+class EquivalenceClass:
+    """One equivalence class; see the module's docstring."""
 
     __slots__ = (
-        "_alike", "_classes", "_failed", "_idle_of", "_known", "_lanes", "_lent", "_limits", "_now_pools", "_ordinary",
-        "_own_ask", "_plain", "_pressures", "_reach", "_spread", "_touched", "borrows", "conformance", "eligible",
-        "free_before", "home", "kinds", "need", "pool", "power_short", "reservation", "taken_from", "tight", "told",
+        "_alike",
+        "_classes",
+        "_eq_classes",
+        "_failed",
+        "_idle_of",
+        "_known",
+        "_lent",
+        "_limits",
+        "_now_pools",
+        "_ordinary",
+        "_own_ask",
+        "_plain",
+        "_pressures",
+        "_reach",
+        "_spread",
+        "_touched",
+        "borrows",
+        "conformance",
+        "eligible",
+        "free_before",
+        "home",
+        "kinds",
+        "need",
+        "pool",
+        "power_short",
+        "reservation",
+        "taken_from",
+        "tight",
+        "told",
         "usable",
     )  # fmt: skip
 
-    def __init__(self, lanes: Lanes, key: LaneKey) -> None:
+    def __init__(self, eq_classes: EquivalenceClasses, key: EquivalenceKey) -> None:
         self.need, topology, conformance, self.reservation, grace, self._classes = key
         self.borrows = grace is not None
-        self._lanes = lanes
-        self._known = lanes.strategy.conformant
+        self._eq_classes = eq_classes
+        self._known = eq_classes.strategy.conformant
         self.conformance = REQUIRED if self._known else conformance
         self.tight = topology == TIGHT
-        self.home = lanes.home
-        self.pool = lanes.state.free_counts.of(self.need, self.home, known=self._known, classes=self._classes)
+        self.home = eq_classes.home
+        self.pool = eq_classes.state.free_counts.of(self.need, self.home, known=self._known, classes=self._classes)
         self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
@@ -82,7 +108,7 @@ class Lane:
         self._spread = topology == SPREAD
         self._own_ask = self._ask(self.pool)
         self._plain: list[FreeCounts] | None = None
-        self._ordinary = not (self.tight or self._spread or lanes.strategy.fullest)
+        self._ordinary = not (self.tight or self._spread or eq_classes.strategy.fullest)
         self._alike: tuple[FreeCounts, Alike, Alike] | None = None
         """The pool of the plainest hardware; its fingerprints, the least pressed first; all of them as one."""
         self._lent: dict[frozenset[str], list[Bucket]] = {}
@@ -124,12 +150,12 @@ class Lane:
 
     def now_pool(self, duration: float) -> FreeCounts:
         """What is free now for so long."""
-        profile, now = self._lanes.profile, self._lanes.now
+        profile, now = self._eq_classes.profile, self._eq_classes.now
         if not (profile.promises or profile.closings or self.reservation):
             return self.pool
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool
-        node_cache = self._lanes.state.node_cache
+        node_cache = self._eq_classes.state.node_cache
         stamp = (profile.version, node_cache.changes, node_cache.shape)
         known = self._now_pools.get(duration)
         if known is None or known[0] != stamp:
@@ -148,13 +174,13 @@ class Lane:
 
     def promise(self, candidate: Candidate, before: Promise | None) -> Promise | None:
         """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
-        lanes = self._lanes
-        duration, nodes, now = lanes.state.occupancy(candidate), candidate.minimum, lanes.now
+        eq_classes = self._eq_classes
+        duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
-        for start in lanes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
+        for start in eq_classes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
             end = round_up(start + duration, now)
-            caps = lanes.profile.capacities(self.pool.members, start, end, self.reservation, nodes)
+            caps = eq_classes.profile.capacities(self.pool.members, start, end, self.reservation, nodes)
             if sum(caps.values()) < nodes:
                 continue
             counts = self._choose(self.pool.capped(caps), nodes, nodes)
@@ -183,12 +209,12 @@ class Lane:
 
     def lenders(self, candidate: Candidate | None = None) -> list[Bucket]:
         """The buckets of others that it may borrow nodes of; with a candidate: for as long as it may run."""
-        homes = self._lanes.lenders if candidate is None else self._lanes.lending_for(candidate.walltime)
+        homes = self._eq_classes.lenders if candidate is None else self._eq_classes.lending_for(candidate.walltime)
         found = self._lent.get(homes)
         if found is None:
             found = self._lent[homes] = [
                 bucket
-                for bucket in self._lanes.state.node_cache.admitted(self.need)
+                for bucket in self._eq_classes.state.node_cache.admitted(self.need)
                 if bucket.key.home in homes
                 and (bucket.key.fingerprint or not self._known)
                 and (self._classes is None or bucket.key.hardware in self._classes)
@@ -198,10 +224,10 @@ class Lane:
     def within_reach(self, candidate: Candidate) -> tuple[list[Bucket], int, int]:
         """All buckets that it may ever use, its own and those of lenders; how many nodes of them it may have at a time, and how many
         usable ones."""
-        homes = self._lanes.lending_for(candidate.walltime) if self.borrows else frozenset()
+        homes = self._eq_classes.lending_for(candidate.walltime) if self.borrows else frozenset()
         found = self._reach.get(homes)
         if found is None:
-            lent, most = self.lenders(candidate) if homes else [], self._lanes.policy.borrowing.max_borrowed
+            lent, most = self.lenders(candidate) if homes else [], self._eq_classes.policy.borrowing.max_borrowed
             others, ready = sum(len(bucket.members) for bucket in lent), sum(bucket.usable for bucket in lent)
             if most is not None:
                 others, ready = min(others, most), min(ready, most)
@@ -209,20 +235,20 @@ class Lane:
         return found
 
     def _promised(self) -> bool:
-        version = self._lanes.profile.version
+        version = self._eq_classes.profile.version
         if self._touched[0] != version:
-            self._touched = (version, self._lanes.profile.touches(self.pool.members))
+            self._touched = (version, self._eq_classes.profile.touches(self.pool.members))
         return self._touched[1]
 
     def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
         """Nodes at home and idle ones of lenders: first no more of these than it lacks at home, then as many as may be borrowed."""
-        lanes = self._lanes
-        left = lanes.borrowing_left()
+        eq_classes = self._eq_classes
+        left = eq_classes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
         if self.pool.whole.total + min(left, self._idle(others)) < candidate.minimum:
             return
-        pool = FreeCounts(lanes.state.node_cache, [*self.pool.buckets, *others])
-        free = lanes.profile.capacities(pool.members, lanes.now, lanes.now + duration, self.reservation)
+        pool = FreeCounts(eq_classes.state.node_cache, [*self.pool.buckets, *others])
+        free = eq_classes.profile.capacities(pool.members, eq_classes.now, eq_classes.now + duration, self.reservation)
         lacking = candidate.minimum - sum(free[bucket] for bucket in self.pool.members)
         for most in (lacking, left) if 0 < lacking < left else (left,):
             caps, still = dict(free), most
@@ -233,7 +259,7 @@ class Lane:
 
     def _idle(self, buckets: list[Bucket]) -> int:
         """How many nodes of these buckets are free; the last answer is remembered, many ask the same."""
-        changes = self._lanes.state.node_cache.changes
+        changes = self._eq_classes.state.node_cache.changes
         asked, at, idle = self._idle_of
         if asked is not buckets or at != changes:
             idle = sum([len(bucket.free) for bucket in buckets])
@@ -242,7 +268,7 @@ class Lane:
 
     def _still(self, promise: Promise, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""
-        profile = self._lanes.profile
+        profile = self._eq_classes.profile
         end = max(promise.end, promise.start + duration)
         slots = profile.slots(promise)
         if sum([count for _, count in slots]) < promise.nodes:
@@ -254,7 +280,7 @@ class Lane:
 
     def _ask(self, pool: FreeCounts) -> Ask:
         usable = None
-        if self._lanes.strategy.fullest:
+        if self._eq_classes.strategy.fullest:
             by_group = pool.by_group
             usable = lambda rank: max(1, sum(bucket.usable for bucket in by_group[rank]))  # noqa: E731
         limit = (lambda nodes: self.limit(pool, nodes)) if self.tight else None
@@ -312,13 +338,13 @@ class Lane:
         """The pool of the least pressed hardware alone, of the two least pressed, and so on."""
         if pool.members is not self.pool.members:
             counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
-            classes = self._lanes.by_pressure(pool.kinds)
+            classes = self._eq_classes.by_pressure(pool.kinds)
             for last in range(1, len(classes)):
                 some = frozenset(classes[:last])
                 yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
             return
         if self._plain is None:
-            classes, free_counts = self._lanes.by_pressure(self.kinds), self._lanes.state.free_counts
+            classes, free_counts = self._eq_classes.by_pressure(self.kinds), self._eq_classes.state.free_counts
             some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
             self._plain = [free_counts.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
         caps = pool.caps
@@ -340,17 +366,17 @@ class Lane:
 
     def _mean(self, sizes: Mapping[Hardware, int]) -> float:
         some = sorted((hardware for hardware, size in sizes.items() if size), key=lambda hardware: hardware.worth)
-        pressures = [self._lanes.pressure(hardware) for hardware in some]
+        pressures = [self._eq_classes.pressure(hardware) for hardware in some]
         if len(set(pressures)) <= 1:
             return pressures[0] if pressures else 0.0  # exactly: sums of equal numbers differ in their last digits
         return sum(sizes[hardware] * pressure for hardware, pressure in zip(some, pressures, strict=True)) / sum(sizes.values())
 
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
-        return (bucket.key.home != self.home, self._lanes.pressure(bucket.key.hardware), bucket.order)
+        return (bucket.key.home != self.home, self._eq_classes.pressure(bucket.key.hardware), bucket.order)
 
     def _within_power(self, pool: FreeCounts, counts: Counts, least: int, most: int) -> Counts | None:
         """The same, or what power is left for: fewer nodes down to `least`, nodes that draw less; None with `power_short`."""
-        state = self._lanes.state
+        state = self._eq_classes.state
         if state.power.limit is None:
             return counts
         left, short = max(0, state.power.limit - state.node_cache.watts), _watts(counts)
@@ -390,8 +416,8 @@ def _size(counts: Counts) -> int:
     return sum(count for _, count in counts)
 
 
-class Lanes:
-    """The lanes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
+class EquivalenceClasses:
+    """The equivalence classes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
 
     def __init__(self, state: ClusterState, policy: Policy, strategy: Strategy, profile: Profile, roster: Roster, now: float) -> None:
         self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
@@ -400,60 +426,60 @@ class Lanes:
         """How many were placed in this cycle."""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.lenders = self._lenders() if self.borrowing else frozenset()
-        self.kinds: list[Kind | None] = [None] * roster.numbers
+        self.kinds: list[RequestShape | None] = [None] * roster.numbers
         """By their numbers in the roster; None: nobody of it was looked at yet."""
         self._families = roster.families
-        self._family: dict[int, Lane] = {}
-        self._narrowed: dict[tuple[int, frozenset[Hardware]], Kind] = {}
-        self._looked_at: list[Kind] = []
+        self._family: dict[int, EquivalenceClass] = {}
+        self._narrowed: dict[tuple[int, frozenset[Hardware]], RequestShape] = {}
+        self._looked_at: list[RequestShape] = []
         self._asked = roster.asked
-        self._lanes: dict[LaneKey, Lane] = {}
+        self._eq_classes: dict[EquivalenceKey, EquivalenceClass] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._contested: set[Bucket] = set()
         self._lending: dict[float | None, frozenset[str]] = {}
 
-    def of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> Lane:
-        """The lane of a candidate, on nodes of these classes only."""
+    def of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> EquivalenceClass:
+        """The equivalence class of a candidate, on nodes of these classes only."""
         borrows = candidate.grace if self.borrowing and not candidate.non_preemptible else None
         key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows, classes)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(self, key)
-        return lane
+        eq_class = self._eq_classes.get(key)
+        if eq_class is None:
+            eq_class = self._eq_classes[key] = EquivalenceClass(self, key)
+        return eq_class
 
-    def kind(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> Kind:
+    def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
         """The kind of this number, of which a candidate is one, on nodes of these classes only."""
-        kind = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
-        if kind is None:
-            lane = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
-            kind = Kind(lane, self.state.occupancy(candidate))
-            self._looked_at.append(kind)
+        shape = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
+        if shape is None:
+            eq_class = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
+            shape = RequestShape(eq_class, self.state.occupancy(candidate))
+            self._looked_at.append(shape)
             if classes is None:
-                self.kinds[number] = kind
+                self.kinds[number] = shape
             else:
-                self._narrowed[number, classes] = kind
-        return kind
+                self._narrowed[number, classes] = shape
+        return shape
 
-    def _of_family(self, family: int, candidate: Candidate) -> Lane:
-        lane = self._family.get(family)
-        if lane is None:
-            lane = self._family[family] = self.of(candidate)
-        return lane
+    def _of_family(self, family: int, candidate: Candidate) -> EquivalenceClass:
+        eq_class = self._family.get(family)
+        if eq_class is None:
+            eq_class = self._family[family] = self.of(candidate)
+        return eq_class
 
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
-        for lane in self._lanes.values():
-            lane.forget_failures()
-        for kind in self._looked_at:
-            kind.failed, kind.told = False, None
+        for eq_class in self._eq_classes.values():
+            eq_class.forget_failures()
+        for shape in self._looked_at:
+            shape.failed, shape.told = False, None
 
-    def contend(self, lane: Lane) -> None:
-        """Somebody waits for the nodes of this lane."""
-        self._contested.update(lane.pool.buckets)
+    def contend(self, eq_class: EquivalenceClass) -> None:
+        """Somebody waits for the nodes of this equivalence class."""
+        self._contested.update(eq_class.pool.buckets)
 
-    def contested(self, lane: Lane) -> bool:
-        """Whether somebody waits for a node of this lane."""
-        return not self._contested.isdisjoint(lane.pool.buckets)
+    def contested(self, eq_class: EquivalenceClass) -> bool:
+        """Whether somebody waits for a node of this equivalence class."""
+        return not self._contested.isdisjoint(eq_class.pool.buckets)
 
     def borrowing_left(self) -> int:
         """How many nodes more the vcluster may borrow."""
