@@ -147,7 +147,7 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
             Figure(f"speed-up, {label}", naive / took, "times", SPEED_UP if (pending, nodes) == (1_000, 10_000) else None,
                    detail=f"the scan, scaled, is {naive / factor / SCAN_MILLISECONDS[pending, nodes]:.2f} of the design's figure"),
         ]  # fmt: skip
-        unseen, _ = _cycles(made, repeats, before=made.state.rosters.clear)
+        unseen, _ = _cycles(made, repeats, before=made.state.pending_queues.clear)
         figures.append(Figure(f"cycle of a queue never seen, {label}", unseen, "ms", None, Baseline("naive scan", naive)))
         made.state.scorings["hpc"] = cost_function(made.state)
         scored, placed = _cycles(made, repeats)

@@ -2,7 +2,8 @@
 
 A bucket is (hardware, group, switch, fingerprint, home) and the node sets that it lies in (reservations, node lists):
 its nodes are interchangeable, so that counts lose nothing. It knows its free nodes in order and when the others come free.
-`NodeCache` is changed by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give` and `split`.
+`NodeCache` is changed by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give`
+and `split`.
 """
 
 from __future__ import annotations

@@ -130,11 +130,11 @@ class _Cycle:
         "holding",
         "inherited",
         "instant",
+        "pending_queue",
         "policy",
         "profile",
         "reserves",
         "rooms",
-        "roster",
         "share",
         "state",
         "strategy",
@@ -148,16 +148,16 @@ class _Cycle:
         self.strategy = strategy_of(self.policy)
         self.instant = now
         state.free_counts.trim()
-        roster = self.roster = state.roster(vcluster)
-        roster.take(candidates)
-        state.set_lists(vcluster, roster.lists)
+        pending_queue = self.pending_queue = state.pending_queue(vcluster)
+        pending_queue.take(candidates)
+        state.set_lists(vcluster, pending_queue.lists)
         self.elastic = state.elastic
         if self.elastic is not None:
             self.elastic.ask(candidates, now)
         self.share = _ALL
         """What the quota tree leaves to the candidate that is looked at."""
         self._explain = explain
-        self._scores = state.scoring(vcluster).score(roster.candidates, state.node_cache, now)
+        self._scores = state.scoring(vcluster).score(pending_queue.candidates, state.node_cache, now)
         before = state.promises.get(vcluster)
         kept, footing = state.settled.pop(vcluster, (None, None))
         waiting = {candidate.uid for candidate in candidates} if before or vcluster in state.heirs else set[str]()
@@ -175,7 +175,7 @@ class _Cycle:
         """Those of them that were not looked at yet."""
         self.inherited: dict[str, int] = {}
         """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
-        self.eq_classes = EquivalenceClasses(state, self.policy, self.strategy, self.profile, roster, now)
+        self.eq_classes = EquivalenceClasses(state, self.policy, self.strategy, self.profile, pending_queue, now)
         self.explainer = Explainer(state, self.policy, self.eq_classes, self.profile, now, silent=not explain)
         self._dropped: dict[str, Promise] = {}
         """Promises that were taken back before their holders were looked at."""
@@ -209,22 +209,24 @@ class _Cycle:
 
     def queue(self) -> Iterator[tuple[Candidate, int, int, float, Score | None]]:
         """The candidates in order: each with the numbers of its kind and its person, `opens`, and its score if it is asked for."""
-        roster, scores = self.roster, self._scores
+        pending_queue, scores = self.pending_queue, self._scores
         order: Sequence[int] = range(len(scores))
         if len(scores) > 1:
             order = self.strategy.order(getattr(scores, "totals", None) or [score.total for score in scores])
         if self.holding:
             order = self._planned_first(order)
-        columns = (map(column.__getitem__, order) for column in (roster.kinds, roster.people))
+        columns = (map(column.__getitem__, order) for column in (pending_queue.kinds, pending_queue.people))
         shown: Iterable[Score | None] = repeat(None)
         if self._explain:
             ordered = getattr(scores, "ordered", None)
             shown = map(scores.__getitem__, order) if ordered is None else ordered(order)
-        return zip(map(roster.candidates.__getitem__, order), *columns, map(roster.opens.__getitem__, order), shown, strict=False)
+        return zip(
+            map(pending_queue.candidates.__getitem__, order), *columns, map(pending_queue.opens.__getitem__, order), shown, strict=False
+        )
 
     def _planned_first(self, order: Sequence[int]) -> Sequence[int]:
         """The order with those first who hold a reservation, whose promises are taken up; see `reserved`."""
-        candidates, promises = self.roster.candidates, self.profile.promises
+        candidates, promises = self.pending_queue.candidates, self.profile.promises
         for one in candidates:
             if one.uid in self.holding and one.uid in promises:
                 self.inherited[one.uid] = self._levels[one.uid] = one.preemption_class
@@ -239,17 +241,17 @@ class _Cycle:
         """Whether nothing but nodes keeps anybody waiting, from the beginning of the cycle to its end."""
         if self.gated_all or self._depth > 0 or self.profile.promises:
             return False
-        return all(left is WIDE for left in self.rooms) and max(self.roster.opens, default=0.0) <= self.instant
+        return all(left is WIDE for left in self.rooms) and max(self.pending_queue.opens, default=0.0) <= self.instant
 
     def _rooms(self) -> list[Room | None]:
         """What quota and limits leave to each person, as far as nothing limits him; found out later where few are looked at."""
-        roster = self.roster
+        pending_queue = self.pending_queue
         if not self._limitless or self._depth:
-            return [None] * len(roster.persons)
-        wide = {tenant for tenant in roster.tenants if boundless(self.state, tenant)}
-        if len(wide) == len(roster.tenants):
-            return [WIDE] * len(roster.persons)
-        return [WIDE if tenant in wide else None for tenant, _ in roster.persons]
+            return [None] * len(pending_queue.persons)
+        wide = {tenant for tenant in pending_queue.tenants if boundless(self.state, tenant)}
+        if len(wide) == len(pending_queue.tenants):
+            return [WIDE] * len(pending_queue.persons)
+        return [WIDE if tenant in wide else None for tenant, _ in pending_queue.persons]
 
     def gate(self, candidate: Candidate, person: int) -> Waiting | None:
         """What blocks it whatever is free."""
@@ -267,7 +269,7 @@ class _Cycle:
 
     def _room(self, person: int) -> Room:
         """What quota and limits leave to a person."""
-        tenant, user = self.roster.persons[person]
+        tenant, user = self.pending_queue.persons[person]
         if self._limitless and boundless(self.state, tenant):
             left = WIDE
         else:

@@ -21,7 +21,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import STRATEGIES, Strategy
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.roster import Roster
+from lattice.scheduling.state.pending_queue import PendingQueue
 
 EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
@@ -419,20 +419,22 @@ def _size(counts: Counts) -> int:
 class EquivalenceClasses:
     """The equivalence classes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
 
-    def __init__(self, state: ClusterState, policy: Policy, strategy: Strategy, profile: Profile, roster: Roster, now: float) -> None:
+    def __init__(
+        self, state: ClusterState, policy: Policy, strategy: Strategy, profile: Profile, pending_queue: PendingQueue, now: float
+    ) -> None:
         self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""
         self.placed = 0
         """How many were placed in this cycle."""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.lenders = self._lenders() if self.borrowing else frozenset()
-        self.kinds: list[RequestShape | None] = [None] * roster.numbers
-        """By their numbers in the roster; None: nobody of it was looked at yet."""
-        self._families = roster.families
+        self.kinds: list[RequestShape | None] = [None] * pending_queue.numbers
+        """By their numbers in the pending queue; None: nobody of it was looked at yet."""
+        self._families = pending_queue.families
         self._family: dict[int, EquivalenceClass] = {}
         self._narrowed: dict[tuple[int, frozenset[Hardware]], RequestShape] = {}
         self._looked_at: list[RequestShape] = []
-        self._asked = roster.asked
+        self._asked = pending_queue.asked
         self._eq_classes: dict[EquivalenceKey, EquivalenceClass] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._contested: set[Bucket] = set()

@@ -20,7 +20,7 @@ from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Share
-from lattice.scheduling.state.roster import Roster
+from lattice.scheduling.state.pending_queue import PendingQueue
 
 RANGES: Final = "(ranges)"
 """Stands for the name of a vcluster where the decision is recorded; no vcluster can have it."""
@@ -48,7 +48,7 @@ def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -
         if holder is None or holder.borrowed or _home(policy) in contested:
             continue
         if candidate.vcluster not in eq_classes:
-            eq_classes[candidate.vcluster] = EquivalenceClasses(state, policy, strategy_of(policy), profile, Roster(), now)
+            eq_classes[candidate.vcluster] = EquivalenceClasses(state, policy, strategy_of(policy), profile, PendingQueue(), now)
         before = holder.nodes
         state.drop_holder(candidate.uid)
         nodes = _most(state, eq_classes[candidate.vcluster], candidate)

@@ -17,7 +17,7 @@ from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.victims import own_nodes
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.roster import Roster
+from lattice.scheduling.state.pending_queue import PendingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
-    eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, Roster(), now)
+    eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, PendingQueue(), now)
     lenders = eq_classes.lending_for(candidate.walltime)
     return Reach(
         candidate=candidate,

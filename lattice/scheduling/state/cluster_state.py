@@ -22,8 +22,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.reserved import Footing, Move
-from lattice.scheduling.state.roster import Roster
 from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
@@ -167,7 +167,7 @@ class ClusterState:
     """Budgets that are used up, at whose end work waits."""
     free_counts: FreeCountsByNeed = field(init=False)
     _profile: Profile = field(init=False)
-    rosters: dict[str, Roster] = field(default_factory=dict)
+    pending_queues: dict[str, PendingQueue] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
@@ -212,12 +212,12 @@ class ClusterState:
         """Replaces the vclusters where work is left that waits for nodes, once all have had their turn."""
         self.waiting = frozenset(vclusters)
 
-    def roster(self, vcluster: str) -> Roster:
+    def pending_queue(self, vcluster: str) -> PendingQueue:
         """The columns of what waits in a vcluster."""
-        roster = self.rosters.get(vcluster)
-        if roster is None:
-            roster = self.rosters[vcluster] = Roster()
-        return roster
+        pending_queue = self.pending_queues.get(vcluster)
+        if pending_queue is None:
+            pending_queue = self.pending_queues[vcluster] = PendingQueue()
+        return pending_queue
 
     def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.

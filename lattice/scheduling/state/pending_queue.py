@@ -20,7 +20,7 @@ _Entry = tuple[float, str, str, int, Candidate, int, int, float]
 """Submitted, key, uid, a number unlike every other's (so much is compared); the candidate, its kind, its person, `opens`."""
 
 
-class Roster:
+class PendingQueue:
     """The columns of one vcluster; see the module's docstring. `kinds`, `people` and `opens` stand beside `candidates`."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.roster import Roster, opens
+from lattice.scheduling.state.pending_queue import PendingQueue, opens
 
 NEEDS = (Need(), Need(gpus=4), Need(only=5), Need(without=2))
 
@@ -23,18 +23,18 @@ CANDIDATES = st.builds(
 )  # fmt: skip
 
 
-def rows(roster: Roster) -> list[tuple[object, ...]]:
-    columns = zip(roster.candidates, roster.people, roster.opens, strict=True)
-    return [(candidate.uid, candidate, roster.persons[person], until) for candidate, person, until in columns]
+def rows(pending_queue: PendingQueue) -> list[tuple[object, ...]]:
+    columns = zip(pending_queue.candidates, pending_queue.people, pending_queue.opens, strict=True)
+    return [(candidate.uid, candidate, pending_queue.persons[person], until) for candidate, person, until in columns]
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(CANDIDATES, max_size=6, unique_by=lambda one: one.uid), min_size=1, max_size=5))
 def test_columns_kept_from_cycle_to_cycle_are_those_made_anew(queues: list[list[Candidate]]) -> None:
-    kept = Roster()
+    kept = PendingQueue()
     for queue in queues:
         kept.take(queue)
-        anew = Roster()
+        anew = PendingQueue()
         anew.take(list(reversed(queue)))
         assert rows(kept) == rows(anew)
         assert (kept.asked, kept.lists) == (anew.asked, anew.lists)
@@ -50,12 +50,12 @@ def test_columns_kept_from_cycle_to_cycle_are_those_made_anew(queues: list[list[
 
 def test_a_candidate_that_changes_is_looked_at_again() -> None:
     one = Candidate("t/a", "a", "t", "v", 5, 0.0, 1, 1, Need())
-    roster = Roster()
+    pending_queue = PendingQueue()
     for changed in (one, replace(one, held=True), replace(one, minimum=2, maximum=2), replace(one, reservation="r"), one):
-        roster.take([changed])
-        assert roster.candidates == [changed]
-        assert roster.opens == [opens(changed)]
-        assert roster.asked == {changed.need: changed.minimum}
+        pending_queue.take([changed])
+        assert pending_queue.candidates == [changed]
+        assert pending_queue.opens == [opens(changed)]
+        assert pending_queue.asked == {changed.need: changed.minimum}
 
 
 def test_who_has_a_wish_that_no_time_fulfils_is_looked_at_in_every_cycle() -> None:
@@ -68,9 +68,9 @@ def test_who_has_a_wish_that_no_time_fulfils_is_looked_at_in_every_cycle() -> No
 
 def test_what_is_long_gone_is_forgotten() -> None:
     one = Candidate("t/a", "a", "t", "v", 5, 0.0, 1, 1, Need())
-    roster = Roster()
-    roster.take([replace(one, key=f"t/{number}", uid=f"u{number}", user=f"user{number}") for number in range(12_000)])
-    roster.take([one])
-    roster.take([replace(one, minimum=2, maximum=2)])
-    assert (len(roster.persons), roster.numbers) <= (2, 2)
-    assert roster.persons[roster.people[0]] == ("t", "")
+    pending_queue = PendingQueue()
+    pending_queue.take([replace(one, key=f"t/{number}", uid=f"u{number}", user=f"user{number}") for number in range(12_000)])
+    pending_queue.take([one])
+    pending_queue.take([replace(one, minimum=2, maximum=2)])
+    assert (len(pending_queue.persons), pending_queue.numbers) <= (2, 2)
+    assert pending_queue.persons[pending_queue.people[0]] == ("t", "")
