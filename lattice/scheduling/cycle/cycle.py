@@ -18,14 +18,14 @@ from lattice.scheduling.cluster.placement import Counts, nodes_of
 from lattice.scheduling.cluster.profile import Promise
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import (
-    WIDE,
-    Room,
+    UNLIMITED,
+    Headroom,
     admission,
     beyond_share,
     boundless,
     hard_quota,
+    headroom,
     own_wishes,
-    room,
     vcluster_limits,
 )
 from lattice.scheduling.cycle.reasons import Explainer
@@ -46,7 +46,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
-    rooms, eq_classes, kinds, profile = cycle.rooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
+    headrooms, eq_classes, kinds, profile = cycle.headrooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
     elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
     unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
@@ -58,7 +58,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
             quiet = nothing_else or not (gated or cycle.reserves or unplanned)
             moved, stamp = False, eq_classes.placed + profile.version
         # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
-        if shape is not None and shape.failed and quiet and (nothing_else or (opens <= now and rooms[person] is WIDE)):
+        if shape is not None and shape.failed and quiet and (nothing_else or (opens <= now and headrooms[person] is UNLIMITED)):
             told = shape.told if shape.told_at == stamp else None
             reason, message = told or tell(candidate, shape)
             yield Waiting(candidate, reason, message, None, score)
@@ -66,7 +66,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
         moved = True
         if unplanned:
             unplanned.discard(candidate.uid)
-        free_to_go = nothing_else or (opens <= now and rooms[person] is WIDE and not gated)
+        free_to_go = nothing_else or (opens <= now and headrooms[person] is UNLIMITED and not gated)
         # 1. What keeps it from nodes whatever is free: itself, hard quota, the quota tree, limits of the vcluster.
         if not free_to_go:
             waiting = cycle.gate(candidate, person)
@@ -127,6 +127,7 @@ class _Cycle:
         "eq_classes",
         "explainer",
         "gated_all",
+        "headrooms",
         "holding",
         "inherited",
         "instant",
@@ -134,7 +135,6 @@ class _Cycle:
         "policy",
         "profile",
         "reserves",
-        "rooms",
         "share",
         "state",
         "strategy",
@@ -185,7 +185,7 @@ class _Cycle:
         """Why promises were taken back, and for whom."""
         self._depth = self.strategy.depth(self.policy)
         self._limitless = self.policy.limits == Limits()
-        self.rooms = self._rooms()
+        self.headrooms = self._headrooms()
         """What quota and limits leave to each person; None: to be found out."""
         self._bounded: list[int] = []
         """Those persons of whose room what is placed takes something."""
@@ -241,17 +241,17 @@ class _Cycle:
         """Whether nothing but nodes keeps anybody waiting, from the beginning of the cycle to its end."""
         if self.gated_all or self._depth > 0 or self.profile.promises:
             return False
-        return all(left is WIDE for left in self.rooms) and max(self.pending_queue.opens, default=0.0) <= self.instant
+        return all(left is UNLIMITED for left in self.headrooms) and max(self.pending_queue.opens, default=0.0) <= self.instant
 
-    def _rooms(self) -> list[Room | None]:
+    def _headrooms(self) -> list[Headroom | None]:
         """What quota and limits leave to each person, as far as nothing limits him; found out later where few are looked at."""
         pending_queue = self.pending_queue
         if not self._limitless or self._depth:
             return [None] * len(pending_queue.persons)
         wide = {tenant for tenant in pending_queue.tenants if boundless(self.state, tenant)}
         if len(wide) == len(pending_queue.tenants):
-            return [WIDE] * len(pending_queue.persons)
-        return [WIDE if tenant in wide else None for tenant, _ in pending_queue.persons]
+            return [UNLIMITED] * len(pending_queue.persons)
+        return [UNLIMITED if tenant in wide else None for tenant, _ in pending_queue.persons]
 
     def gate(self, candidate: Candidate, person: int) -> Waiting | None:
         """What blocks it whatever is free."""
@@ -259,7 +259,7 @@ class _Cycle:
         waiting = own_wishes(state, candidate, now)
         if waiting is not None:
             return waiting
-        left = self.rooms[person] or self._room(person)
+        left = self.headrooms[person] or self._headroom(person)
         spent = budget(state.exhausted, candidate) if state.exhausted else None
         if left.nodes >= candidate.minimum and left.starts >= 1:
             waiting = spent or (self._shares(candidate) if self.elastic is not None else None)
@@ -267,15 +267,15 @@ class _Cycle:
             waiting = hard_quota(state, candidate, now) or spent or self._shares(candidate) or vcluster_limits(state, candidate, now)
         return waiting or (admission(state, candidate, now) if candidate.reservation else None)
 
-    def _room(self, person: int) -> Room:
+    def _headroom(self, person: int) -> Headroom:
         """What quota and limits leave to a person."""
         tenant, user = self.pending_queue.persons[person]
         if self._limitless and boundless(self.state, tenant):
-            left = WIDE
+            left = UNLIMITED
         else:
-            left = room(self.state, self.policy, tenant, user)
+            left = headroom(self.state, self.policy, tenant, user)
             self._bounded.append(person)
-        self.rooms[person] = left
+        self.headrooms[person] = left
         return left
 
     def gated(self, waiting: Waiting, score: Score | None) -> Waiting:
@@ -294,7 +294,7 @@ class _Cycle:
     def now(self, candidate: Candidate, shape: RequestShape, person: int, *, retry: bool) -> Counts | None:
         """Nodes that it may start on now, within what quota leaves."""
         eq_class = shape.eq_class
-        left = self.rooms[person] or self._room(person)
+        left = self.headrooms[person] or self._headroom(person)
         counts = eq_class.start(candidate, shape.duration, min(left.nodes, self.share.nodes), retry=retry)
         shape.failed = counts is None and not eq_class.power_short
         return counts
@@ -395,7 +395,7 @@ class _Cycle:
         self.eq_classes.placed += 1
         if self._bounded:
             for person in self._bounded:
-                self.rooms[person] = None
+                self.headrooms[person] = None
             self._bounded.clear()
         return Placed(candidate, nodes, score, backfilled=bool(self._kept))
 

@@ -25,14 +25,14 @@ from lattice.units import format_duration
 NO_LIMIT = 1 << 60
 
 
-class Room(NamedTuple):
+class Headroom(NamedTuple):
     """What one user of one tenant may still get in a vcluster: nodes, and allocations at all."""
 
     nodes: int
     starts: int
 
 
-WIDE: Final = Room(NO_LIMIT, NO_LIMIT)
+UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
 
 
 def boundless(state: ClusterState, tenant: str) -> bool:
@@ -43,11 +43,11 @@ def boundless(state: ClusterState, tenant: str) -> bool:
     )
 
 
-def room(state: ClusterState, policy: Policy, tenant: str, user: str) -> Room:
+def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Headroom:
     """The least that hard quota and limits leave; nothing for a tenant without an account."""
     account = state.accounts.get(tenant)
     if account is None:
-        return Room(-1, -1)
+        return Headroom(-1, -1)
     limits, uses, vcluster = policy.limits, state.uses, policy.name
     claimed = uses.claimed.get(tenant, NOTHING)
     whole = uses.vclusters.get(vcluster, NOTHING)
@@ -68,7 +68,7 @@ def room(state: ClusterState, policy: Policy, tenant: str, user: str) -> Room:
         _left(limits.max_running_per_user, own.running),
         _left(limits.max_running_per_tenant, shared.running),
     )
-    return Room(nodes, starts)
+    return Headroom(nodes, starts)
 
 
 def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:

@@ -13,7 +13,7 @@ from typing import Final
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import nodes_of
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses
-from lattice.scheduling.cycle.gates import room
+from lattice.scheduling.cycle.gates import headroom
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
@@ -74,7 +74,7 @@ def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candid
         eq_classes, (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, None, share.classes)
     )
     idle = candidate.minimum + (eq_class.pool.whole.total - candidate.minimum) // LEFT
-    left = min(room(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
+    left = min(headroom(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
     counts = eq_class.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
     if counts is None or (state.elastic is not None and state.elastic.refuses(candidate, counts) is not None):
         return ()

@@ -22,10 +22,10 @@ def withheld(state: ClusterState) -> dict[str, dict[str, int]]:
     if state.elastic is None:
         return {}
     pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.elastic.pending() if _may_be_withheld(state, one)]
-    rooms = _Rooms(state)
+    headrooms = _Headrooms(state)
     found: dict[str, dict[str, int]] = {}
     for _, _, candidate, amounts in sorted(pending, key=itemgetter(0, 1)):
-        if budget(state.exhausted, candidate) is not None or not rooms.take(candidate):
+        if budget(state.exhausted, candidate) is not None or not headrooms.take(candidate):
             _add(found.setdefault(candidate.quota, {}), amounts)
     return found
 
@@ -34,7 +34,7 @@ def _may_be_withheld(state: ClusterState, candidate: Candidate) -> bool:
     return bool(state.exhausted) or not boundless(state, candidate.tenant)
 
 
-class _Rooms:
+class _Headrooms:
     """What hard quotas leave to tenants and their users, less what has been counted."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -44,15 +44,15 @@ class _Rooms:
 
     def take(self, candidate: Candidate) -> bool:
         """Whether there is room for one more; then it is counted."""
-        rooms = [self._room(candidate.tenant, user) for user in ("", candidate.user)]
-        if any(nodes < candidate.minimum or starts < 1 for nodes, starts in rooms):
+        headrooms = [self._headroom(candidate.tenant, user) for user in ("", candidate.user)]
+        if any(nodes < candidate.minimum or starts < 1 for nodes, starts in headrooms):
             return False
-        for room in rooms:
+        for room in headrooms:
             room[0] -= candidate.minimum
             room[1] -= 1
         return True
 
-    def _room(self, tenant: str, user: str) -> list[int]:
+    def _headroom(self, tenant: str, user: str) -> list[int]:
         known = self._left.get((tenant, user))
         if known is None:
             known = self._left[tenant, user] = self._of_user(tenant, user) if user else self._of_tenant(tenant)
