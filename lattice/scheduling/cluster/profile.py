@@ -39,7 +39,7 @@ def round_up(time: float, now: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class BackfillReservation:
     """Nodes that a blocked allocation starts on at the latest: [start, end) in seconds since the epoch, nodes by bucket."""
 
     uid: str
@@ -100,7 +100,7 @@ class _Stairs:
         return _Stairs(times, free, self.members)
 
 
-_NEVER_HELD: Final[tuple[Promise | None, list[tuple[Bucket, int]]]] = (None, [])
+_NEVER_HELD: Final[tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = (None, [])
 
 
 class Profile:
@@ -109,14 +109,14 @@ class Profile:
     def __init__(self, node_cache: NodeCache) -> None:
         self.now = NEVER
         self.closings: list[Closing] = []
-        self.promises: dict[str, Promise] = {}
+        self.promises: dict[str, BackfillReservation] = {}
         self.version = 0
         """Of the promises: another one for each change, and the same again when a promise is taken back and given again."""
         self.late = False
         """Whether nodes are held longer than was known."""
         self._versions = 0
         """How many there were."""
-        self._removed: tuple[Promise | None, int, int] = (None, 0, 0)
+        self._removed: tuple[BackfillReservation | None, int, int] = (None, 0, 0)
         """The promise that was removed last, the version before that and the one after it."""
         self._node_cache = node_cache
         self._grounds = node_cache.shape, node_cache.tally
@@ -126,7 +126,7 @@ class Profile:
         """From when on times are to be rounded again."""
         self._reserved: dict[Bucket, dict[str, tuple[float, float, int]]] = {}
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
-        self._taken_back: dict[str, tuple[Promise | None, list[tuple[Bucket, int]]]] = {}
+        self._taken_back: dict[str, tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = {}
         """Promises that were removed, with their slots: most are given again as they were."""
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
         self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
@@ -134,13 +134,13 @@ class Profile:
         self._stairs: dict[tuple[int, int], _Stairs] = {}
         """By the identity of members and the version of the promises, as long as nodes do not change."""
         self._stairs_of = (-1, -1)
-        self._origins: dict[int, tuple[int, Promise, list[tuple[Bucket, int]], int]] = {}
+        self._origins: dict[int, tuple[int, BackfillReservation, list[tuple[Bucket, int]], int]] = {}
         """Of a version: the one before it, and the promise that was given (−1) or taken back (+1) then, with its nodes."""
         self._best: dict[str, tuple[_Stairs, float]] = {}
         """Promises that could not be bettered: on which stairs, and for how long."""
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
 
-    def begin(self, now: float, closings: Iterable[Closing], promises: Iterable[Promise], overrun: float) -> None:
+    def begin(self, now: float, closings: Iterable[Closing], promises: Iterable[BackfillReservation], overrun: float) -> None:
         """A cycle begins: these windows there are, and this is promised. What is held past its end is needed for `overrun` more seconds."""
         node_cache = self._node_cache
         late = node_cache.overdue(now)
@@ -175,7 +175,7 @@ class Profile:
                     return True
         return False
 
-    def slots(self, promise: Promise) -> list[tuple[Bucket, int]]:
+    def slots(self, promise: BackfillReservation) -> list[tuple[Bucket, int]]:
         """The buckets that a promise was of when it was taken back."""
         before, slots = self._taken_back.get(promise.uid, _NEVER_HELD)
         return slots if before is promise else list(self._buckets(promise))
@@ -219,7 +219,7 @@ class Profile:
         self._versions += 1
         self.version = self._versions
 
-    def add(self, promise: Promise) -> None:
+    def add(self, promise: BackfillReservation) -> None:
         """These nodes are kept for it."""
         removed, version, since = self._removed
         again = removed is promise and since == self.version
@@ -247,7 +247,7 @@ class Profile:
                 known[uid] = (start, end, count)
             self._leasts.pop(bucket, None)
 
-    def remove(self, uid: str) -> Promise | None:
+    def remove(self, uid: str) -> BackfillReservation | None:
         """They are not, any more."""
         promise = self.promises.pop(uid, None)
         if promise is None:
@@ -351,7 +351,7 @@ class Profile:
                     yield times[at]
             at += 1
 
-    def may_improve(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> bool:
+    def may_improve(self, promise: BackfillReservation, members: Mapping[Bucket, int], duration: float) -> bool:
         """Whether its nodes could be had before the promise's start for so long, now included: totals say so, buckets may not."""
         stairs = self._steps(members)
         best = self._best.get(promise.uid)
@@ -362,7 +362,7 @@ class Profile:
         self._best[promise.uid] = stairs, duration
         return False
 
-    def sought(self, promise: Promise, members: Mapping[Bucket, int], duration: float) -> None:
+    def sought(self, promise: BackfillReservation, members: Mapping[Bucket, int], duration: float) -> None:
         """It was sought anew, bucket by bucket, and nothing earlier was found: nor is it until something changes.
 
         What ends soon is rounded less from moment to moment, and might fit before something then; all is in another epoch.
@@ -371,7 +371,7 @@ class Profile:
             self._best[promise.uid] = self._steps(members), duration
             self._fresh_until = min(self._fresh_until, self.now - self.now % EPOCH + EPOCH)
 
-    def _is_bettered(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
+    def _is_bettered(self, promise: BackfillReservation, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
         times, free, nodes = stairs.times, stairs.free, promise.nodes
         before = bisect_left(times, promise.start)
         if max(free[:before]) < nodes:
@@ -389,7 +389,7 @@ class Profile:
             at += 1
         return False
 
-    def _without(self, promise: Promise, stairs: _Stairs, members: Mapping[Bucket, int]) -> _Stairs:
+    def _without(self, promise: BackfillReservation, stairs: _Stairs, members: Mapping[Bucket, int]) -> _Stairs:
         """The stairs if this were not promised."""
         begin, stop = promise.start, promise.end
         own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
@@ -427,7 +427,7 @@ class Profile:
 
     def _derived(self, members: Mapping[Bucket, int]) -> _Stairs | None:
         """The stairs made of those before the last promises were given and taken back, where there are any."""
-        key, version, since = id(members), self.version, list[tuple[Promise, int]]()
+        key, version, since = id(members), self.version, list[tuple[BackfillReservation, int]]()
         while (known := self._stairs.get((key, version))) is None:
             origin = self._origins.get(version)
             if origin is None:
@@ -551,7 +551,7 @@ class Profile:
         known = self._ends[bucket] = (bucket.version, times, totals)
         return known
 
-    def _buckets(self, promise: Promise) -> Iterator[tuple[Bucket, int]]:
+    def _buckets(self, promise: BackfillReservation) -> Iterator[tuple[Bucket, int]]:
         """The buckets of a promise as they are now: where one is gone or too small, its kin in order."""
         buckets = self._node_cache.buckets
         for key, count in promise.counts:
@@ -565,7 +565,7 @@ class Profile:
                     yield bucket, part
                     count -= part
 
-    def _on_buckets(self, promise: Promise) -> Promise:
+    def _on_buckets(self, promise: BackfillReservation) -> BackfillReservation:
         """The same promise of buckets as they are now: where node sets have split one, of those of its kin that have room then.
 
         In order of their starts all find room that had room before: a node that is free at a start stays so.

@@ -1,7 +1,7 @@
 """One scheduling cycle of one vcluster: pending work in order; a place, or a reason with numbers, each.
 
 `decide` takes what it places from the machine as it goes. It reads the cluster state and no clock, so that equal cluster states and
-candidates give equal decisions. A blocked candidate may get a reservation (a `Promise`): work behind it starts only if that
+candidates give equal decisions. A blocked candidate may get a reservation (a `BackfillReservation`): work behind it starts only if that
 delays no promise. Promises last from cycle to cycle: who holds one is planned first, and only work of a higher class and score,
 or what happens outside of cycles, moves it later (`reserved`); other vclusters see them.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import Counts, nodes_of
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import (
     UNLIMITED,
@@ -177,7 +177,7 @@ class _Cycle:
         """The classes of those who hold a promise of the last cycle that nobody has taken back, and were not looked at yet."""
         self.eq_classes = EquivalenceClasses(state, self.policy, self.strategy, self.profile, pending_queue, now)
         self.explainer = Explainer(state, self.policy, self.eq_classes, self.profile, now, silent=not explain)
-        self._dropped: dict[str, Promise] = {}
+        self._dropped: dict[str, BackfillReservation] = {}
         """Promises that were taken back before their holders were looked at."""
         self._lifted: list[str] = []
         """Those of them that the candidate that is looked at took back."""
@@ -304,7 +304,7 @@ class _Cycle:
         blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None
 
-    def stands(self, candidate: Candidate, shape: RequestShape, promise: Promise) -> bool:
+    def stands(self, candidate: Candidate, shape: RequestShape, promise: BackfillReservation) -> bool:
         """Whether the promise that it holds is what a search would find again: no nodes now, and none earlier, even by the totals."""
         if not self._firm or candidate.reservation or shape.eq_class.borrows:
             return False
@@ -312,21 +312,21 @@ class _Cycle:
             return False
         return not self.profile.may_improve(promise, shape.eq_class.pool.members, shape.duration)
 
-    def overtakes(self, candidate: Candidate, shape: RequestShape, promise: Promise | None) -> bool:
+    def overtakes(self, candidate: Candidate, shape: RequestShape, promise: BackfillReservation | None) -> bool:
         """Whether it may take back what work of a lower class behind it was promised: newer work, and what could start now but for that."""
         level = candidate.preemption_class
         if self.strict or all(level <= other for other in self.inherited.values()):
             return False
         return promise is None or self._held_up(candidate, shape, promise)
 
-    def _held_up(self, candidate: Candidate, shape: RequestShape, promise: Promise) -> bool:
+    def _held_up(self, candidate: Candidate, shape: RequestShape, promise: BackfillReservation) -> bool:
         """Whether enough nodes are free for it now, and lower work was promised some before it would be gone, and before its own."""
         if shape.eq_class.pool.whole.total < candidate.minimum:
             return False
         before, promises = min(promise.start, self.instant + shape.duration), self.profile.promises
         return any(promises[uid].start < before for uid, level in self.inherited.items() if level < candidate.preemption_class)
 
-    def keep(self, shape: RequestShape, promise: Promise) -> Promise:
+    def keep(self, shape: RequestShape, promise: BackfillReservation) -> BackfillReservation:
         """It waits, and its promise stands."""
         shape.failed = True
         self.inherited.pop(promise.uid, None)
@@ -338,7 +338,7 @@ class _Cycle:
         moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
         self.state.settle_cycle(self.policy.name, self._kept, [move for move in moves if move is not None])
 
-    def _move(self, before: Promise) -> Move | None:
+    def _move(self, before: BackfillReservation) -> Move | None:
         """What became of a promise that was not kept as it was; None where it starts no later."""
         uid, kept = before.uid, self._kept.get(before.uid)
         if uid in self._started or (kept is not None and kept.start <= before.start):
@@ -403,7 +403,7 @@ class _Cycle:
         """Whether it may be given a reservation, holds one, keeps others off its nodes, or has taken back what others were promised."""
         return self.reserves or self.strict or bool(self._lifted) or candidate.uid in self.holding
 
-    def reserve(self, candidate: Candidate, eq_class: EquivalenceClass, before: Promise | None) -> Promise | None:
+    def reserve(self, candidate: Candidate, eq_class: EquivalenceClass, before: BackfillReservation | None) -> BackfillReservation | None:
         """Promise it nodes, if it may hold a reservation: those of the last cycle, or earlier ones."""
         promise = self._sought(candidate, eq_class, before) if eq_class.may_reserve(candidate) else None
         if promise is None:
@@ -417,7 +417,7 @@ class _Cycle:
         self._reserve(promise, candidate.preemption_class)
         return promise
 
-    def _sought(self, candidate: Candidate, eq_class: EquivalenceClass, before: Promise | None) -> Promise | None:
+    def _sought(self, candidate: Candidate, eq_class: EquivalenceClass, before: BackfillReservation | None) -> BackfillReservation | None:
         """The promise that it gets, where it may hold one."""
         if self.strict:
             self.eq_classes.contend(eq_class)
@@ -433,7 +433,7 @@ class _Cycle:
             promise = replace(promise, given=self.instant if given is None else given)
         return promise
 
-    def _reserve(self, promise: Promise, level: int) -> None:
+    def _reserve(self, promise: BackfillReservation, level: int) -> None:
         self._heirs.pop(promise.uid, None)
         self._kept[promise.uid] = promise
         self._levels[promise.uid] = level

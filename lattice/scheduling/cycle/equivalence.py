@@ -14,7 +14,7 @@ from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
-from lattice.scheduling.cluster.profile import Profile, Promise, round_up
+from lattice.scheduling.cluster.profile import BackfillReservation, Profile, round_up
 from lattice.scheduling.cycle.gates import NO_LIMIT
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.scheduling.model.policy import Policy
@@ -172,7 +172,7 @@ class EquivalenceClass:
         """Whether nodes are what it waits for, and usable ones for it exist at home."""
         return not self.power_short and self.usable >= candidate.minimum
 
-    def promise(self, candidate: Candidate, before: Promise | None) -> Promise | None:
+    def promise(self, candidate: Candidate, before: BackfillReservation | None) -> BackfillReservation | None:
         """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
         eq_classes = self._eq_classes
         duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
@@ -186,7 +186,7 @@ class EquivalenceClass:
             counts = self._choose(self.pool.capped(caps), nodes, nodes)
             if counts is not None:
                 by_key = tuple((bucket.key, count) for bucket, count in counts)
-                return Promise(candidate.uid, candidate.vcluster, start, end, by_key)
+                return BackfillReservation(candidate.uid, candidate.vcluster, start, end, by_key)
         return before
 
     def limit(self, pool: FreeCounts, nodes: int) -> int:
@@ -266,7 +266,7 @@ class EquivalenceClass:
             self._idle_of = buckets, changes, idle
         return idle
 
-    def _still(self, promise: Promise, duration: float) -> bool:
+    def _still(self, promise: BackfillReservation, duration: float) -> bool:
         """Whether promised nodes are still there at that time, for as long as it may run now."""
         profile = self._eq_classes.profile
         end = max(promise.end, promise.start + duration)

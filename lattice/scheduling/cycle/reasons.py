@@ -10,7 +10,7 @@ from typing import Final
 
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
-from lattice.scheduling.cluster.profile import Profile, Promise
+from lattice.scheduling.cluster.profile import BackfillReservation, Profile
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.unfit import unfit
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
@@ -43,7 +43,7 @@ class Explainer:
         self._silent = silent
         self._state, self._policy, self._eq_classes, self._profile, self._now = cluster_state, policy, eq_classes, profile, now
 
-    def waiting(self, candidate: Candidate, shape: RequestShape, score: Score | None, promise: Promise | None) -> Waiting:
+    def waiting(self, candidate: Candidate, shape: RequestShape, score: Score | None, promise: BackfillReservation | None) -> Waiting:
         """Why it was not placed."""
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:

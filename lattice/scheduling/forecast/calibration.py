@@ -44,7 +44,7 @@ Cell = tuple[int, int]
 """Numbers of a band and of a width."""
 
 
-class Promise(NamedTuple):
+class PredictedStart(NamedTuple):
     """What was predicted at one moment, seconds since the epoch, and what it is measured by when the start comes."""
 
     made: float
@@ -55,7 +55,7 @@ class Promise(NamedTuple):
     scale: float
     cell: Cell
 
-    def by(self, latest: float) -> Promise:
+    def by(self, latest: float) -> PredictedStart:
         """The same, not later than something certain."""
         return self if self.p90 <= latest else self._replace(p50=min(self.p50, latest), p90=latest)
 
@@ -96,8 +96,8 @@ class Calibration:
     def __init__(self) -> None:
         self.starts = 0
         """Starts that were predicted before they came."""
-        self._first: dict[str, Promise] = {}
-        self._last: dict[str, Promise] = {}
+        self._first: dict[str, PredictedStart] = {}
+        self._last: dict[str, PredictedStart] = {}
         self._all = _Sorted(WINDOW)
         self._bands = [_Sorted(LINE) for _ in COVERED]
         self._widths = [_Sorted(LINE) for _ in range(len(WIDTHS) + 1)]
@@ -111,7 +111,7 @@ class Calibration:
         """The share of the latest starts that came by the p90 first predicted; None before the first."""
         return sum(self._covered) / len(self._covered) if self._covered else None
 
-    def promise(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> Promise:
+    def promise(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
         """The prediction for rehearsed starts, seconds since the epoch, at or after `now`; changes nothing.
 
         `width` is the part of the nodes that it may use that it asks for; `earliest` is when it may start.
@@ -120,7 +120,7 @@ class Calibration:
         cell = bisect_right(BANDS, rehearsed - now), bisect_left(WIDTHS, width)
         shift, factor = self.learnt(cell)
         p50 = max(now, earliest, rehearsed + shift * scale)
-        return Promise(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
+        return PredictedStart(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
 
     def learnt(self, cell: Cell) -> tuple[float, float]:
         """How many scales p50 and p90 stand behind the rehearsed start: 0 and 1 before the first start."""
@@ -128,7 +128,7 @@ class Calibration:
             self._learnt[cell] = self._shift(cell), self._factor(cell)
         return self._learnt[cell]
 
-    def predicted(self, uid: str, promise: Promise) -> None:
+    def predicted(self, uid: str, promise: PredictedStart) -> None:
         """Work that is pending was given this prediction."""
         self._first.setdefault(uid, promise)
         self._last[uid] = promise

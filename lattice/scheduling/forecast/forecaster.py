@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.quota.gates import WAITING as QUOTA_SHARE
-from lattice.scheduling.forecast.calibration import Calibration, Kept, Promise
+from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
 from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.forecast.predictor import RunTimes, Work
 from lattice.scheduling.forecast.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
@@ -121,7 +121,7 @@ class Forecaster:
                 found[uid] = Expected(reason=foreseen.silent[uid])
         return found
 
-    def _promise(self, view: View, foreseen: Foreseen, uid: str) -> Promise:
+    def _promise(self, view: View, foreseen: Foreseen, uid: str) -> PredictedStart:
         """What is said of work whose start is foreseen."""
         now, (median, late) = view.now, foreseen.starts[uid]
         earliest = now + foreseen.after.get(uid, 0.0)

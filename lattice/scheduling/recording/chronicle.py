@@ -18,7 +18,7 @@ import msgspec
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.scheduling.cluster.node_cache import NEVER
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.policy import Policy
@@ -64,7 +64,7 @@ class _State:
     windows: tuple[Window, ...] = ()
     claims: frozenset[str] = frozenset()
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
-    promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import Any
 from lattice.accounting.budgets import Scope
 from lattice.quota.forest import Forest
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import NodeFacts
@@ -65,7 +65,7 @@ class Moment:
     policies: Mapping[str, Policy]
     windows: tuple[Window, ...]
     lists: Mapping[str, frozenset[int]]
-    promises: Mapping[str, Mapping[str, Promise]]
+    promises: Mapping[str, Mapping[str, BackfillReservation]]
     heirs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     waiting: frozenset[str] = frozenset()
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
@@ -146,7 +146,7 @@ KEY: Final = Columns(
     marks=(lambda marks: [bits(one) for one in sorted(marks)], lambda marks: frozenset(mask(one) for one in marks)),
 )
 PROMISE: Final = Columns(
-    Promise,
+    BackfillReservation,
     "uid vcluster start end counts",
     later="given",
     given=(lambda moment: moment or None, lambda moment: moment or 0.0),

@@ -16,7 +16,7 @@ from lattice.quota.forest import Forest
 from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
-from lattice.scheduling.cluster.profile import Closing, Profile, Promise
+from lattice.scheduling.cluster.profile import BackfillReservation, Closing, Profile
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
@@ -148,7 +148,7 @@ class ClusterState:
     uses: Uses = field(default_factory=Uses)
     windows: tuple[Window, ...] = ()
     """Changed by `set_windows`."""
-    promises: dict[str, dict[str, Promise]] = field(default_factory=dict)
+    promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
     """By vcluster and uid: when work that holds no promise at the moment was given one, by an earlier scheduler or before nodes were
@@ -157,7 +157,7 @@ class ClusterState:
     """By vcluster: the promises that its last cycle moved later or took back; changed by `decide`."""
     waiting: frozenset[str] = frozenset()
     """The vclusters where work is left that waits for nodes, once all have had their turn: `ranges` reads it."""
-    settled: dict[str, tuple[Mapping[str, Promise], Footing]] = field(default_factory=dict)
+    settled: dict[str, tuple[Mapping[str, BackfillReservation], Footing]] = field(default_factory=dict)
     """By vcluster: the promises as its last cycle left them, and `footing` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
@@ -284,33 +284,33 @@ class ClusterState:
                 promises[uid] = self._profile.promises.get(uid, promise)  # of buckets as they are now
         return self._profile
 
-    def resume(self, promises: Mapping[str, Mapping[str, Promise]], heirs: Mapping[str, Mapping[str, float]]) -> None:
+    def resume(self, promises: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
         """Go on from what another cluster state has promised, whose nodes stood as they stand here."""
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.stand()
 
-    def restore_promises(self, vcluster: str, promises: Mapping[str, Promise]) -> None:
+    def restore_promises(self, vcluster: str, promises: Mapping[str, BackfillReservation]) -> None:
         """Replaces the promises of a vcluster, by uid, with some that stood before."""
         self.promises[vcluster] = dict(promises)
 
-    def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, Promise]:
+    def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
         """Begins a cycle of a vcluster: its promises are those that the cycle puts into the dict that is returned.
 
         Of `heirs`, those stay whose uid is in `waiting`.
         """
         self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
-        made: dict[str, Promise] = {}
+        made: dict[str, BackfillReservation] = {}
         self.promises[vcluster] = made
         return made
 
-    def settle_cycle(self, vcluster: str, made: Mapping[str, Promise], moves: Iterable[Move]) -> None:
+    def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
         """Ends a cycle of a vcluster: what it promised holds for as long as nothing happens that no cycle knows of."""
         self.settled[vcluster] = made, self.footing(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
 
     def undo_cycles(
-        self, promises: Mapping[str, dict[str, Promise]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
+        self, promises: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
         waiting: frozenset[str],
     ) -> None:  # fmt: skip
         """Takes back what cycles of a what-if have promised: these stood before, by vcluster."""

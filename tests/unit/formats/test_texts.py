@@ -16,7 +16,7 @@ from lattice.errors import Corrupt
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy
@@ -95,7 +95,7 @@ CYCLE = Moment(
     policies={"hpc": Policy("hpc", home=True, borrowing=Borrowing(lend=True, max_borrowed=3), limits=Limits(max_nodes=9))},
     windows=(Window("maint", 1_800_100_000.0, 1_800_103_600.0, 0b11, frozenset({"olga"}), maintenance=True),),
     lists={"hpc": frozenset({0b1111, 1 << 100})},
-    promises={"hpc": {"uid-waits": Promise("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
+    promises={"hpc": {"uid-waits": BackfillReservation("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
     power=50_000,
     scored=Scored(
         ("hpc",), 1800.0, 0.25, 12.5, (Backlog("hpc", 7.1, 1_799_999_999.0),),

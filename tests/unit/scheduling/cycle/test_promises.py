@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.cluster.profile import Promise
+from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import Need, NodeFacts
@@ -143,8 +143,8 @@ def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows:
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
     keys = [bucket.key for bucket in state.node_cache.buckets.values() if bucket.usable >= 2]
     state.promises["hpc"] = {
-        uid(0): Promise(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
-        uid(1): Promise(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
+        uid(0): BackfillReservation(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
+        uid(1): BackfillReservation(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
     }
     found = decided(state, ahead, behind)
     assert next(uid for uid, outcome in found.items() if isinstance(outcome, Placed)) == placed_first
