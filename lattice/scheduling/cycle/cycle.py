@@ -14,8 +14,8 @@ from itertools import repeat
 from typing import Final
 
 from lattice.quota.gates import Blocked
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.cluster.placement import Counts, nodes_of
-from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import (
     UNLIMITED,

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from math import fsum
 from typing import Literal
 
+from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, round_up
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
-from lattice.scheduling.cluster.profile import BackfillReservation, Profile, round_up
 from lattice.scheduling.cycle.gates import NO_LIMIT
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.scheduling.model.policy import Policy
@@ -420,7 +420,7 @@ class EquivalenceClasses:
     """The equivalence classes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
 
     def __init__(
-        self, state: ClusterState, policy: Policy, strategy: Strategy, profile: Profile, pending_queue: PendingQueue, now: float
+        self, state: ClusterState, policy: Policy, strategy: Strategy, profile: AvailabilityProfile, pending_queue: PendingQueue, now: float
     ) -> None:
         self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
-from lattice.scheduling.cluster.profile import BackfillReservation, Profile
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.unfit import unfit
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
@@ -35,7 +35,7 @@ class Explainer:
         cluster_state: ClusterState,
         policy: Policy,
         eq_classes: EquivalenceClasses,
-        profile: Profile,
+        profile: AvailabilityProfile,
         now: float,
         *,
         silent: bool = False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lattice.scheduling.cluster.profile import Profile
+from lattice.scheduling.cluster.availability import AvailabilityProfile
 from lattice.scheduling.cycle.equivalence import EquivalenceClasses
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import Policy
@@ -75,7 +75,7 @@ def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
     )
 
 
-def _barred(state: ClusterState, profile: Profile, candidate: Candidate, now: float) -> frozenset[int]:
+def _barred(state: ClusterState, profile: AvailabilityProfile, candidate: Candidate, now: float) -> frozenset[int]:
     """Nodes in a window of others before it would end, or outside its own; free ones that are promised, the last ones first."""
     end = now + state.occupancy(candidate)
     name = candidate.reservation

@@ -17,8 +17,8 @@ import msgspec
 
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NEVER
-from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.policy import Policy

@@ -13,8 +13,8 @@ from typing import Any
 
 from lattice.accounting.budgets import Scope
 from lattice.quota.forest import Forest
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import NodeFacts

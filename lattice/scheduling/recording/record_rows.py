@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from lattice.scheduling.cluster.profile import BackfillReservation
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights

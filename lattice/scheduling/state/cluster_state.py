@@ -13,10 +13,10 @@ from typing import Final, Protocol, TypeVar
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
+from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, Closing
 from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
-from lattice.scheduling.cluster.profile import BackfillReservation, Closing, Profile
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
@@ -166,7 +166,7 @@ class ClusterState:
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     """Budgets that are used up, at whose end work waits."""
     free_counts: FreeCountsByNeed = field(init=False)
-    _profile: Profile = field(init=False)
+    _profile: AvailabilityProfile = field(init=False)
     pending_queues: dict[str, PendingQueue] = field(default_factory=dict)
     """By vcluster: what its last cycle found waiting; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
@@ -175,7 +175,7 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         self.free_counts = FreeCountsByNeed(self.node_cache)
-        self._profile = Profile(self.node_cache)
+        self._profile = AvailabilityProfile(self.node_cache)
 
     def policy(self, vcluster: str) -> Policy:
         """How a vcluster schedules."""
@@ -274,7 +274,7 @@ class ClusterState:
         self.lists[vcluster] = lists
         self._split()
 
-    def profile(self, now: float) -> Profile:
+    def profile(self, now: float) -> AvailabilityProfile:
         """The nodes to come: what is held, promised and reserved in advance."""
         closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]

@@ -16,7 +16,7 @@ from lattice.errors import Corrupt
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
-from lattice.scheduling.cluster.profile import BackfillReservation
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy

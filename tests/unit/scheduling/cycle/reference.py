@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from lattice.scheduling.cluster.availability import round_up
 from lattice.scheduling.cluster.node_cache import NEVER
-from lattice.scheduling.cluster.profile import round_up
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts, natural
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.state.cluster_state import Window

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.cluster.profile import BackfillReservation
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import Need, NodeFacts

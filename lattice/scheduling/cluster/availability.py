@@ -67,7 +67,7 @@ class Closing:
 
 
 @dataclass(slots=True, eq=False)
-class _Stairs:
+class _StepFunction:
     """From each of the times on, so many nodes are free and promised to nobody; the last one is for ever."""
 
     times: list[float]
@@ -86,7 +86,7 @@ class _Stairs:
         """How many are free at a time."""
         return self.free[bisect_right(self.times, time) - 1]
 
-    def changed(self, begin: float, stop: float, by: int) -> _Stairs:
+    def changed(self, begin: float, stop: float, by: int) -> _StepFunction:
         """The same with more nodes, or fewer, between two times."""
         times, free = self.times.copy(), self.free.copy()
         now = times[0]
@@ -97,13 +97,13 @@ class _Stairs:
                 free.insert(place, free[place - 1])
         first, last = bisect_left(times, begin), bisect_left(times, stop)
         free[first:last] = [left + by for left in free[first:last]]
-        return _Stairs(times, free, self.members)
+        return _StepFunction(times, free, self.members)
 
 
 _NEVER_HELD: Final[tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = (None, [])
 
 
-class Profile:
+class AvailabilityProfile:
     """What is free when; follows the machine, and is kept from cycle to cycle: `begin` says what is promised and reserved now."""
 
     def __init__(self, node_cache: NodeCache) -> None:
@@ -131,12 +131,12 @@ class Profile:
         self._ends: dict[Bucket, tuple[int, list[float], list[int]]] = {}
         self._leasts: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
         self._rounded: dict[float, float] = {}
-        self._stairs: dict[tuple[int, int], _Stairs] = {}
+        self._stairs: dict[tuple[int, int], _StepFunction] = {}
         """By the identity of members and the version of the promises, as long as nodes do not change."""
         self._stairs_of = (-1, -1)
         self._origins: dict[int, tuple[int, BackfillReservation, list[tuple[Bucket, int]], int]] = {}
         """Of a version: the one before it, and the promise that was given (−1) or taken back (+1) then, with its nodes."""
-        self._best: dict[str, tuple[_Stairs, float]] = {}
+        self._best: dict[str, tuple[_StepFunction, float]] = {}
         """Promises that could not be bettered: on which stairs, and for how long."""
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
 
@@ -184,7 +184,7 @@ class Profile:
         """Make what is kept anew from the machine and the promises; raises Corrupt on a difference."""
         if self._grounds != (self._node_cache.shape, self._node_cache.tally) or not self.now < self._fresh_until:
             return  # the next cycle begins anew
-        again = Profile(self._node_cache)
+        again = AvailabilityProfile(self._node_cache)
         again.begin(self.now, self.closings, self.promises.values(), self._overrun)
         if again._reserved != self._reserved:
             raise Corrupt("the nodes that are kept differ from the promises", reason="ProfileDiffers")
@@ -371,7 +371,7 @@ class Profile:
             self._best[promise.uid] = self._steps(members), duration
             self._fresh_until = min(self._fresh_until, self.now - self.now % EPOCH + EPOCH)
 
-    def _is_bettered(self, promise: BackfillReservation, stairs: _Stairs, members: Mapping[Bucket, int], duration: float) -> bool:
+    def _is_bettered(self, promise: BackfillReservation, stairs: _StepFunction, members: Mapping[Bucket, int], duration: float) -> bool:
         times, free, nodes = stairs.times, stairs.free, promise.nodes
         before = bisect_left(times, promise.start)
         if max(free[:before]) < nodes:
@@ -389,14 +389,14 @@ class Profile:
             at += 1
         return False
 
-    def _without(self, promise: BackfillReservation, stairs: _Stairs, members: Mapping[Bucket, int]) -> _Stairs:
+    def _without(self, promise: BackfillReservation, stairs: _StepFunction, members: Mapping[Bucket, int]) -> _StepFunction:
         """The stairs if this were not promised."""
         begin, stop = promise.start, promise.end
         own = sum([count for bucket, count in self._slots[promise.uid] if bucket in members])
         free = [left + own if begin <= time < stop else left for time, left in zip(stairs.times, stairs.free, strict=True)]
-        return _Stairs(stairs.times, free, stairs.members)
+        return _StepFunction(stairs.times, free, stairs.members)
 
-    def _steps(self, members: Mapping[Bucket, int]) -> _Stairs:
+    def _steps(self, members: Mapping[Bucket, int]) -> _StepFunction:
         """From when on how many nodes of these buckets are free and promised to nobody, if nothing new starts; the first time is now."""
         now = self.now
         nodes, key = (self._node_cache.changes, self._node_cache.shape), (id(members), self.version)
@@ -421,11 +421,11 @@ class Profile:
                     first -= count
             times = sorted(changes)
             free = list(accumulate([changes[time] for time in times], initial=first))
-            known = self._stairs[key] = _Stairs([now, *times], free, members)
+            known = self._stairs[key] = _StepFunction([now, *times], free, members)
         known.times[0] = now
         return known
 
-    def _derived(self, members: Mapping[Bucket, int]) -> _Stairs | None:
+    def _derived(self, members: Mapping[Bucket, int]) -> _StepFunction | None:
         """The stairs made of those before the last promises were given and taken back, where there are any."""
         key, version, since = id(members), self.version, list[tuple[BackfillReservation, int]]()
         while (known := self._stairs.get((key, version))) is None:
