@@ -22,7 +22,7 @@ from lattice.models.conditions import READY, STALLED
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.conversion.calendar import Booking, book, mask_of, node_set
 from lattice.scheduling.model.hardware import NodeFacts
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import expand_nodes, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.reservation import Reservation
@@ -54,7 +54,7 @@ class Reservations:
         self._uses: Counter[str] = Counter()
         self._nodes: dict[str, NodeFacts] = {}
         self._bookings: dict[str, Booking] | None = None
-        self._windows: tuple[Window, ...] = ()
+        self._windows: tuple[ReservationWindow, ...] = ()
         self._valid_until = float("-inf")
         self.queue = KeyedQueue(self.reconcile, clock, workers=2, name="reservations")
 
@@ -114,7 +114,7 @@ class Reservations:
 
     # -- what the cycle asks ------------------------------------------------------------------------
 
-    def windows(self, now: float) -> tuple[Window, ...]:
+    def windows(self, now: float) -> tuple[ReservationWindow, ...]:
         """Returns the open and next windows of every reservation; the same object until something changes."""
         self.bookings(now)
         return self._windows

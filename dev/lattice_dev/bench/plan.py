@@ -109,7 +109,7 @@ class _Naive:
         now = 0.0
         while True:
             self.ask(now)
-            times = [end for end, *_rest in self.running] + [closure.end for closure in self.stage.closures]
+            times = [end for end, *_rest in self.running] + [column_window.end for column_window in self.stage.column_windows]
             asked = zip(self.stage.queues, self.start, strict=True)
             waiting = [job for queue, starts in asked for job, at in zip(queue, starts, strict=True) if at == NEVER]
             times = [time for time in times + [job.after for job in waiting] if now < time < NEVER]
@@ -149,7 +149,7 @@ class _Naive:
     def choose(self, job: Job, now: float) -> dict[int, int] | None:
         closed = {
             column
-            for number, one in enumerate(self.stage.closures)
+            for number, one in enumerate(self.stage.column_windows)
             if (now + job.believed > one.end if number == job.window else now < one.end and now + job.believed > one.start)
             for column in one.columns
         }
@@ -189,7 +189,7 @@ class _Naive:
                 break
         else:
             return [job.columns, NEVER, 0]
-        for number, one in enumerate(self.stage.closures):
+        for number, one in enumerate(self.stage.column_windows):
             if number != job.window and shadow < one.end and shadow + job.believed > one.start:
                 shadow = one.end
         return [job.columns, shadow, extra]

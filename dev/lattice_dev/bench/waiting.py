@@ -20,7 +20,7 @@ from lattice.quota.groups import Group
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.cluster_state import Window, mask_of
+from lattice.scheduling.state.cluster_state import ReservationWindow, mask_of
 from lattice_dev.bench.core import NOW, TENANTS, Instance, cost_function, instance, scan
 from lattice_dev.bench.figures import Baseline, Figure
 
@@ -87,7 +87,8 @@ def _placed(outcomes: Iterable[object]) -> list[Candidate]:
 
 def _windows(made: Instance) -> None:
     made.state.set_windows(
-        Window(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH))) for day in range(8)
+        ReservationWindow(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH)))
+        for day in range(8)
     )
 
 

@@ -57,7 +57,7 @@ class BackfillReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class BucketWindow:
     """A window as the profile sees it: its nodes as a mark of buckets, and its times."""
 
     name: str
@@ -108,7 +108,7 @@ class AvailabilityProfile:
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.now = NEVER
-        self.closings: list[Closing] = []
+        self.bucket_windows: list[BucketWindow] = []
         self.promises: dict[str, BackfillReservation] = {}
         self.version = 0
         """Of the promises: another one for each change, and the same again when a promise is taken back and given again."""
@@ -140,7 +140,7 @@ class AvailabilityProfile:
         """Promises that could not be bettered: on which stairs, and for how long."""
         self._merges: dict[int, tuple[tuple[int, int], list[float], list[int], Mapping[Bucket, int]]] = {}
 
-    def begin(self, now: float, closings: Iterable[Closing], promises: Iterable[BackfillReservation], overrun: float) -> None:
+    def begin(self, now: float, bucket_windows: Iterable[BucketWindow], promises: Iterable[BackfillReservation], overrun: float) -> None:
         """A cycle begins: these windows there are, and this is promised. What is held past its end is needed for `overrun` more seconds."""
         node_cache = self._node_cache
         late = node_cache.overdue(now)
@@ -153,7 +153,7 @@ class AvailabilityProfile:
         self.late, self.now, self._overrun = late, now, overrun
         self._leasts.clear()
         self._taken_back.clear()
-        self._set_closings([closing for closing in closings if closing.end > now])
+        self._set_bucket_windows([closing for closing in bucket_windows if closing.end > now])
         wanted = {promise.uid: promise for promise in promises}
         if wanted != self.promises:
             for uid in [uid for uid, promise in self.promises.items() if wanted.get(uid) != promise]:
@@ -185,7 +185,7 @@ class AvailabilityProfile:
         if self._grounds != (self._node_cache.shape, self._node_cache.tally) or not self.now < self._fresh_until:
             return  # the next cycle begins anew
         again = AvailabilityProfile(self._node_cache)
-        again.begin(self.now, self.closings, self.promises.values(), self._overrun)
+        again.begin(self.now, self.bucket_windows, self.promises.values(), self._overrun)
         if again._reserved != self._reserved:
             raise Corrupt("the nodes that are kept differ from the promises", reason="ProfileDiffers")
         for bucket, known in self._ends.items():
@@ -199,10 +199,10 @@ class AvailabilityProfile:
                 if stairs.at(max(time, stairs.times[0])) != found.at(time):
                     raise Corrupt(f"at {time:.0f} {found.at(time)} nodes are free, not {stairs.at(time)}", reason="ProfileDiffers")
 
-    def _set_closings(self, closings: list[Closing]) -> None:
-        if closings != self.closings:
+    def _set_bucket_windows(self, bucket_windows: list[BucketWindow]) -> None:
+        if bucket_windows != self.bucket_windows:
             self._stairs.clear()
-            self.closings = closings
+            self.bucket_windows = bucket_windows
 
     def _forget_times(self) -> None:
         """What was rounded, and all that was made of it."""
@@ -275,12 +275,12 @@ class AvailabilityProfile:
 
     def crosses(self, start: float, end: float) -> bool:
         """Whether any window lies in [start, end)."""
-        return bool(self.closings) and any(closing.start < end and start < closing.end for closing in self.closings)
+        return bool(self.bucket_windows) and any(closing.start < end and start < closing.end for closing in self.bucket_windows)
 
-    def closed(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> Closing | None:
+    def closed(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> BucketWindow | None:
         """The first window that keeps work of this reservation (or none) off a bucket in [start, end)."""
         marks = bucket.key.marks
-        for closing in self.closings:
+        for closing in self.bucket_windows:
             if closing.start < end and start < closing.end and closing.name != reservation and closing.mask in marks:
                 return closing
         return None
@@ -290,7 +290,7 @@ class AvailabilityProfile:
         marks = bucket.key.marks
         return any(
             closing.name == reservation and closing.start <= start and end <= closing.end and closing.mask in marks
-            for closing in self.closings
+            for closing in self.bucket_windows
         )  # fmt: skip
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
@@ -313,7 +313,7 @@ class AvailabilityProfile:
             for bucket in buckets:
                 if not self._open(bucket, start, end, reservation):
                     caps[bucket] = 0
-        elif closed := {closing.mask for closing in self.closings if closing.start < end and start < closing.end}:
+        elif closed := {closing.mask for closing in self.bucket_windows if closing.start < end and start < closing.end}:
             for bucket in buckets:
                 if not closed.isdisjoint(bucket.key.marks):
                     caps[bucket] = 0
@@ -411,7 +411,7 @@ class AvailabilityProfile:
             first, kept = reached[0], [slot for slot in self._kept(members) if slot[1] > now]
             for _, stop, count in kept:
                 changes[stop] = changes.get(stop, 0) + count
-            for closing in self.closings:
+            for closing in self.bucket_windows:
                 if any(closing.mask in bucket.key.marks for bucket in members):
                     changes |= {time: changes.get(time, 0) for time in (closing.start, closing.end) if time > now}
             for begin, _, count in kept:
@@ -451,7 +451,7 @@ class AvailabilityProfile:
             return True
         if any(stop == time for _, stop, _ in self._kept(members)):
             return True
-        return any(time in (one.start, one.end) for one in self.closings)
+        return any(time in (one.start, one.end) for one in self.bucket_windows)
 
     def _merged(self, members: Mapping[Bucket, int]) -> tuple[list[float], list[int]]:
         """How many nodes of these buckets are free from when on, if nothing new starts; the first time is before all others."""

@@ -18,7 +18,7 @@ from lattice.errors import Rejected
 from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, first_meeting, show_span
 from lattice.scheduling.cluster.node_cache import HOLLOW, NodeCache, indices_of
 from lattice.scheduling.model.hardware import Hardware, Key, NodeFacts
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import expand_nodes, fold_nodes, format_time
 from lattice.views.reservation import Reservation, ReservationSpec
 
@@ -58,12 +58,14 @@ class Booking:
         first = self.spans[0]
         return first.end if self.state == ACTIVE else first.start
 
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[ReservationWindow, ...]:
         """What the cycle keeps free."""
         spec = self.reservation.spec
         admitted = frozenset(spec.users), frozenset(spec.tenants), frozenset(spec.vclusters)
         return tuple(
-            Window(self.name, span.start, span.end, self.nodes, *admitted, maintenance=spec.maintenance, ignore_running=spec.ignore_running)
+            ReservationWindow(
+                self.name, span.start, span.end, self.nodes, *admitted, maintenance=spec.maintenance, ignore_running=spec.ignore_running
+            )
             for span in self.spans
             if self.nodes
         )

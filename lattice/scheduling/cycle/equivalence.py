@@ -151,7 +151,7 @@ class EquivalenceClass:
     def now_pool(self, duration: float) -> FreeCounts:
         """What is free now for so long."""
         profile, now = self._eq_classes.profile, self._eq_classes.now
-        if not (profile.promises or profile.closings or self.reservation):
+        if not (profile.promises or profile.bucket_windows or self.reservation):
             return self.pool
         if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
             return self.pool

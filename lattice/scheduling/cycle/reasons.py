@@ -17,7 +17,7 @@ from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate
-from lattice.scheduling.state.cluster_state import ClusterState, Window
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
 from lattice.units import format_duration, format_time
 
 MOST_TRIED: Final = 8
@@ -208,19 +208,19 @@ class Explainer:
 
     def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> Told:
         """Which window is in the way, and the longest walltime that ends before it, tried out."""
-        closings = [
+        bucket_windows = [
             closing
             for bucket in eq_class.pool.buckets
             if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
         ]
-        first = min(closings, key=lambda closing: (closing.start, closing.name))
+        first = min(bucket_windows, key=lambda closing: (closing.start, closing.name))
         what = _what(self._windows().get(first.name), first.name, candidate)
         asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
         if first.start <= self._now:
             message = f"needs {_nodes(candidate.minimum)}; {left} of the {eq_class.pool.whole.total} free that fit are outside {what}"
             return "ReservedNodes", f"{message}, which lasts until {format_time(first.end)}"
         message = f"{asked} crosses {what} at {format_time(first.start)}"
-        shorter = self._shorter(candidate, eq_class, sorted({closing.start for closing in closings}, reverse=True))
+        shorter = self._shorter(candidate, eq_class, sorted({closing.start for closing in bucket_windows}, reverse=True))
         return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
 
     def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
@@ -298,7 +298,7 @@ class Explainer:
     def _end(self, candidate: Candidate) -> float:
         return self._now + self._state.occupancy(candidate)
 
-    def _windows(self) -> Mapping[str, Window]:
+    def _windows(self) -> Mapping[str, ReservationWindow]:
         return {window.name: window for window in self._state.windows}
 
     def _wake(self, candidate: Candidate) -> float | None:
@@ -309,7 +309,7 @@ class Explainer:
         return min(starts, default=None)
 
 
-def _what(window: Window | None, name: str, candidate: Candidate) -> str:
+def _what(window: ReservationWindow | None, name: str, candidate: Candidate) -> str:
     """The window as its owner may know it: maintenance and what admits his work by name."""
     if window is not None and window.maintenance:
         return f"maintenance {name}"

@@ -17,7 +17,7 @@ from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate, Holder
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Uses, Window
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, ReservationWindow, Uses
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
@@ -103,7 +103,7 @@ class View:
     accounts: Mapping[str, TenantAccount]
     claimed: Mapping[str, tuple[int, int]]
     """By tenant: nodes and allocations that the accounts do not know yet."""
-    windows: tuple[Window, ...]
+    windows: tuple[ReservationWindow, ...]
     overrun_seconds: float
     start_allowance: float
     masks: NodeMasks

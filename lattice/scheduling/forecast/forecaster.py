@@ -21,7 +21,7 @@ from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
 from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.forecast.predictor import RunTimes, Work
-from lattice.scheduling.forecast.rehearsal import NEVER, Closure, Held, Job, Rehearsal, Stage
+from lattice.scheduling.forecast.rehearsal import NEVER, ColumnWindow, Held, Job, Rehearsal, Stage
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, Holder
@@ -197,13 +197,13 @@ class _Reader:
             held=tuple(one[which] for one in held),
             queues=tuple(tuple(job[which] for job in queue) for queue in jobs),
             room=tuple(self._caps.room),
-            closures=self._closures(),
+            column_windows=self._column_windows(),
             modes=tuple(mode_of(self._view.policy(vcluster)) for vcluster in self._view.queues),
         )
 
-    def _closures(self) -> tuple[Closure, ...]:
+    def _column_windows(self) -> tuple[ColumnWindow, ...]:
         windows = zip(self._view.windows, self.columns.windows, strict=True)
-        return tuple(Closure(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
+        return tuple(ColumnWindow(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
 
 
 def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[str, ...], ...], dict[str, str]]:
@@ -312,7 +312,7 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
 
 def _first_end(stage: Stage) -> float:
     """Seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
-    ends = [held.expected for held in stage.held] + [closure.end for closure in stage.closures]
+    ends = [held.expected for held in stage.held] + [column_window.end for column_window in stage.column_windows]
     return min((end for end in ends if end > 0.0), default=NEVER)
 
 

@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Closure:
+class ColumnWindow:
     """A window: columns that nothing else may hold between two times, seconds from now."""
 
     start: float
@@ -70,7 +70,7 @@ class Stage:
     held: tuple[Held, ...]
     queues: tuple[tuple[Job, ...], ...]
     room: tuple[int, ...] = ()
-    closures: tuple[Closure, ...] = ()
+    column_windows: tuple[ColumnWindow, ...] = ()
     modes: tuple[str, ...] = ()
     """How each queue is played; BACKFILL where it says nothing."""
 
@@ -144,7 +144,7 @@ class Rehearsal:
         shapes = {(job.columns, job.nodes, job.believed, job.caps, job.window) for jobs in stage.queues for job in jobs}
         self._coarse = len(shapes) > MOST_SHAPES
         self._shapes: list[dict[tuple[object, ...], _Shape]] = [{} for _ in stage.queues]
-        self._later: list[tuple[float, int, int]] = [(closure.end, -1, 0) for closure in stage.closures]
+        self._later: list[tuple[float, int, int]] = [(column_window.end, -1, 0) for column_window in stage.column_windows]
         heapify(self._later)
         capacity = self._capacity()
         for queue, jobs in enumerate(stage.queues):
@@ -297,15 +297,15 @@ class Rehearsal:
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
         """The columns that windows keep from a shape that would start now."""
         found: frozenset[int] = frozenset()
-        for number, closure in enumerate(self._stage.closures):
+        for number, column_window in enumerate(self._stage.column_windows):
             end = now + shape.believed
-            if end > closure.end if number == shape.window else now < closure.end and end > closure.start:
-                found |= closure.columns
+            if end > column_window.end if number == shape.window else now < column_window.end and end > column_window.start:
+                found |= column_window.columns
         return found
 
     def _fits(self, shape: _Shape, now: float) -> bool:
         free = self._in_set[shape.columns]
-        if free < shape.nodes or not self._stage.closures:
+        if free < shape.nodes or not self._stage.column_windows:
             return free >= shape.nodes
         closed = self._closed(shape, now)
         return free - sum(self._free[column] for column in self._sets[shape.columns] if column in closed) >= shape.nodes
@@ -334,9 +334,9 @@ class Rehearsal:
             shadow = max(now, time)
         if free < shape.nodes:
             return _Reservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
-        for number, closure in enumerate(self._stage.closures):
-            if number != shape.window and shadow < closure.end and shadow + shape.believed > closure.start:
-                shadow = closure.end
+        for number, column_window in enumerate(self._stage.column_windows):
+            if number != shape.window and shadow < column_window.end and shadow + shape.believed > column_window.start:
+                shadow = column_window.end
         return _Reservation(shape.columns, shadow, free - shape.nodes)
 
     def _begin(self, queue: int, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> None:
@@ -361,7 +361,7 @@ class Rehearsal:
     def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
         """Counts by column, in the set's order."""
         left, chosen = shape.nodes, []
-        closed = self._closed(shape, now) if self._stage.closures else ()
+        closed = self._closed(shape, now) if self._stage.column_windows else ()
         for column in self._sets[shape.columns]:
             count = 0 if column in closed else min(left, self._free[column])
             if count:

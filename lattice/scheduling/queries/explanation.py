@@ -33,7 +33,7 @@ from lattice.scheduling.queries.situation import (
     time_text,
     whose,
 )
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 
 MOST_NAMED: Final = 12
 """Blockers of one kind that are named one by one; the rest is summed up."""
@@ -210,7 +210,7 @@ def sacrifice(situation: Situation, found: Victims | NoVictims, reader: Reader) 
     return Preemption(victims=victims, nodes_freed=found.nodes_freed, cost=round(found.cost, 3), value=round(found.value, 3))
 
 
-def is_known(window: Window, reader: Reader, candidate: Candidate | None = None) -> bool:
+def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | None = None) -> bool:
     """Whether the reader may know a window's name: maintenance and what is open to all, else what admits him or his work."""
     if reader.everything or window.maintenance or not (window.users or window.tenants):
         return True

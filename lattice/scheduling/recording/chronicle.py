@@ -41,7 +41,7 @@ from lattice.scheduling.recording.record_rows import (
     outcome_of,
     outcome_row,
 )
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 
@@ -61,7 +61,7 @@ class _State:
     holders: dict[str, Holder] = field(default_factory=dict)
     accounts: dict[str, TenantAccount] = field(default_factory=dict)
     policies: dict[str, Policy] = field(default_factory=dict)
-    windows: tuple[Window, ...] = ()
+    windows: tuple[ReservationWindow, ...] = ()
     claims: frozenset[str] = frozenset()
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
-from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, Window
+from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 
@@ -63,7 +63,7 @@ class Moment:
     claims: frozenset[str]
     accounts: Mapping[str, TenantAccount]
     policies: Mapping[str, Policy]
-    windows: tuple[Window, ...]
+    windows: tuple[ReservationWindow, ...]
     lists: Mapping[str, frozenset[int]]
     promises: Mapping[str, Mapping[str, BackfillReservation]]
     heirs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

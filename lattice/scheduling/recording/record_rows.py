@@ -16,7 +16,7 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, W
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.priority.shares import Standing
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ POLICY: Final = Columns(
     limits=LIMITS.way,
 )
 WINDOW: Final = Columns(
-    Window, "name start end nodes users tenants vclusters maintenance ignore_running", nodes=_BITS, users=_NAMES, tenants=_NAMES,
+    ReservationWindow, "name start end nodes users tenants vclusters maintenance ignore_running", nodes=_BITS, users=_NAMES, tenants=_NAMES,
     vclusters=_NAMES,
 )  # fmt: skip
 HARDWARE: Final = Columns(Hardware, "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts", features=_NAMES)

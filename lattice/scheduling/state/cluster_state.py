@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
-from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, Closing
+from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, BucketWindow
 from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
@@ -35,7 +35,7 @@ OVERRUN: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReservationWindow:
     """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
 
     Work may use them in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or
@@ -146,7 +146,7 @@ class ClusterState:
     holders: dict[str, Holder] = field(default_factory=dict)
     """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
     uses: Uses = field(default_factory=Uses)
-    windows: tuple[Window, ...] = ()
+    windows: tuple[ReservationWindow, ...] = ()
     """Changed by `set_windows`."""
     promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
@@ -262,7 +262,7 @@ class ClusterState:
             if uid in self._claims:
                 self.drop_holder(uid)
 
-    def set_windows(self, windows: Iterable[Window]) -> None:
+    def set_windows(self, windows: Iterable[ReservationWindow]) -> None:
         """These nodes are reserved in these times, sorted by start and name."""
         self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
         self._split()
@@ -276,9 +276,9 @@ class ClusterState:
 
     def profile(self, now: float) -> AvailabilityProfile:
         """The nodes to come: what is held, promised and reserved in advance."""
-        closings = [Closing(window.name, window.start, window.end, window.nodes) for window in self.windows]
+        bucket_windows = [BucketWindow(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
-        self._profile.begin(now, closings, kept, self.overrun_seconds)
+        self._profile.begin(now, bucket_windows, kept, self.overrun_seconds)
         for promises in self.promises.values():
             for uid, promise in promises.items():
                 promises[uid] = self._profile.promises.get(uid, promise)  # of buckets as they are now
@@ -436,7 +436,7 @@ def mask_of(nodes: Iterable[int]) -> int:
     return mask
 
 
-def nodes_of(window: Window) -> tuple[int, ...]:
+def nodes_of(window: ReservationWindow) -> tuple[int, ...]:
     """The indices of a window's nodes, ascending."""
     return tuple(indices_of(window.nodes))
 

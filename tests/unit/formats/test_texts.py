@@ -26,7 +26,7 @@ from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
 from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
 from lattice.scheduling.recording.record import Moment, Scored
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
 
@@ -93,7 +93,7 @@ CYCLE = Moment(
     taken={0: 1_800_000_600.125, 3: float("inf")}, holders={"uid-runs": HELD}, claims=frozenset({"uid-runs"}),
     accounts={"physics": TenantAccount(max_nodes=8, used_nodes=2)},
     policies={"hpc": Policy("hpc", home=True, borrowing=Borrowing(lend=True, max_borrowed=3), limits=Limits(max_nodes=9))},
-    windows=(Window("maint", 1_800_100_000.0, 1_800_103_600.0, 0b11, frozenset({"olga"}), maintenance=True),),
+    windows=(ReservationWindow("maint", 1_800_100_000.0, 1_800_103_600.0, 0b11, frozenset({"olga"}), maintenance=True),),
     lists={"hpc": frozenset({0b1111, 1 << 100})},
     promises={"hpc": {"uid-waits": BackfillReservation("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
     power=50_000,

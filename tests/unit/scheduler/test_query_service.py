@@ -27,7 +27,7 @@ from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Expected
 from lattice.scheduling.recording.record import look
-from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, ConfigSpec, SchedulingOptions, Tenant, VCluster
@@ -161,7 +161,7 @@ async def test_no_more_are_preempted_than_the_configuration_says_and_none_near_i
 
 async def test_work_on_nodes_that_a_maintenance_takes_soon_is_no_victim() -> None:
     made, state = service(4, waiting=4, holders=[low(3, (0,))], preemption_class=8)
-    state.state.set_windows([Window("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
+    state.state.set_windows([ReservationWindow("maint", NOW + 600, NOW + 9000, mask_of((0,)), maintenance=True)])
     found = (await made.why(uid(2), ALICE)).preemption
     assert found is not None
     assert (found.victims, found.reason) == ([], "TooFewNodes")
@@ -271,7 +271,7 @@ async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() 
     of_range = await asked(ranged)
     assert of_range.optimal is None, "no plan is called better that the rule of ranges forbids"
     assert [rule.split()[:3] for rule in of_range.unknown] == [promised.split()[:3], ["that", "a", "range"]]
-    state.state.set_windows((Window("tonight", NOW + 60, NOW + 1e6, 0b1),))
+    state.state.set_windows((ReservationWindow("tonight", NOW + 60, NOW + 1e6, 0b1),))
     kept = await asked(document(2))
     assert kept.unknown == ["nodes that reservations and maintenance keep", promised]
     shown = sentences(Plan(schema=PLAN_SCHEMA, at=format_time(NOW), allocations=[], optimal=kept), NOW)

@@ -14,7 +14,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Situation
-from lattice.scheduling.state.cluster_state import ClusterState, Window
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
 from lattice.views.ledger import TenantAccount
 from tests.build import node, uid
 
@@ -57,7 +57,7 @@ def moment(
     *,
     said: dict[str, tuple[str, str]] | None = None,
     expected: dict[str, Expected] | None = None,
-    windows: tuple[Window, ...] = (),
+    windows: tuple[ReservationWindow, ...] = (),
     unusable: frozenset[int] = frozenset(),
     limit: int | None = None,
 ) -> Situation:
@@ -101,7 +101,9 @@ def moments(draw: st.DrawFn) -> Situation:
     )
     said = {one.uid: draw(reasons) for one in queue}
     expected = {one.uid: Expected(NOW + 100, NOW + 200) for one in queue if draw(st.booleans())}
-    window = Window(f"{MARK}-window", NOW + draw(st.integers(-100, 100)), NOW + 5000, (1 << nodes) - 1, tenants=frozenset({f"{MARK}-lab"}))
+    window = ReservationWindow(
+        f"{MARK}-window", NOW + draw(st.integers(-100, 100)), NOW + 5000, (1 << nodes) - 1, tenants=frozenset({f"{MARK}-lab"})
+    )
     windows = (window,) if draw(st.booleans()) else ()
     unusable = frozenset(draw(st.sets(st.integers(0, nodes - 1), max_size=2)))
     limit = draw(st.sampled_from([None, 2]))

@@ -15,7 +15,7 @@ from lattice.scheduling.cluster.availability import round_up
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts, natural
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 
 Cell = tuple[Hardware, str, str, str, frozenset[int]]
 """What makes nodes interchangeable: hardware, group, switch, fingerprint, the node sets that they lie in."""
@@ -28,7 +28,7 @@ class Instance:
 
     nodes: list[NodeFacts]
     held: dict[int, float]
-    windows: list[Window]
+    windows: list[ReservationWindow]
     queue: list[Candidate]
     depth: int
     now: float

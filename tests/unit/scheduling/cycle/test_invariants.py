@@ -18,7 +18,7 @@ from lattice.scheduling.model.policy import BACKFILL, POLICIES, SENSITIVE_RESERV
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Terms
-from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
 from lattice.views.ledger import TenantAccount
 
 NOW = 10_000.0
@@ -64,7 +64,7 @@ def some_policy(roll: random.Random, name: str) -> Policy:
     return Policy(name, roll.choice(POLICIES), depth=roll.choice((0, 1, 10)), home=name != "open", borrowing=borrowing, limits=limits)
 
 
-def some_work(roll: random.Random, number: int, vcluster: str, lists: list[int], windows: list[Window]) -> Candidate:
+def some_work(roll: random.Random, number: int, vcluster: str, lists: list[int], windows: list[ReservationWindow]) -> Candidate:
     needs = (Need(), Need(), Need(gpus=4), Need(gpu_type="gh200", gpus=1), Need(cpus=16), Need(only=lists[0]), Need(without=lists[1]))
     least = roll.randint(1, 7)
     return Candidate(
@@ -105,7 +105,9 @@ def some_world(seed: int) -> World:
     for number in range(roll.choice((0, 0, 1, 2))):
         start, chosen = NOW + roll.choice((-500.0, 1200.0, 5000.0)), roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))
         who = frozenset(roll.sample(USERS, 1)) if roll.random() < 0.4 else frozenset()
-        windows.append(Window(f"w{number}", start, start + 3 * HOUR, mask_of(chosen), users=who, maintenance=roll.random() < 0.3))
+        windows.append(
+            ReservationWindow(f"w{number}", start, start + 3 * HOUR, mask_of(chosen), users=who, maintenance=roll.random() < 0.3)
+        )
     state.set_windows(windows)
     lists = [mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))) for _ in range(2)]
     queues = {

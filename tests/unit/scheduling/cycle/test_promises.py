@@ -25,7 +25,7 @@ from lattice.scheduling.model.policy import (
 )  # fmt: skip
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.recording.record import look, rebuild, reproduce
-from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
 from lattice.scheduling.state.reserved import Move
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
@@ -134,10 +134,12 @@ def test_nobody_starts_later_than_promised_while_smaller_work_goes_ahead(seed: i
     [
         pytest.param([], 6, uid(0), id="of a higher class, and but for it, it fits"),
         pytest.param([], 5, uid(1), id="of the same class"),
-        pytest.param([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], 6, uid(1), id="it fits in neither case"),
+        pytest.param([ReservationWindow("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)], 6, uid(1), id="it fits in neither case"),
     ],
 )
-def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(windows: list[Window], level: int, placed_first: str) -> None:
+def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(
+    windows: list[ReservationWindow], level: int, placed_first: str
+) -> None:
     state = scene_of([node(index) for index in range(4)])
     state.set_windows(windows)
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
@@ -175,7 +177,9 @@ def test_a_cycle_that_goes_on_from_the_last_one_decides_as_one_that_begins_anew(
     if seed % 2:
         begins = [roll.choice((0.0, 0.1, 3.0, 9.0, 40.0)) * HOUR for _ in range(roll.randint(1, 3))]
         world.state.set_windows(
-            Window(f"w{at}", begin, begin + roll.choice((300.0, 4000.0, 20000.0)), mask_of(roll.sample(range(12), roll.randint(1, 12))))
+            ReservationWindow(
+                f"w{at}", begin, begin + roll.choice((300.0, 4000.0, 20000.0)), mask_of(roll.sample(range(12), roll.randint(1, 12)))
+            )
             for at, begin in enumerate(begins)
         )
     for number in range(50):
@@ -299,7 +303,7 @@ def short_of_power(state: ClusterState) -> None:
     [
         pytest.param(lambda state: state.node_cache.put(node(3, usable=False, state="Draining")), "NodesLost", id="drained"),
         pytest.param(
-            lambda state: state.set_windows([Window("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
+            lambda state: state.set_windows([ReservationWindow("m", HOUR, 2 * HOUR, mask_of((0, 1)), maintenance=True)]), "Maintenance", id="maintenance"
         ),
         pytest.param(lambda state: state.node_cache.take((0, 1), 5 * HOUR), "WalltimeGranted", id="more walltime"),
         pytest.param(lambda state: setattr(state, "accounts", {"physics": TenantAccount(max_nodes=3)}), "QuotaGone", id="quota"),
@@ -354,7 +358,7 @@ def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer
 
 def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
     state = scene_of([node(index) for index in range(4)])
-    state.set_windows([Window("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
+    state.set_windows([ReservationWindow("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
     told = waiting(decided(state, job(1, 2, 24.0))[uid(1)])
     assert (told.reason, told.message) == (
         "ReservedNodes", "walltime 1d crosses maintenance maint-42 at 1970-01-01T06:00:00Z; a walltime of at most 6h starts now",
@@ -365,14 +369,14 @@ def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_s
 
 def test_nodes_outside_a_window_are_used_and_unbounded_work_keeps_away_from_it() -> None:
     state = scene_of([node(index) for index in range(4)])
-    state.set_windows([Window("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
+    state.set_windows([ReservationWindow("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
     found = decided(state, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
     assert placed(found[uid(1)]) == (2, 3)
     assert placed(found[uid(2)]) == (0, 1)
 
 
 def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_time() -> None:
-    window = Window("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
+    window = ReservationWindow("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
     state = scene_of([node(index) for index in range(4)])
     state.set_windows([window])
     early = waiting(decided(state, job(1, 2, reservation="course"), now=HOUR)[uid(1)])

@@ -13,7 +13,7 @@ from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
 from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.cycle.reference import Instance, decide_naively
 
@@ -38,7 +38,7 @@ def some_nodes(roll: random.Random) -> list[NodeFacts]:
     return nodes
 
 
-def some_queue(roll: random.Random, lists: list[int], windows: list[Window]) -> list[Candidate]:
+def some_queue(roll: random.Random, lists: list[int], windows: list[ReservationWindow]) -> list[Candidate]:
     needs = [Need(), Need(gpus=4), Need(gpu_type="gh200", gpus=1), Need(cpus=16), Need(only=lists[0]), Need(without=lists[1])]
     queue = []
     for number in range(roll.randint(1, 9)):
@@ -55,14 +55,14 @@ def some_queue(roll: random.Random, lists: list[int], windows: list[Window]) -> 
     return queue
 
 
-def some_windows(roll: random.Random, nodes: list[NodeFacts]) -> list[Window]:
+def some_windows(roll: random.Random, nodes: list[NodeFacts]) -> list[ReservationWindow]:
     if roll.random() < 0.6:
         return []
     found = []
     for number in range(roll.randint(1, 2)):
         start = 1000.0 + roll.choice((-500.0, 500.0, 3000.0))
         chosen = mask_of(roll.sample(range(len(nodes)), roll.randint(1, len(nodes))))
-        found.append(Window(f"w{number}", start, start + roll.choice((800.0, 5000.0)), chosen))
+        found.append(ReservationWindow(f"w{number}", start, start + roll.choice((800.0, 5000.0)), chosen))
     return found
 
 

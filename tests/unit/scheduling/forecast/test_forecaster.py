@@ -16,7 +16,7 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
 from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, Holder
-from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget, Window
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
 from tests import build
@@ -274,7 +274,7 @@ def test_the_interactive_queue_keeps_its_order() -> None:
 
 def test_a_maintenance_is_waited_for() -> None:
     made = state()
-    made.set_windows([Window("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
+    made.set_windows([ReservationWindow("maint", NOW + 100, NOW + 1000, 0b1111, maintenance=True)])
     found = ask(made, job(1, 1), job(2, 1, walltime=50.0))
     assert (found[uid(1)].p50, found[uid(2)].p50) == (NOW + 1000, NOW)
 
@@ -282,7 +282,7 @@ def test_a_maintenance_is_waited_for() -> None:
 def test_work_of_a_reservation_starts_in_its_first_window_with_room_for_it_and_on_its_nodes() -> None:
     made = state()
     windows = [(100.0, 500.0), (1100.0, 2100.0), (3100.0, 4100.0)]
-    made.set_windows([Window("daily", NOW + start, NOW + end, 0b0011) for start, end in windows])
+    made.set_windows([ReservationWindow("daily", NOW + start, NOW + end, 0b0011) for start, end in windows])
     asked = [job(1, 2, reservation="daily", walltime=300.0), job(2, 2, reservation="daily"), job(3, 3, reservation="daily")]
     found = ask(made, *asked, job(4, 1, reservation="daily", walltime=5000.0), job(5, 4, walltime=90.0))
     assert [found[uid(number)].p50 for number in (1, 2, 5)] == [NOW + 100, NOW + 1100, NOW]

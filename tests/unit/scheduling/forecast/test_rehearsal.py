@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lattice.replay.engine import Estimates, Policy, simulate
 from lattice.replay.workload import Workload
 from lattice.scheduling.forecast import rehearsal
-from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER, NEVER, Closure, Held, Job, Rehearsal, Stage
+from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER, NEVER, ColumnWindow, Held, Job, Rehearsal, Stage
 from lattice_dev.bench.plan import naive
 
 SETS = ((0,), (1,), (1, 0), (1, 2), (0, 1, 2))
@@ -46,11 +46,11 @@ def stages(draw: st.DrawFn) -> Stage:
         expected = draw(seconds) if draw(st.integers(0, 7)) else NEVER
         held.append(Held(tuple(sorted(columns.items())), expected, expected if expected == NEVER else expected + draw(st.integers(0, 20))))
     queues = tuple(tuple(job() for _ in range(draw(st.integers(0, 8)))) for _ in range(draw(st.integers(1, 3))))
-    closures: tuple[Closure, ...] = ()
+    column_windows: tuple[ColumnWindow, ...] = ()
     if closed:
         start = draw(st.integers(0, 40))
-        closures = (
-            Closure(float(start), float(start + draw(st.integers(1, 30))), frozenset(draw(st.sets(st.integers(0, 2), min_size=1)))),
+        column_windows = (
+            ColumnWindow(float(start), float(start + draw(st.integers(1, 30))), frozenset(draw(st.sets(st.integers(0, 2), min_size=1)))),
         )
     return Stage(
         free=tuple(draw(st.integers(0, 4)) for _ in range(3)),
@@ -58,7 +58,7 @@ def stages(draw: st.DrawFn) -> Stage:
         held=tuple(held),
         queues=queues,
         room=(draw(st.integers(1, 3)),) if capped else (),
-        closures=closures,
+        column_windows=column_windows,
         modes=tuple(draw(st.sampled_from([BACKFILL, BACKFILL, FIRST_FIT, IN_ORDER])) for _ in queues),
     )
 
@@ -117,7 +117,7 @@ def test_a_full_cap_keeps_its_own_work_waiting_and_nobody_else() -> None:
 
 def test_work_that_would_cross_a_window_waits_for_its_end_and_the_windows_own_starts_in_it() -> None:
     crossing, short, own = Job(0, 2, 100.0, 100.0), Job(0, 2, 30.0, 30.0), Job(0, 2, 5.0, 5.0, after=50.0, window=0)
-    stage = Stage((2,), ((0,),), (), ((crossing, short, own),), closures=(Closure(50.0, 80.0, frozenset({0})),))
+    stage = Stage((2,), ((0,),), (), ((crossing, short, own),), column_windows=(ColumnWindow(50.0, 80.0, frozenset({0})),))
     assert Rehearsal(stage).run() == [[80.0, 0.0, 50.0]]
 
 

@@ -12,7 +12,7 @@ from lattice.scheduling.model.policy import Borrowing, Policy
 from lattice.scheduling.preemption.reach import reach
 from lattice.scheduling.preemption.victims import Victims, preemption
 from lattice.scheduling.queries.situation import Situation
-from lattice.scheduling.state.cluster_state import ClusterState, Window, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, holding, moment, moments, pending
 
@@ -62,14 +62,14 @@ def test_no_more_is_borrowed_than_the_vcluster_may() -> None:
 
 def test_nodes_of_a_window_that_opens_before_its_end_are_left_out() -> None:
     state = shared()
-    state.set_windows([Window("maint", NOW + 1800, NOW + 9000, mask_of((0, 1, 5)), maintenance=True)])
+    state.set_windows([ReservationWindow("maint", NOW + 1800, NOW + 9000, mask_of((0, 1, 5)), maintenance=True)])
     assert seen(state)[0] == [2, 3, 6, 7]
     assert seen(state, walltime=600.0)[0] == [0, 1, 2, 3, 5, 6, 7]
 
 
 def test_work_of_a_reservation_has_the_nodes_of_its_open_window_only() -> None:
     state = shared()
-    state.set_windows([Window("course", NOW - 60, NOW + 9000, mask_of((0, 1)))])
+    state.set_windows([ReservationWindow("course", NOW - 60, NOW + 9000, mask_of((0, 1)))])
     assert seen(state, reservation="course") == ([0, 1], [1])
     assert seen(state)[0] == [2, 3, 5, 6, 7]
 

@@ -17,7 +17,7 @@ from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGH
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.changes import MOST_QUESTIONS, changes, search
 from lattice.scheduling.queries.prospect import undone
-from lattice.scheduling.state.cluster_state import ClusterState, Window
+from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import plain_node
@@ -76,13 +76,13 @@ def test_a_shorter_walltime_ends_before_the_reservation_of_who_waits_first() -> 
 
 def test_a_maintenance_leaves_the_time_until_it_begins() -> None:
     made = state()
-    made.set_windows([Window("maint", NOW + 2 * HOUR, NOW + 4 * HOUR, 0xFF, maintenance=True)])
+    made.set_windows([ReservationWindow("maint", NOW + 2 * HOUR, NOW + 4 * HOUR, 0xFF, maintenance=True)])
     assert by_kind(changes(made, job(1, 8, walltime=24 * HOUR), NOW)) == {"Walltime": "2h"}
 
 
 def test_the_change_and_the_sentence_name_the_same_walltime_to_the_minute() -> None:
     made = state()
-    made.set_windows([Window("maint", NOW + 5 * HOUR + 34 * 60 + 17, NOW + 9 * HOUR, 0xFF, maintenance=True)])
+    made.set_windows([ReservationWindow("maint", NOW + 5 * HOUR + 34 * 60 + 17, NOW + 9 * HOUR, 0xFF, maintenance=True)])
     asked = job(1, 8, walltime=24 * HOUR)
     (told,) = decide(made, "hpc", [asked], NOW)
     assert isinstance(told, Waiting)
@@ -92,7 +92,7 @@ def test_the_change_and_the_sentence_name_the_same_walltime_to_the_minute() -> N
 
 def test_unbounded_work_is_told_the_walltime_that_would_start() -> None:
     made = state()
-    made.set_windows([Window("maint", NOW + 90 * 60, NOW + 4 * HOUR, 0xFF, maintenance=True)])
+    made.set_windows([ReservationWindow("maint", NOW + 90 * 60, NOW + 4 * HOUR, 0xFF, maintenance=True)])
     (change,) = changes(made, job(1, 8, walltime=None), NOW)
     assert change.text == "a walltime of 1h30m instead of none"
 

@@ -33,7 +33,7 @@ from lattice.scheduling.queries.prospect import prospects, rehearsed
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.queries.situation import Situation, census, eligible_nodes
-from lattice.scheduling.state.cluster_state import Window
+from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import format_time
 from tests.build import node, uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
@@ -246,8 +246,8 @@ def test_all_work_on_nodes_stands_before_what_waits_for_power() -> None:
 
 def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit() -> None:
     windows = (
-        Window("firmware", NOW + 600, NOW + 1200, 0b11, maintenance=True),
-        Window(f"{MARK}-lab", NOW, NOW + 60, 0b1, tenants=frozenset({f"{MARK}-lab"})),
+        ReservationWindow("firmware", NOW + 600, NOW + 1200, 0b11, maintenance=True),
+        ReservationWindow(f"{MARK}-lab", NOW, NOW + 60, 0b1, tenants=frozenset({f"{MARK}-lab"})),
     )
     answer = why(moment(4, (), (pending(9, nodes=4),), windows=windows, unusable=frozenset({3})), uid(9), ALICE)
     assert [(one.kind, one.name, one.nodes) for one in answer.blockers] == [
@@ -256,7 +256,7 @@ def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit
 
 
 def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_lent() -> None:
-    windows = (Window("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
+    windows = (ReservationWindow("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
     situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
     for index in (2, 3):
         situation.state.node_cache.put(node(index, f"g{index // 4}", home="ml"))
@@ -351,12 +351,15 @@ def test_an_unknown_vcluster_is_not_found_with_those_that_are() -> None:
 
 
 def test_a_window_in_months_does_not_make_the_hours_to_come_too_small_to_read() -> None:
-    def length(*windows: Window) -> float:
+    def length(*windows: ReservationWindow) -> float:
         found = queues(moment(4, (holding(1, (0, 1), end=NOW + 7200),), windows=windows), ["hpc"], ALICE, 10).timeline
         assert found is not None
         return found.step_seconds * len(found.points)
 
-    tonight, in_months = Window("tonight", NOW + 36000, NOW + 43200, 0b1), Window("later", NOW + 1e7, NOW + 1e7 + 3600, 0b1)
+    tonight, in_months = (
+        ReservationWindow("tonight", NOW + 36000, NOW + 43200, 0b1),
+        ReservationWindow("later", NOW + 1e7, NOW + 1e7 + 3600, 0b1),
+    )
     assert length() == length(in_months) < 14400
     assert 43200 <= length(tonight, in_months) < 86400
 
