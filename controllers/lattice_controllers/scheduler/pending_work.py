@@ -14,7 +14,7 @@ from lattice.daemon.clock import Clock
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.reservation_order import Move
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

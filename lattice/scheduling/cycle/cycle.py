@@ -36,7 +36,7 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Share
 from lattice.scheduling.state.exhaustion import budget
-from lattice.scheduling.state.reserved import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
+from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
 
 
 def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
@@ -159,7 +159,7 @@ class _Cycle:
         self._explain = explain
         self._scores = state.scoring(vcluster).score(pending_queue.candidates, state.node_cache, now)
         before = state.promises.get(vcluster)
-        kept, footing = state.settled.pop(vcluster, (None, None))
+        kept, reservation_epoch = state.last_reservations.pop(vcluster, (None, None))
         waiting = {candidate.uid for candidate in candidates} if before or vcluster in state.heirs else set[str]()
         if before:
             state.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
@@ -192,11 +192,11 @@ class _Cycle:
         self._levels: dict[str, int] = {}
         """The classes of those who hold a reservation."""
         self._started: set[str] = set()
-        stands_on = state.footing(self.policy)
-        self._changed = "" if footing is None else stands_on.changed(footing)
+        epoch = state.reservation_epoch(self.policy)
+        self._changed = "" if reservation_epoch is None else epoch.changed(reservation_epoch)
         """By what reservations may have moved since the last cycle."""
         self._firm = (
-            kept is not None and kept is before and footing is not None and not self._changed
+            kept is not None and kept is before and reservation_epoch is not None and not self._changed
             and state.power.limit is None and not self.strategy.strict and not self.profile.late
         )  # fmt: skip
         """Whether every promise of the last cycle holds as it did."""

@@ -23,7 +23,7 @@ from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
 from lattice.scheduling.recording.record import Moment, rebuild
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.reservation_order import Move
 
 MOST_CHANGED: Final = 4
 """Allocations of one plan for which changes and victims are sought."""

@@ -14,7 +14,7 @@ from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.queries.answers import Census, ExpectedStart, Held, Position, Ranking, Whose, Work
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.reserved import CAUSES, Move, holders_first
+from lattice.scheduling.state.reservation_order import CAUSES, Move, holders_first
 from lattice.units import format_time
 
 ABOUT_NODES: Final = frozenset(

@@ -23,7 +23,7 @@ from lattice.scheduling.model.work import Candidate, Holder
 from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
-from lattice.scheduling.state.reserved import Footing, Move
+from lattice.scheduling.state.reservation_order import Move, ReservationEpoch
 from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
@@ -157,8 +157,8 @@ class ClusterState:
     """By vcluster: the promises that its last cycle moved later or took back; changed by `decide`."""
     waiting: frozenset[str] = frozenset()
     """The vclusters where work is left that waits for nodes, once all have had their turn: `ranges` reads it."""
-    settled: dict[str, tuple[Mapping[str, BackfillReservation], Footing]] = field(default_factory=dict)
-    """By vcluster: the promises as its last cycle left them, and `footing` then; changed by `decide`."""
+    last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
+    """By vcluster: the promises as its last cycle left them, and `reservation_epoch` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
     elastic: Elastic | None = None
@@ -306,7 +306,7 @@ class ClusterState:
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
         """Ends a cycle of a vcluster: what it promised holds for as long as nothing happens that no cycle knows of."""
-        self.settled[vcluster] = made, self.footing(self.policy(vcluster))
+        self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
 
     def undo_cycles(
@@ -332,10 +332,10 @@ class ClusterState:
         """Changes with every node that is held or free, and with every promise."""
         return self.node_cache.changes, self._profile.version
 
-    def footing(self, policy: Policy) -> Footing:
+    def reservation_epoch(self, policy: Policy) -> ReservationEpoch:
         """What the promises of a vcluster stand on."""
         node_cache = self.node_cache
-        return Footing((node_cache.tally, node_cache.shape), self.windows, node_cache.losses, policy)
+        return ReservationEpoch((node_cache.tally, node_cache.shape), self.windows, node_cache.losses, policy)
 
     def occupancy(self, candidate: Candidate) -> float:
         """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""

@@ -210,7 +210,7 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
 
     made, state = service(number=number)
     cluster_state = state.state
-    before, settled = look(cluster_state, "hpc", (), NOW, 0), dict(cluster_state.settled)
+    before, last_reservations = look(cluster_state, "hpc", (), NOW, 0), dict(cluster_state.last_reservations)
     pending_queue = cluster_state.pending_queue("hpc").candidates
     await made.why(uid(2), ALICE)
     await made.plan([document(4), document(1)], ALICE, optimal=True)
@@ -218,7 +218,7 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
     assert threads
     assert threading.get_ident() not in threads
     assert look(cluster_state, "hpc", (), NOW, 0) == before
-    assert (cluster_state.settled, cluster_state.pending_queue("hpc").candidates) == (settled, pending_queue)
+    assert (cluster_state.last_reservations, cluster_state.pending_queue("hpc").candidates) == (last_reservations, pending_queue)
 
 
 async def test_a_question_that_nobody_waits_for_any_more_ends_before_the_next_one_is_asked() -> None:

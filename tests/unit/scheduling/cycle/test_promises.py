@@ -26,7 +26,7 @@ from lattice.scheduling.model.policy import (
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.recording.record import look, rebuild, reproduce
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
-from lattice.scheduling.state.reserved import Move
+from lattice.scheduling.state.reservation_order import Move
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
 

@@ -63,13 +63,13 @@ def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_its
         for outcome in decide(state, vcluster, mine, now):
             if not isinstance(outcome, Waiting):
                 state.drop_holder(outcome.candidate.uid)
-    before, settled = look(state, "", (), now, 0), dict(state.settled)
+    before, last_reservations = look(state, "", (), now, 0), dict(state.last_reservations)
     inquiry = Inquiry(glimpse_of(situation), OPERATOR)
     asked = list(situation.candidates.values())
     answers = {one.uid: inquiry.why(one.uid) for one in asked}
     outcomes = inquiry.rehearsed(asked)
     assert look(state, "", (), now, 0) == before
-    assert state.settled == settled
+    assert state.last_reservations == last_reservations
     inquiry.situation.state.validate()
     queued = {name: [each for each in asked if each.vcluster == name] for name in VCLUSTERS}
     for one in asked:

@@ -53,7 +53,7 @@ class Move:
     """The uid of the work of a higher class that came first."""
 
 
-class Footing(NamedTuple):
+class ReservationEpoch(NamedTuple):
     """What reservations stand on: while it stays, nodes were given away by cycles only, and these heed every reservation."""
 
     nodes: tuple[int, int]
@@ -63,7 +63,7 @@ class Footing(NamedTuple):
     """How often nodes were held that no cycle gave away, or longer than was known."""
     policy: object
 
-    def changed(self, before: Footing) -> str:
+    def changed(self, before: ReservationEpoch) -> str:
         """The cause by which reservations may have moved since, or nothing."""
         if self.windows != before.windows:
             return WINDOW
