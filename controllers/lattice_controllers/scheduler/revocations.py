@@ -24,7 +24,7 @@ from lattice.quota.layout import Layout
 from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, Round, choose, make_room
 from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.cycle.withheld import withheld
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import Elastic
 from lattice.units import format_duration, format_time, parse_time
@@ -265,7 +265,7 @@ class Revocations:
             await self._announcer.announce(ALLOCATIONS, allocation.metadata, reason, note, action=action, warning=True)
 
 
-def _unsaved(holder: Holder, now: float) -> float:
+def _unsaved(holder: NodeHolder, now: float) -> float:
     """Returns seconds of work that ending it now would lose."""
     if holder.started is None:
         return 0.0

@@ -22,7 +22,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Terms
 from lattice.scheduling.recording.chronicle import Chronicler
@@ -81,7 +81,7 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
     while len(order) > nodes * (1 - BUSY):
         taken = [order.pop() for _ in range(min(len(order), 1 << roll.randint(0, 6)))]
         uid = f"h{len(state.holders)}"
-        state.put_holder(Holder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
+        state.put_holder(NodeHolder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
     return Instance(state, [_candidate(roll, number) for number in range(pending)])
 
 

@@ -32,7 +32,7 @@ from lattice.replay.workload import Workload, select
 from lattice.scheduling.forecast.forecaster import Forecaster, foresee, stages, work_of
 from lattice.scheduling.forecast.rehearsal import NEVER, Rehearsal, Stage
 from lattice.scheduling.model.hardware import Need
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_dev.bench import scenes
 from lattice_dev.bench.figures import Aim, Baseline, Figure
@@ -92,11 +92,11 @@ class Log:
             minimum=nodes, maximum=nodes, need=Need(), user=user, walltime=float(work.estimate[job]), grace=0.0,
         )  # fmt: skip
 
-    def holder(self, job: int, nodes: tuple[int, ...]) -> Holder:
+    def holder(self, job: int, nodes: tuple[int, ...]) -> NodeHolder:
         """A job as the scheduler sees it while it runs."""
         work, (user, tenant), at = self.workload, self.people[job], float(self.start[job])
         walltime = float(work.estimate[job])
-        return Holder(
+        return NodeHolder(
             uid=str(job), key=f"log/{job:08d}", tenant=tenant, user=user, vcluster="log", preemption_class=5, nodes=nodes,
             since=at, started=at, end=at + walltime, walltime=walltime,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.optimum.formulation import formulate, value_of
 from lattice.scheduling.optimum.solver import upper_bound
 from lattice.scheduling.preemption.ground import Ground
@@ -60,7 +60,7 @@ class Question:
     """Somebody who waits on a full machine."""
 
     candidate: Candidate
-    holders: tuple[Holder, ...]
+    holders: tuple[NodeHolder, ...]
     nodes: dict[int, NodeFacts]
 
     @property
@@ -143,14 +143,14 @@ def question(seed: int, count: int, running: int) -> Question:
     chance = random.Random(seed)  # noqa: S311 (instances, not secrets)
     nodes = machine_of(chance, count)
     weights = [chance.lognormvariate(0.0, 1.2) for _ in range(running)]
-    spare, holders, at = count - count // 200 - running, list[Holder](), 0
+    spare, holders, at = count - count // 200 - running, list[NodeHolder](), 0
     for number, reached in enumerate(accumulate(weights)):
         taken = tuple(range(at, number + 1 + round(spare * reached / sum(weights))))
         at += len(taken)
         started = NOW - chance.uniform(0, 24) * HOUR
         holders.append(
             replace(
-                Holder(f"run-{number:05d}", f"bench/run-{number:05d}", "bench", "bench", "batch", 0, taken, started),
+                NodeHolder(f"run-{number:05d}", f"bench/run-{number:05d}", "bench", "bench", "batch", 0, taken, started),
                 preemption_class=chance.choice((0, 1, 2, 3, 4, 5, 6, 8)),
                 started=started,
                 walltime=24 * HOUR,
@@ -177,7 +177,7 @@ def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
     return found, clock() - began
 
 
-def greedy_choice(asked: Question) -> list[Holder] | None:
+def greedy_choice(asked: Question) -> list[NodeHolder] | None:
     """The book's choice, the cheapest first until the candidate fits, at most three; None if it does not fit then."""
     limits = PreemptionLimits()
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
@@ -186,7 +186,7 @@ def greedy_choice(asked: Question) -> list[Holder] | None:
         for each in asked.holders
         if eligible.intersection(each.nodes) and protection(asked.candidate, each, asked.nodes, {}, NOW, limits) is None
     ]
-    chosen: list[Holder] = []
+    chosen: list[NodeHolder] = []
     for each in sorted(legal, key=lambda each: (loss(each, asked.nodes, NOW).seconds, each.uid))[: limits.most_victims]:
         chosen.append(each)
         have = asked.free.union(*(gone.nodes for gone in chosen))

@@ -17,7 +17,7 @@ from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, stages
 from lattice.scheduling.forecast.predictor import Work
 from lattice.scheduling.forecast.rehearsal import BACKFILL, IN_ORDER, NEVER, Job, Stage
 from lattice.scheduling.model.hardware import Need, NodeFacts
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 
@@ -51,7 +51,7 @@ def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState
         walltime = dice.choice(WALLTIMES)
         began = NOW - 0.9 * walltime * dice.random()
         state.put_holder(
-            Holder(
+            NodeHolder(
                 uid=f"h{number}", key=f"physics/h{number}", tenant="physics", user=dice.choice(USERS), vcluster="hpc", preemption_class=5,
                 nodes=held, since=began, started=began, end=began + walltime + 30, walltime=walltime,
             )

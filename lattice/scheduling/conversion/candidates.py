@@ -18,7 +18,7 @@ from lattice.models.conditions import SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.model.hardware import Need
-from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, Holder
+from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
 from lattice.views.allocation import Allocation, AllocationSpec, Resources
@@ -140,7 +140,7 @@ def holder_of(
     preemptions: int = 0,
     start_allowance: float = START_ALLOWANCE,
     quota: str = "",
-) -> Holder:
+) -> NodeHolder:
     """The attempt that holds nodes, from its ledger row and its object (None: it is gone).
 
     `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: a node
@@ -159,7 +159,7 @@ def holder_of(
     if not row.held:
         gone = (releasing_since if releasing_since is not None else since) + grace + start_allowance
         end = None if silent else gone if end is None else min(end, gone)
-    return Holder(
+    return NodeHolder(
         uid=row.uid,
         key=allocation.metadata.key if allocation is not None else row.uid,
         tenant=row.tenant,

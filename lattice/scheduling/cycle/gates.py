@@ -18,7 +18,7 @@ from lattice.models.reasons import BEYOND_LIMIT
 from lattice.quota.gates import Blocked
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Use
 from lattice.units import format_duration
 
@@ -99,7 +99,7 @@ def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting
     return Waiting(candidate, "WaitingForQuotaHeadroom", f"waiting for quota headroom: {excess.sentence}{_outlook(excess)}")
 
 
-def counted(state: ClusterState, candidate: Candidate) -> Callable[[Holder], bool]:
+def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder], bool]:
     """Which work on nodes counts against the hard limit, or the limit of the vcluster, that blocks it: the first that does."""
     tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
     excess, row = _excess(state, candidate), _exceeding(state, candidate)

@@ -16,7 +16,7 @@ from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
-from lattice.scheduling.model.work import REQUIRED, Candidate, Holder
+from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, ReservationWindow, Uses
 from lattice.views.ledger import TenantAccount
 
@@ -98,7 +98,7 @@ class View:
     now: float
     queues: Mapping[str, tuple[Candidate, ...]]
     """By vcluster, in its order."""
-    holders: tuple[Holder, ...]
+    holders: tuple[NodeHolder, ...]
     policies: Mapping[str, Policy]
     accounts: Mapping[str, TenantAccount]
     claimed: Mapping[str, tuple[int, int]]
@@ -254,14 +254,14 @@ class Caps:
         self.room: list[int] = []
         """By cap: how much more may be used; below 0 where the limit was lowered."""
 
-    def of(self, work: Candidate | Holder, nodes: int) -> tuple[tuple[int, int], ...]:
+    def of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
         """The caps that this work uses, and how much of each."""
         key = (work.vcluster, work.tenant, work.user, nodes)
         if key not in self._known:
             self._known[key] = self._of(work, nodes)
         return self._known[key]
 
-    def _of(self, work: Candidate | Holder, nodes: int) -> tuple[tuple[int, int], ...]:
+    def _of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
         limits, account = self._view.policy(work.vcluster).limits, self._view.accounts.get(work.tenant)
         uses, (nodes_claimed, running_claimed) = self._uses, self._view.claimed.get(work.tenant, (0, 0))
         found: list[tuple[int, int]] = []

@@ -24,7 +24,7 @@ from lattice.scheduling.forecast.predictor import RunTimes, Work
 from lattice.scheduling.forecast.rehearsal import NEVER, ColumnWindow, Held, Job, Rehearsal, Stage
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.exhaustion import BUDGET_EXHAUSTED
 
@@ -153,7 +153,7 @@ class _Reader:
         self._run_times = run_times
         self._now = view.now
 
-    def holding(self, holder: Holder) -> tuple[Held, Held]:
+    def holding(self, holder: NodeHolder) -> tuple[Held, Held]:
         """Work that holds nodes: it ends when its run time is over, by the latest when its end is; overdue, it needs some more."""
         columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
         if holder.end is None:
@@ -251,7 +251,7 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     return Foreseen(starts, silent, widths, after)
 
 
-def work_of(work: Candidate | Holder, nodes: int, walltime: float) -> Work:
+def work_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> Work:
     """What tells how long it will run."""
     return Work(work.user, work.tenant, work.name, nodes, walltime)
 

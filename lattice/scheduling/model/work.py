@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each place
-class Holder:
+class NodeHolder:
     """One allocation that holds nodes (indices, ascending), from its ledger row and its object.
 
     `end`: when its nodes are free at the latest, seconds since the epoch; None: nobody knows (unbounded, or releasing
@@ -98,7 +98,7 @@ class Holder:
     quota: str = ""
     """Its leaf of the quota tree; empty where there is none."""
 
-    def holds_as(self, other: Holder) -> bool:
+    def holds_as(self, other: NodeHolder) -> bool:
         """Whether the other holds the same nodes for as long, and counts in the same places."""
         return (
             self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed

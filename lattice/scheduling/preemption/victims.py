@@ -16,7 +16,7 @@ from typing import Final
 
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import BIN_PACK, SENSITIVE_RESERVATION, Policy
-from lattice.scheduling.model.work import REQUIRED, Candidate, Holder
+from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
 from lattice.scheduling.preemption.ground import Ground, Spot
 from lattice.scheduling.priority.cost import checkpoint_minutes
 
@@ -71,7 +71,7 @@ class Loss:
 class Victim:
     """One allocation that would have to go."""
 
-    holder: Holder
+    holder: NodeHolder
     loss: Loss
     freed: int
     """How many of its nodes the candidate may use."""
@@ -118,7 +118,7 @@ class _Found:
 
 def preemption(
     candidate: Candidate,
-    holders: Iterable[Holder],
+    holders: Iterable[NodeHolder],
     nodes: Mapping[int, NodeFacts],
     eligible: Collection[int],
     free: Collection[int],
@@ -173,7 +173,7 @@ def may_preempt(pending: int, running: int) -> bool:
 
 def protection(
     candidate: Candidate,
-    holder: Holder,
+    holder: NodeHolder,
     nodes: Mapping[int, NodeFacts],
     policies: Mapping[str, Policy],
     now: float,
@@ -196,14 +196,14 @@ def protection(
     return _timing(holder, policy, now, limits)
 
 
-def on_loan(candidate: Candidate, holder: Holder, nodes: Mapping[int, NodeFacts]) -> bool:
+def on_loan(candidate: Candidate, holder: NodeHolder, nodes: Mapping[int, NodeFacts]) -> bool:
     """Whether the holder borrows nodes that are at home in the candidate's vcluster."""
     return holder.vcluster != candidate.vcluster and any(
         index in nodes and nodes[index].home == candidate.vcluster for index in holder.borrowed
     )
 
 
-def loss(holder: Holder, nodes: Mapping[int, NodeFacts], now: float) -> Loss:
+def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss:
     """What preempting it costs (book, "Preemption Decision Algorithm", step 2), with w = the GPUs of its nodes:
 
     - checkpoint: w · time to write the GPU memory of its largest node (`cost.checkpoint_minutes`); 0 for work that takes none;
@@ -241,7 +241,7 @@ def weight(facts: NodeFacts | None) -> int:
     return 1 if facts is None else max(1, facts.gpus)
 
 
-def _timing(holder: Holder, policy: Policy, now: float, limits: PreemptionLimits) -> str | None:
+def _timing(holder: NodeHolder, policy: Policy, now: float, limits: PreemptionLimits) -> str | None:
     ran = 0.0 if holder.started is None else now - holder.started
     if holder.started is not None and holder.walltime is not None and holder.started + holder.walltime - now <= limits.near_completion:
         return "NearCompletion"
@@ -254,7 +254,7 @@ def _timing(holder: Holder, policy: Policy, now: float, limits: PreemptionLimits
 
 def _pool(
     candidate: Candidate,
-    holders: Iterable[Holder],
+    holders: Iterable[NodeHolder],
     nodes: Mapping[int, NodeFacts],
     ground: Ground,
     policies: Mapping[str, Policy],

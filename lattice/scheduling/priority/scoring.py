@@ -17,7 +17,7 @@ from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import BALANCED, Policy, Weights
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority import cost
 from lattice.scheduling.priority.capacities import Capacities, Capacity, Homes
 from lattice.scheduling.priority.shares import Shares, Standing
@@ -236,7 +236,7 @@ class Scoring:
         self._forget_emptied(now)
         return Scores(columns.entries, lambda: self._found(columns, node_cache, now))
 
-    def running(self, holders: Sequence[Holder], node_cache: NodeCache) -> None:
+    def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
         """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
         hours = 0.0
         for holder in holders:

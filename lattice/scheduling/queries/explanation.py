@@ -13,7 +13,7 @@ from lattice.scheduling.cluster.node_cache import indices_of
 from lattice.scheduling.cycle.gates import counted
 from lattice.scheduling.forecast.forecaster import POWER_BUDGET
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.preemption.victims import NoVictims, Victims
 from lattice.scheduling.queries.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
 from lattice.scheduling.queries.readers import Reader
@@ -94,7 +94,7 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
     ]
 
 
-def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[Holder, int]]:
+def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
     """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
     elastic = situation.state.elastic
     if elastic is None:
@@ -148,7 +148,7 @@ class _Sum:
         )
 
 
-def _holders(situation: Situation, held: Iterable[tuple[Holder, int]], reader: Reader) -> list[Blocker]:
+def _holders(situation: Situation, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
     """Work on nodes: what ends first stands first; those without a name are summed up by owner."""
     ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
     shown: list[Blocker] = []
@@ -227,5 +227,5 @@ def _unavailable(situation: Situation, fitting: frozenset[int]) -> list[Blocker]
     return [Blocker(kind="Unavailable", nodes=count, name=state) for state, count in sorted(counts.items())]
 
 
-def _end(holder: Holder) -> float:
+def _end(holder: NodeHolder) -> float:
     return holder.end if holder.end is not None else float("inf")

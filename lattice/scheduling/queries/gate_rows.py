@@ -17,7 +17,7 @@ from lattice.quota.declared import DEFAULT
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cycle.gates import admission, hard_quota, own_wishes, vcluster_limits
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.quota_answers import (
     BLOCKS,
     GATES_SCHEMA,
@@ -56,7 +56,7 @@ EARLIER_GATES: Final = frozenset(
 class Subject:
     """The allocation that is asked about: pending, or on nodes; `asked` is what it still asks for."""
 
-    work: Candidate | Holder
+    work: Candidate | NodeHolder
     asked: int
     starts: int
     """1 while it is pending: it would be one more allocation; else 0."""
@@ -83,8 +83,8 @@ def explain_gates(situation: Situation, uid: str, reader: Reader) -> QuotaExplan
         allocation=subject(situation, work),
         tenant=work.tenant,
         vcluster=work.vcluster,
-        nodes=found.asked or (len(work.nodes) if isinstance(work, Holder) else 0),
-        holds=isinstance(work, Holder),
+        nodes=found.asked or (len(work.nodes) if isinstance(work, NodeHolder) else 0),
+        holds=isinstance(work, NodeHolder),
         preemptible=not work.non_preemptible,
         leaf=found.place.leaf if found.place is not None else "",
         tree=found.place.forest.tree_of(found.place.leaf) if found.place is not None else "",

@@ -9,7 +9,7 @@ from typing import Final
 from lattice.quota.amounts import is_boundless
 from lattice.quota.declared import DEFAULT
 from lattice.quota.forest import DEFAULT_TREE, Forest, GroupState
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.quota_answers import (
     ABOVE_YOURS,
     OTHERS,
@@ -86,7 +86,7 @@ def slices(
 
 def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
     """The groups of the reader's work that waits or holds nodes."""
-    work: list[Candidate | Holder] = [*situation.candidates.values(), *situation.holders.values()]
+    work: list[Candidate | NodeHolder] = [*situation.candidates.values(), *situation.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 

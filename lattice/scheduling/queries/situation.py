@@ -10,7 +10,7 @@ from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.answers import Census, ExpectedStart, Held, Position, Ranking, Whose, Work
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -56,7 +56,7 @@ class Situation:
     """Pending work by uid."""
     waiting: Mapping[str, Waiting]
     """What the last cycle said of it."""
-    holders: Mapping[str, Holder]
+    holders: Mapping[str, NodeHolder]
     """Work on nodes, by uid."""
     expected: Mapping[str, Expected] = field(default_factory=dict)
     """The last forecast."""
@@ -123,22 +123,22 @@ def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | 
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
-def subject(situation: Situation, candidate: Candidate | Holder) -> Work:
+def subject(situation: Situation, candidate: Candidate | NodeHolder) -> Work:
     """The allocation that is asked about, which its reader may read."""
     return _work(situation, candidate)
 
 
-def named(situation: Situation, work: Candidate | Holder, reader: Reader) -> Work | None:
+def named(situation: Situation, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
     """The work by name, where the reader may know it."""
     return _work(situation, work) if reader.may_name(work.user, work.key) else None
 
 
-def whose(work: Candidate | Holder, reader: Reader) -> Whose:
+def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
     """Whose it is, seen from the reader."""
     return _WHOSE[reader.whose(work.user, work.key)]
 
 
-def _work(situation: Situation, work: Candidate | Holder) -> Work:
+def _work(situation: Situation, work: Candidate | NodeHolder) -> Work:
     namespace, _, name = work.key.rpartition("/")
     return Work(namespace=namespace, name=name, number=situation.number(work.uid), uid=work.uid, user=work.user, job=work.name)
 

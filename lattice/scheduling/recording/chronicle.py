@@ -22,7 +22,7 @@ from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.record import Moment, Scored
@@ -58,7 +58,7 @@ class _State:
     """What the last payload led to; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
-    holders: dict[str, Holder] = field(default_factory=dict)
+    holders: dict[str, NodeHolder] = field(default_factory=dict)
     accounts: dict[str, TenantAccount] = field(default_factory=dict)
     policies: dict[str, Policy] = field(default_factory=dict)
     windows: tuple[ReservationWindow, ...] = ()

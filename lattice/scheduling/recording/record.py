@@ -20,7 +20,7 @@ from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
 from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
@@ -59,7 +59,7 @@ class Moment:
     """In the order in which they were given."""
     nodes: Mapping[int, NodeFacts]
     taken: Mapping[int, float]
-    holders: Mapping[str, Holder]
+    holders: Mapping[str, NodeHolder]
     claims: frozenset[str]
     accounts: Mapping[str, TenantAccount]
     policies: Mapping[str, Policy]

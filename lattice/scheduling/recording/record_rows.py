@@ -14,7 +14,7 @@ from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
@@ -111,7 +111,7 @@ CANDIDATE: Final = Columns(
     project=_BLANK,
 )
 HOLDER: Final = Columns(
-    Holder,
+    NodeHolder,
     "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
     " borrowed preemptions name checkpointing checkpointed burst",
     later="quota",

@@ -19,7 +19,7 @@ from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
@@ -112,7 +112,7 @@ class Uses:
     _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
     """By (vcluster, tenant, user): where such a holder is counted."""
 
-    def count(self, holder: Holder, sign: int, *, claimed: bool) -> None:
+    def count(self, holder: NodeHolder, sign: int, *, claimed: bool) -> None:
         """Count a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
         vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
@@ -143,7 +143,7 @@ class ClusterState:
     power: PowerBudget = PowerBudget()
     overrun_seconds: float = OVERRUN
     start_allowance: float = START_ALLOWANCE
-    holders: dict[str, Holder] = field(default_factory=dict)
+    holders: dict[str, NodeHolder] = field(default_factory=dict)
     """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
     uses: Uses = field(default_factory=Uses)
     windows: tuple[ReservationWindow, ...] = ()
@@ -219,7 +219,7 @@ class ClusterState:
             pending_queue = self.pending_queues[vcluster] = PendingQueue()
         return pending_queue
 
-    def put_holder(self, holder: Holder, *, claimed: bool = False) -> None:
+    def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
         """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
 
         `claimed`: what `claim` made of it, and the ledger has not confirmed yet.
@@ -354,7 +354,7 @@ class ClusterState:
         self.free_counts.validate()
         self._profile.validate()
 
-    def _put(self, holder: Holder, *, claimed: bool = False) -> None:
+    def _put(self, holder: NodeHolder, *, claimed: bool = False) -> None:
         before = self.holders.get(holder.uid)
         planned = claimed
         if before is not None:
@@ -371,7 +371,7 @@ class ClusterState:
         self.node_cache.take(holder.nodes, _until(holder), planned=planned)
         self._add(holder, claimed=claimed)
 
-    def _add(self, holder: Holder, *, claimed: bool) -> None:
+    def _add(self, holder: NodeHolder, *, claimed: bool) -> None:
         """Count one whose nodes are taken."""
         self.holders[holder.uid] = holder
         if claimed:
@@ -380,7 +380,7 @@ class ClusterState:
         if self.elastic is not None:
             self.elastic.hold(holder)
 
-    def _confirm(self, holder: Holder) -> None:
+    def _confirm(self, holder: NodeHolder) -> None:
         """What is held is known already, by whom and until when; only what is said of it is new, and it is in the accounts now."""
         uid = holder.uid
         self.holders[uid] = holder
@@ -390,7 +390,7 @@ class ClusterState:
             use.nodes -= len(holder.nodes)
             use.running -= 1
 
-    def _lose(self, taker: Holder) -> None:
+    def _lose(self, taker: NodeHolder) -> None:
         """Whoever holds nodes of this one has them no more."""
         nodes = set(taker.nodes)
         for uid, holder in self.holders.items():
@@ -405,10 +405,10 @@ class ClusterState:
 
 def claim_of(
     candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
-) -> Holder:
+) -> NodeHolder:
     """What a candidate is once it holds nodes, before the ledger knows."""
     end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
-    return Holder(
+    return NodeHolder(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
         preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
         checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
@@ -416,7 +416,7 @@ def claim_of(
     )  # fmt: skip
 
 
-def _until(holder: Holder) -> float:
+def _until(holder: NodeHolder) -> float:
     """When its nodes are free at the latest."""
     return NEVER if holder.end is None else holder.end
 

@@ -19,7 +19,7 @@ from lattice.quota.gates import Blocked, Gate
 from lattice.quota.groups import Resources
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 
 NO_LIMIT: Final = 1 << 60
 NEVER: Final = float("inf")
@@ -116,7 +116,7 @@ class Elastic:
         if known is not None and uid not in self._held:
             self._book(known.candidate.quota, request=_negative(known.amounts))
 
-    def hold(self, holder: Holder) -> None:
+    def hold(self, holder: NodeHolder) -> None:
         """It holds these nodes: what it asked for as long as it waited counts no more."""
         self._hold(holder.uid, _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
 
@@ -164,7 +164,7 @@ class Elastic:
                 if uid not in self._held:
                     self._book(asked.candidate.quota, request=asked.amounts)
 
-    def adopt(self, candidates: Iterable[Candidate], holders: Iterable[Holder], now: float) -> None:
+    def adopt(self, candidates: Iterable[Candidate], holders: Iterable[NodeHolder], now: float) -> None:
         """These wait and hold nodes, and the forest counts them already: it was restored from a snapshot."""
         stamp = self._sync()
         for holder in holders:

@@ -20,7 +20,7 @@ from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
@@ -83,7 +83,7 @@ STARTS, WAITS = (
     )
     for name, nodes in (("starts", 1), ("waits", 2))
 )  # fmt: skip
-HELD = Holder(
+HELD = NodeHolder(
     uid="uid-runs", key="physics/runs", tenant="physics", user="alice", vcluster="ml", preemption_class=3, nodes=(0, 1), since=1.25,
     started=2.5, end=1_800_000_600.125, walltime=600.0, borrowed=(1,), preemptions=1, name="run", checkpointed=3.0,
 )  # fmt: skip

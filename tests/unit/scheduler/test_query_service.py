@@ -21,7 +21,7 @@ from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Forecaster
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan
 from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
@@ -87,7 +87,7 @@ class State:
 
 
 def service(
-    nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[Holder] = (), preemption_class: int = 5,
+    nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[NodeHolder] = (), preemption_class: int = 5,
     bursting: Collection[str] = (), limits: SchedulingOptions | None = None, bindings: Bindings = NO_BINDINGS,
     number: Callable[[str], int | None] = lambda _uid: 7,
 ) -> tuple[QueryService, State]:  # fmt: skip
@@ -131,7 +131,7 @@ async def test_why_says_what_would_be_preempted_or_why_nothing_is() -> None:
     assert bool(found.victims) != bool(found.reason)
 
 
-def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> Holder:
+def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> NodeHolder:
     """Work of class 2 that has just begun."""
     return holding(number, nodes, owner, preemption_class=2, started=NOW - 60, walltime=7200.0, end=NOW + 7140, **fields)
 

@@ -11,7 +11,7 @@ from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
@@ -36,7 +36,7 @@ def pending(number: int, owner: int = 0, *, nodes: int = 1, **fields: Any) -> Ca
     return Candidate(key=f"{tenant}/{name}", uid=uid(number), tenant=tenant, user=user, minimum=nodes, **{**base, **fields})
 
 
-def holding(number: int, nodes: tuple[int, ...], owner: int = 0, **fields: Any) -> Holder:
+def holding(number: int, nodes: tuple[int, ...], owner: int = 0, **fields: Any) -> NodeHolder:
     user, tenant = OWNERS[owner]
     name = f"run-{number}" if owner < 2 else f"{MARK}-run-{number}"
     base: dict[str, Any] = {
@@ -47,12 +47,12 @@ def holding(number: int, nodes: tuple[int, ...], owner: int = 0, **fields: Any) 
         "end": NOW + 600,
         "name": name,
     }
-    return Holder(uid=uid(number), key=f"{tenant}/{name}", tenant=tenant, user=user, nodes=nodes, **{**base, **fields})
+    return NodeHolder(uid=uid(number), key=f"{tenant}/{name}", tenant=tenant, user=user, nodes=nodes, **{**base, **fields})
 
 
 def moment(
     nodes: int,
-    holders: tuple[Holder, ...] = (),
+    holders: tuple[NodeHolder, ...] = (),
     queue: tuple[Candidate, ...] = (),
     *,
     said: dict[str, tuple[str, str]] | None = None,

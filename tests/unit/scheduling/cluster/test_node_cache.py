@@ -14,7 +14,7 @@ from lattice.scheduling.cluster.free_counts import FreeCounts, FreeCountsByNeed
 from lattice.scheduling.cluster.group_counts import GroupCounts, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.model.hardware import Need, NodeFacts, natural
-from lattice.scheduling.model.work import Holder
+from lattice.scheduling.model.work import NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 
 NEEDS = (Need(), Need(gpus=1), Need(cpus=16))
@@ -97,10 +97,10 @@ def test_a_node_that_another_holder_took_stays_with_it_when_the_first_one_goes()
         node_cache.put(replace(facts(random.Random(1), index), usable=True))
     state = ClusterState(node_cache)
     for uid, nodes in (("first", (0, 1)), ("second", (1, 2))):
-        state.put_holder(Holder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
+        state.put_holder(NodeHolder(uid, uid, "t", "u", "v", 5, nodes, 0.0))
     state.drop_holder("first")
     assert set(node_cache.taken) == {1, 2}
-    state.put_holder(Holder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
+    state.put_holder(NodeHolder("third", "third", "t", "u", "v", 5, (0, 2), 0.0))
     state.drop_holder("second")
     assert set(node_cache.taken) == {0, 2}
     state.drop_holder("third")

@@ -11,7 +11,7 @@ from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from tests.build import uid
 
@@ -41,7 +41,7 @@ def holding(rows: Held) -> tuple[Book, ClusterState]:
         key = (uid(900 + number), 1)
         apply_all(book, [Claim(key[0], 1, 1, user, tenant, "hpc", "B", nodes[0], nodes), *([Stop(key, "c")] if releasing else [])])
         name = f"{key[0]}/1" if releasing else key[0]
-        state.put_holder(Holder(name, name, tenant, user, "hpc", 5, nodes, since=NOW, releasing=releasing))
+        state.put_holder(NodeHolder(name, name, tenant, user, "hpc", 5, nodes, since=NOW, releasing=releasing))
     return book, state
 
 

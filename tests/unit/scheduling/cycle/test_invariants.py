@@ -15,7 +15,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import BACKFILL, POLICIES, SENSITIVE_RESERVATION, Borrowing, Limits, Policy
-from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Terms
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
@@ -100,7 +100,9 @@ def some_world(seed: int) -> World:
         if mine:
             end = roll.choice((None, NOW + 600, NOW + 2 * HOUR))
             indices = tuple(sorted(facts.index for facts in mine))
-            state.put_holder(Holder(f"h{number}", f"t/h{number}", "t", "alice", "v", 5, indices, since=NOW - 60, started=NOW - 60, end=end))
+            state.put_holder(
+                NodeHolder(f"h{number}", f"t/h{number}", "t", "alice", "v", 5, indices, since=NOW - 60, started=NOW - 60, end=end)
+            )
     windows = []
     for number in range(roll.choice((0, 0, 1, 2))):
         start, chosen = NOW + roll.choice((-500.0, 1200.0, 5000.0)), roll.sample(range(len(nodes)), roll.randint(1, len(nodes)))
@@ -200,7 +202,7 @@ def check_sums(world: World, placed: list[Placed]) -> None:
         assert sum(state.node_cache.nodes[index].watts for holder in holders for index in holder.nodes) <= state.power.limit
 
 
-def within(holders: list[Holder], most_nodes: int | None, most_running: int | None) -> None:
+def within(holders: list[NodeHolder], most_nodes: int | None, most_running: int | None) -> None:
     assert most_nodes is None or sum(len(holder.nodes) for holder in holders) <= most_nodes
     assert most_running is None or len(holders) <= most_running
 

@@ -11,7 +11,7 @@ from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Limits, Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import node
@@ -20,7 +20,7 @@ from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
 NODES = 12
 
 
-def counts_for(field: str, work: Candidate | Holder, candidate: Candidate) -> bool:
+def counts_for(field: str, work: Candidate | NodeHolder, candidate: Candidate) -> bool:
     """Whether work counts for the limit of this name, as it holds for a candidate."""
     if work.vcluster != candidate.vcluster:
         return False
@@ -29,7 +29,7 @@ def counts_for(field: str, work: Candidate | Holder, candidate: Candidate) -> bo
     return not field.endswith("per_tenant") or work.tenant == candidate.tenant
 
 
-def passed(limits: Limits, candidate: Candidate, holders: list[Holder]) -> list[str]:
+def passed(limits: Limits, candidate: Candidate, holders: list[NodeHolder]) -> list[str]:
     """The limits that one more allocation like this would pass."""
     found = []
     for field, limit in asdict(limits).items():
@@ -41,7 +41,7 @@ def passed(limits: Limits, candidate: Candidate, holders: list[Holder]) -> list[
 
 
 @st.composite
-def limited(draw: st.DrawFn) -> tuple[Limits, list[Holder], list[Candidate]]:
+def limited(draw: st.DrawFn) -> tuple[Limits, list[NodeHolder], list[Candidate]]:
     """One or two limits that are near, somebody's work on nodes, and work of four people that waits in two vclusters."""
     names = draw(st.lists(st.sampled_from([each.name for each in fields(Limits)]), min_size=1, max_size=2, unique=True))
     limits = Limits(**{name: draw(st.integers(0, 6)) for name in names})
@@ -58,7 +58,7 @@ def limited(draw: st.DrawFn) -> tuple[Limits, list[Holder], list[Candidate]]:
 
 @settings(max_examples=200, deadline=None)
 @given(limited())
-def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple[Limits, list[Holder], list[Candidate]]) -> None:
+def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple[Limits, list[NodeHolder], list[Candidate]]) -> None:
     limits, holders, queue = drawn
     node_cache = NodeCache()
     for index in range(NODES):

@@ -12,7 +12,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Expected, Forecaster
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO, Borrowing, Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
@@ -75,7 +75,7 @@ def test_borrowers_give_back_by_their_priority_and_none_for_nothing(loans: list[
         first += len(nodes)
         if nodes:
             state.put_holder(
-                Holder(
+                NodeHolder(
                     uid=f"loan{number}", key=f"t/loan{number}", tenant="physics", user="alice", vcluster=f"b{rank}", preemption_class=5, nodes=nodes,
                     since=float(number), end=HOUR, borrowed=nodes, releasing=releasing,
                 )
@@ -101,7 +101,7 @@ def test_who_may_borrow_and_still_lacks_nodes_reads_how_many_are_idle_elsewhere(
     limited = Policy(BORROWER, home=True, borrowing=Borrowing(borrow=True, max_borrowed=2))
     state = site({LENDER: 3, BORROWER: 2}, lender, limited)
     state.put_holder(
-        Holder(
+        NodeHolder(
             uid="loan", key="t/loan", tenant="physics", user="alice", vcluster=BORROWER, preemption_class=5, nodes=(0,), since=0.0, end=HOUR,
             borrowed=(0,),
         )

@@ -15,7 +15,7 @@ from lattice.scheduling.forecast.forecaster import EXACT_JOBS, UNBOUNDED_WORK, E
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
-from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, Holder
+from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
@@ -39,7 +39,7 @@ def running(made: ClusterState, number: int, nodes: tuple[int, ...], left: float
         "uid": f"r{number}", "key": f"physics/r{number}", "tenant": "physics", "user": "alice", "vcluster": "hpc", "preemption_class": 5,
         "since": NOW - 100, "started": NOW - 100, "end": None if left is None else NOW + left, "walltime": None if left is None else left + 100,
     }  # fmt: skip
-    made.put_holder(Holder(nodes=nodes, **{**base, **fields}))
+    made.put_holder(NodeHolder(nodes=nodes, **{**base, **fields}))
 
 
 def ask(

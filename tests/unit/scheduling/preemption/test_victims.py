@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lattice.models.reasons import PREEMPTION_REASONS
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import BIN_PACK, INTERACTIVE_FIFO, SENSITIVE_RESERVATION, Borrowing, Policy
-from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.preemption.cover import Item, cheapest_cover
 from lattice.scheduling.preemption.victims import (
     PROTECTED,
@@ -46,12 +46,12 @@ def pending(nodes: int = 1, number: int = 0, **fields: Any) -> Candidate:
     )
 
 
-def holder(number: int, *nodes: int, **fields: Any) -> Holder:
+def holder(number: int, *nodes: int, **fields: Any) -> NodeHolder:
     base: dict[str, Any] = {
         "tenant": "physics", "user": "alice", "vcluster": "hpc", "preemption_class": 2, "since": NOW - HOUR, "started": NOW - HOUR,
         "walltime": 10 * HOUR,
     }  # fmt: skip
-    return Holder(uid=uid(number), key=f"physics/run-{number}", nodes=nodes, **{**base, **fields})
+    return NodeHolder(uid=uid(number), key=f"physics/run-{number}", nodes=nodes, **{**base, **fields})
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Case:
     """One question to the decision; every node is eligible, and free unless somebody holds it."""
 
     candidate: Candidate
-    holders: list[Holder]
+    holders: list[NodeHolder]
     nodes: dict[int, NodeFacts]
     policies: dict[str, Policy] = field(default_factory=dict)
     score: float = 1.0
@@ -74,7 +74,7 @@ class Case:
         )
 
 
-def case(candidate: Candidate, *holders: Holder, nodes: Iterable[NodeFacts] | None = None, policies: Iterable[Policy] = ()) -> Case:
+def case(candidate: Candidate, *holders: NodeHolder, nodes: Iterable[NodeFacts] | None = None, policies: Iterable[Policy] = ()) -> Case:
     found = list(nodes) if nodes is not None else [node(index) for each in holders for index in each.nodes]
     return Case(candidate, list(holders), {each.index: each for each in found}, {policy.name: policy for policy in policies})
 
@@ -203,7 +203,7 @@ def test_burst_users_go_first_then_borrowers_by_priority_then_the_cheapest() -> 
     low = holder(3, 3, vcluster="low", borrowed=(3,), started=NOW - 4 * HOUR)
     high = holder(4, 4, vcluster="high", borrowed=(4,))
 
-    def chosen(count: int, *holders: Holder) -> list[int]:
+    def chosen(count: int, *holders: NodeHolder) -> list[int]:
         nodes = [node(index, home="hpc") for each in holders for index in each.nodes]
         return gone(case(pending(count), *holders, nodes=nodes, policies=policies).answer())
 
@@ -384,7 +384,7 @@ def random_case(chance: random.Random) -> Case:
     ]
     left = list(range(size))
     chance.shuffle(left)
-    holders: list[Holder] = []
+    holders: list[NodeHolder] = []
     while left and chance.random() < 0.9:
         taken = tuple(sorted(left.pop() for _ in range(min(len(left), chance.choice([1, 1, 2, 2, 3, 4])))))
         vcluster = chance.choice(["hpc", "ml", "services", "calm"])
@@ -462,7 +462,7 @@ def levels(case: Case) -> list[tuple[bool, bool]]:
     return [(group, by_fingerprint[0]) for group in (True, False)]
 
 
-def cheapest_of_all_sets(case: Case, pool: list[Holder]) -> dict[tuple[bool, bool], int]:
+def cheapest_of_all_sets(case: Case, pool: list[NodeHolder]) -> dict[tuple[bool, bool], int]:
     """The least cost at each level, by trying every set of at most three."""
     found: dict[tuple[bool, bool], int] = {}
     for level in levels(case):
@@ -478,7 +478,7 @@ def cheapest_of_all_sets(case: Case, pool: list[Holder]) -> dict[tuple[bool, boo
     return found
 
 
-def expected_cost(case: Case, pool: list[Holder]) -> int | None:
+def expected_cost(case: Case, pool: list[NodeHolder]) -> int | None:
     found = cheapest_of_all_sets(case, pool)
     loosest = found.get(levels(case)[-1])
     if loosest is None:
@@ -486,11 +486,11 @@ def expected_cost(case: Case, pool: list[Holder]) -> int | None:
     return next(found[level] for level in levels(case) if level in found and found[level] <= 1.5 * loosest)
 
 
-def pools(case: Case) -> list[list[Holder]]:
+def pools(case: Case) -> list[list[NodeHolder]]:
     """Who may go, in the order in which they are asked."""
     legal = [each for each in case.holders if protection(case.candidate, each, case.nodes, case.policies, NOW, LIMITS) is None]
 
-    def rank(each: Holder) -> tuple[int, int]:
+    def rank(each: NodeHolder) -> tuple[int, int]:
         lent = on_loan(case.candidate, each, case.nodes)
         priority = case.policies.get(each.vcluster, Policy(each.vcluster)).borrowing.priority
         return (0, 0) if each.burst else (1, priority) if lent else (2, 0)

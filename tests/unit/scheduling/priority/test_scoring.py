@@ -16,7 +16,7 @@ from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import PROFILES, Policy, Weights
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority import cost
 from lattice.scheduling.priority.scoring import Scoring, shown
 from lattice.scheduling.priority.shares import Run, Shares, Terms
@@ -196,7 +196,7 @@ def test_a_used_up_budget_leaves_a_twentieth_of_the_score() -> None:
 
 def test_the_backlog_counts_what_every_vcluster_has_queued() -> None:
     made, on = scoring(), node_cache(("g0", 4, "a"), held=(0, 1))
-    holder = Holder("h", "physics/h", "physics", "alice", "hpc", 5, (0, 1), NOW, walltime=4 * HOUR)
+    holder = NodeHolder("h", "physics/h", "physics", "alice", "hpc", 5, (0, 1), NOW, walltime=4 * HOUR)
     made.running([holder], on)
     assert of(made, job(1, 2), on=on)[0].terms[5] == pytest.approx(2 / 8)
     assert of(made, job(2, 4, vcluster="ml"), on=on)[0].terms[5] == pytest.approx(6 / 8)

@@ -13,7 +13,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, Holder
+from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.changes import MOST_QUESTIONS, changes, search
 from lattice.scheduling.queries.prospect import undone
@@ -36,7 +36,7 @@ def state(nodes: int = 8, **facts: Any) -> ClusterState:
 
 def running(made: ClusterState, number: int, nodes: range, left: float) -> None:
     made.put_holder(
-        Holder(
+        NodeHolder(
             uid=f"r{number}", key=f"physics/r{number}", tenant="physics", user="alice", vcluster="hpc", preemption_class=5,
             nodes=tuple(nodes), since=NOW - 1, started=NOW - 1, end=NOW + left, walltime=left + 1,
         )

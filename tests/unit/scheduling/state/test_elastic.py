@@ -18,7 +18,7 @@ from lattice.scheduling.forecast.forecaster import Forecaster
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.work import Candidate, Holder
+from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.prospect import undone
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.elastic import amounts_of
@@ -208,7 +208,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
     elastic = state.elastic
     assert elastic is not None
     waiting: dict[str, Candidate] = {}
-    held: dict[str, Holder] = {}
+    held: dict[str, NodeHolder] = {}
     now = NOW
     for number in range(data.draw(st.integers(1, 14))):
         now += 1
