@@ -118,9 +118,9 @@ class Loop:
         self.pending.cycles += 1
         began, now = self._clock.monotonic(), self._clock.now()
         wakes = [self._refresher.refresh_for_cycle(now)]
-        if self.state.elastic is not None:
+        if self.state.quota_usage is not None:
             for vcluster in self.pending.known_vclusters():  # what everybody asks for is known before anybody is admitted
-                self.state.elastic.ask(self.pending.queue(vcluster), now)
+                self.state.quota_usage.ask(self.pending.queue(vcluster), now)
         placed: list[Placed] = []
         for vcluster in self._order():
             failure = self._guard.waits(vcluster) or self._turn(vcluster, now, placed, wakes)
@@ -176,8 +176,8 @@ class Loop:
             match outcome:
                 case Placed():
                     placed.append(outcome)
-                    if self.state.elastic is not None:
-                        self.state.elastic.drop(outcome.candidate.uid)
+                    if self.state.quota_usage is not None:
+                        self.state.quota_usage.drop(outcome.candidate.uid)
                 case Waiting():
                     self._wait(outcome)
                     wakes.append(outcome.wake)

@@ -93,8 +93,8 @@ class PendingWork:
 
     def withdraw(self, uid: str) -> None:
         """Removes an allocation that does not wait any more."""
-        if self._state.elastic is not None:
-            self._state.elastic.drop(uid)
+        if self._state.quota_usage is not None:
+            self._state.quota_usage.drop(uid)
         candidate = self.candidates.pop(uid, None)
         if candidate is not None:
             self._leave_queue(candidate)

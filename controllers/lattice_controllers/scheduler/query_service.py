@@ -154,11 +154,13 @@ class QueryService:
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, as the reader may see them."""
         situation = self._situation()
-        elastic = situation.state.elastic
-        if elastic is None:
+        quota_usage = situation.state.quota_usage
+        if quota_usage is None:
             return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._quotas.remarks())
         mine = own_leaves(situation, reader) | self._leaves_for(reader)
-        for answer in slices(elastic.forest, mine, reader, format_time(situation.now), self._overuse.over_since(), self._quotas.remarks()):
+        for answer in slices(
+            quota_usage.forest, mine, reader, format_time(situation.now), self._overuse.over_since(), self._quotas.remarks()
+        ):
             if answer is not None:
                 return answer
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from lattice.quota.forest import Forest, Overuse
 from lattice.quota.layout import Origin, objects, origin_of
 from lattice.quota.publication import News, Patch, is_published, koordinator_patch, status_patch
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.units import format_time
 from lattice.views import ElasticQuota, KoordinatorQuota
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -82,26 +82,28 @@ class QuotaStatus:
 
     async def publish(self) -> None:
         """Writes what has changed, each object at most once."""
-        elastic, faults = self._state.elastic, dict(self._quotas.faults())
+        quota_usage, faults = self._state.quota_usage, dict(self._quotas.faults())
         news: dict[Origin, News] = {}
-        if elastic is not None:
+        if quota_usage is not None:
             self._forget_gone()
-            scarce = {tree: elastic.forest.scarce(tree) for tree in elastic.forest.trees()}
+            scarce = {tree: quota_usage.forest.scarce(tree) for tree in quota_usage.forest.trees()}
             for place, (origin, declared) in enumerate(objects(self._quotas.layout.groups)):
-                news[origin] = self._news(elastic, declared, faults.get(origin), scarce)
+                news[origin] = self._news(quota_usage, declared, faults.get(origin), scarce)
                 if place % A_SLICE == A_SLICE - 1:
                     await asyncio.sleep(0)
             default = self._quotas.layout.default
             if default is not None:
-                news[origin_of(default.source)] = News(standing=replace(elastic.forest.standing(DEFAULT), runtime=default.max))
+                news[origin_of(default.source)] = News(standing=replace(quota_usage.forest.standing(DEFAULT), runtime=default.max))
         for origin, fault in faults.items():
             news.setdefault(origin, News(fault=fault))
         writes = list(self._writes(news))
         for begin in range(0, len(writes), AT_ONCE):
             await asyncio.gather(*(self._write(*each) for each in writes[begin : begin + AT_ONCE]))
 
-    def _news(self, elastic: Elastic, declared: Declared, fault: tuple[str, str] | None, scarce: Mapping[str, frozenset[str]]) -> News:
-        name, forest = declared.name, elastic.forest
+    def _news(
+        self, quota_usage: QuotaUsage, declared: Declared, fault: tuple[str, str] | None, scarce: Mapping[str, frozenset[str]]
+    ) -> News:
+        name, forest = declared.name, quota_usage.forest
         standing, over = forest.standing(name), self._overuse.over.get(name)
         self._measure(declared, standing.tree, {"request": standing.request, "used": standing.used, "runtime": standing.runtime})
         return News(

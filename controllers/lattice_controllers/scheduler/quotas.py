@@ -135,16 +135,16 @@ class Quotas:
         if self._dirty or options != self._options:
             self._dirty, self._options = False, options
             declared = self._declare(options)
-        elastic = self._state.elastic
-        if elastic is None:
+        quota_usage = self._state.quota_usage
+        if quota_usage is None:
             return Refreshed(None, declared)
         moved = self._share_nodes()
         news = self._counted.look(self.shares.tree_of, now)
         if news.hardware:
-            elastic.nodes_changed(news.hardware)
+            quota_usage.nodes_changed(news.hardware)
         if news.capacity or moved:
-            self._give_capacity(elastic.forest)
-            elastic.capacity_changed()
+            self._give_capacity(quota_usage.forest)
+            quota_usage.capacity_changed()
         return Refreshed(news.due, declared or moved)
 
     def _declare(self, options: QuotaTreeOptions) -> bool:
@@ -153,7 +153,7 @@ class Quotas:
         self.layout = self._laid_out(options)
         if not self.layout.groups:
             state.plant(None)
-        elif state.elastic is None:
+        elif state.quota_usage is None:
             forest = Forest(self.layout.trees)
             self._traits_news = -1
             self._share_nodes()
@@ -161,11 +161,11 @@ class Quotas:
             self._give_capacity(forest)
             state.plant(forest)
         else:
-            state.elastic.forest.declare(self.layout.trees)
+            state.quota_usage.forest.declare(self.layout.trees)
             self._traits_news = -1
             self._share_nodes()
-            self._give_capacity(state.elastic.forest)
-            state.elastic.changed()
+            self._give_capacity(state.quota_usage.forest)
+            state.quota_usage.changed()
         if before.groups or self.layout.groups:
             event(log, "Quota trees", groups=len(self.layout.groups), trees=len(self.layout.trees), left_out=len(self.layout.faults))
         return bool(before.groups or self.layout.groups)
@@ -228,10 +228,10 @@ class Quotas:
 
     def within(self, leaf: str) -> int | None:
         """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
-        elastic = self._state.elastic
-        if elastic is None or not self._masks:
+        quota_usage = self._state.quota_usage
+        if quota_usage is None or not self._masks:
             return None
-        tree = elastic.forest.tree_of(leaf)
+        tree = quota_usage.forest.tree_of(leaf)
         return self._masks.get(tree) if tree != DEFAULT_TREE else None
 
     def quotas(self) -> Mapping[str, KoordinatorQuota]:

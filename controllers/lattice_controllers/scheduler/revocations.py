@@ -26,7 +26,7 @@ from lattice.quota.settings import OFF, ON, TreeRules
 from lattice.scheduling.cycle.withheld import withheld
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -76,7 +76,7 @@ class Revocations:
         self._overuse = OveruseClock()
         self._withheld = False
         """Whether somebody would be over if no hard quota and no budget kept work waiting: a limit that changes makes it so."""
-        self._seen: tuple[Elastic | None, int] = (None, -1)
+        self._seen: tuple[QuotaUsage | None, int] = (None, -1)
         """The trees and their version at the last sample."""
         self._since: dict[str, str] = {}
         self._due: dict[str, float] = {}
@@ -100,29 +100,29 @@ class Revocations:
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
-            elastic = self._state.elastic
-            if elastic is None:
+            quota_usage = self._state.quota_usage
+            if quota_usage is None:
                 self.over, self._overuse = {}, OveruseClock()
                 for kept in (self._since, self._due, self._told, self._blocked):
                     kept.clear()
             elif not self._ledger.paused:
-                await self.sample(elastic)
+                await self.sample(quota_usage)
 
-    async def sample(self, elastic: Elastic) -> None:
+    async def sample(self, quota_usage: QuotaUsage) -> None:
         """Looks once for groups that use more than they may; tells and stops what is due."""
-        now, seen = self._clock.monotonic(), (elastic, elastic.version)
+        now, seen = self._clock.monotonic(), (quota_usage, quota_usage.version)
         if self._earlier and now > self._resume_until:
             self._earlier = {}
         if self.over or self._withheld or self._seen != seen:
             self._seen = seen
-            await self._judge(elastic, now)
-        await self._make_room(elastic, now)
+            await self._judge(quota_usage, now)
+        await self._make_room(quota_usage, now)
 
-    async def _judge(self, elastic: Elastic, now: float) -> None:
+    async def _judge(self, quota_usage: QuotaUsage, now: float) -> None:
         """Samples the clocks, and acts on what changed."""
-        forest, rules = elastic.forest, self._quotas.layout.rules
+        forest, rules = quota_usage.forest, self._quotas.layout.rules
         forest.settled()
-        found = self._found(elastic, rules)
+        found = self._found(quota_usage, rules)
         self.over = {over.name: over for over in found}
         delays = {tree: each.delay_seconds for tree, each in rules.items()}
         due: list[Overuse] = []
@@ -142,18 +142,18 @@ class Revocations:
                     due.append(over)
         for over in found:
             if over not in due:
-                await self._announce(elastic, over, rules[over.tree])
+                await self._announce(quota_usage, over, rules[over.tree])
         for tree in {over.tree for over in due}:
             if rules[tree].revocation == ON:
-                await self._take_back(elastic, [over for over in due if over.tree == tree], rules[tree].max_per_round)
+                await self._take_back(quota_usage, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
-    def _found(self, elastic: Elastic, rules: Mapping[str, TreeRules]) -> list[Overuse]:
+    def _found(self, quota_usage: QuotaUsage, rules: Mapping[str, TreeRules]) -> list[Overuse]:
         """Returns who uses more than he may because work that could start wants it back."""
         state = self._state
-        leaving = [(holder.quota, elastic.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
+        leaving = [(holder.quota, quota_usage.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
 
         def look() -> list[Overuse]:
-            over = elastic.forest.overused(on_shrink=True, leaving=leaving)
+            over = quota_usage.forest.overused(on_shrink=True, leaving=leaving)
             return [each for each in over if each.by_demand or rules[each.tree].on_shrink]
 
         found = look()
@@ -161,17 +161,17 @@ class Revocations:
         self._withheld = bool(kept_waiting)
         if not kept_waiting:
             return found
-        with elastic.without(kept_waiting):
+        with quota_usage.without(kept_waiting):
             return look()
 
-    def _choice(self, elastic: Elastic, over: Sequence[Overuse], most: int) -> Round:
+    def _choice(self, quota_usage: QuotaUsage, over: Sequence[Overuse], most: int) -> Round:
         """Returns what would be stopped for these groups."""
-        with elastic.without(withheld(self._state)):
-            return choose(elastic.forest, over, self._holdings(elastic), most)
+        with quota_usage.without(withheld(self._state)):
+            return choose(quota_usage.forest, over, self._holdings(quota_usage), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
-    async def _announce(self, elastic: Elastic, over: Overuse, rules: TreeRules) -> None:
+    async def _announce(self, quota_usage: QuotaUsage, over: Overuse, rules: TreeRules) -> None:
         """Tells the owners of what would be stopped first, once each; whenever more is over than was told of."""
         text = _used(over)
         known = self._told.setdefault(over.name, (set(), ""))
@@ -183,22 +183,22 @@ class Revocations:
         when = f"in {format_duration(round(left))}, at {format_time(self._clock.now() + left)}"
         then = f"if it stays so, this allocation is stopped {when}, and waits again" if rules.revocation == ON else "nothing is stopped"
         told = {uid for uids, _ in self._told.values() for uid in uids}
-        for revoked in self._choice(elastic, [over], rules.max_per_round).revoked:
+        for revoked in self._choice(quota_usage, [over], rules.max_per_round).revoked:
             if revoked.holding.key not in told:
                 known[0].add(revoked.holding.key)
                 await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
 
-    async def _take_back(self, elastic: Elastic, due: Sequence[Overuse], most: int) -> None:
-        chosen = self._choice(elastic, due, most)
+    async def _take_back(self, quota_usage: QuotaUsage, due: Sequence[Overuse], most: int) -> None:
+        chosen = self._choice(quota_usage, due, most)
         await self._stop(
             "revoked", [(each.holding, each.over.tree, f'quota "{each.over.name}": {_used(each.over)}') for each in chosen.revoked]
         )
 
     # -- in a group -----------------------------------------------------------------------------------------------------
 
-    async def _make_room(self, elastic: Elastic, now: float) -> None:
+    async def _make_room(self, quota_usage: QuotaUsage, now: float) -> None:
         """Gives work of a higher class that has waited for the delay the share of lower classes of its own leaf."""
-        rules, forest = self._quotas.layout.rules, elastic.forest
+        rules, forest = self._quotas.layout.rules, quota_usage.forest
         waiting = [one.candidate for one in self._pending.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
         served: set[str] = set()
@@ -207,8 +207,8 @@ class Revocations:
             if rule.revocation != ON or candidate.quota in served or now - self._blocked[candidate.uid] <= rule.delay_seconds:
                 continue
             served.add(candidate.quota)
-            able = [one for one in self._holdings(elastic) if one.leaf == candidate.quota and self._serves(one, candidate)]
-            amounts, fixed = elastic.asked(candidate), candidate.non_preemptible
+            able = [one for one in self._holdings(quota_usage) if one.leaf == candidate.quota and self._serves(one, candidate)]
+            amounts, fixed = quota_usage.asked(candidate), candidate.non_preemptible
             victims = make_room(forest, candidate.quota, amounts, candidate.preemption_class, able, non_preemptible=fixed)
             if victims and len(victims) <= rule.max_per_round:
                 self._blocked[candidate.uid] = now
@@ -225,7 +225,7 @@ class Revocations:
 
     # -- both -----------------------------------------------------------------------------------------------------------
 
-    def _holdings(self, elastic: Elastic) -> Iterator[Holding]:
+    def _holdings(self, quota_usage: QuotaUsage) -> Iterator[Holding]:
         """Returns all work on nodes as the choice reads it."""
         state, now = self._state, self._clock.now()
         claims = state.claims()
@@ -233,7 +233,7 @@ class Revocations:
             yield Holding(
                 key=uid,
                 leaf=holder.quota,
-                amounts=elastic.holding(uid),
+                amounts=quota_usage.holding(uid),
                 preemption_class=holder.preemption_class,
                 started=holder.started if holder.started is not None else holder.since,
                 lost_node_hours=len(holder.nodes) * _unsaved(holder, now) / 3600,

@@ -71,8 +71,8 @@ def _figure(made: Instance, name: str) -> Figure:
             times.append((time.process_time() - began) * 1e3)
             for candidate in _placed(outcomes):
                 state.drop_holder(candidate.uid)
-            if state.elastic is not None:
-                state.elastic.drop(newcomer.uid)
+            if state.quota_usage is not None:
+                state.quota_usage.drop(newcomer.uid)
         began = time.process_time()
         scan(state, waiting)
         naive = (time.process_time() - began) * 1e3
@@ -103,5 +103,5 @@ def _tree(made: Instance, groups: int) -> None:
     forest = Forest([spec])
     state.plant(forest)
     forest.capacity("", {NODES: nodes})
-    assert state.elastic is not None, "it was planted"  # noqa: S101 - for the type checker
-    state.elastic.ask(made.candidates, NOW)
+    assert state.quota_usage is not None, "it was planted"  # noqa: S101 - for the type checker
+    state.quota_usage.ask(made.candidates, NOW)

@@ -34,8 +34,8 @@ from lattice.scheduling.model.policy import Limits
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import Share
 from lattice.scheduling.state.exhaustion import budget
+from lattice.scheduling.state.quota_usage import Share
 from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
 
 
@@ -48,7 +48,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
     headrooms, eq_classes, kinds, profile = cycle.headrooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
     explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
-    elastic, gated, nothing_else = cycle.elastic is not None, cycle.gated_all, cycle.only_nodes()
+    quota_usage, gated, nothing_else = cycle.quota_usage is not None, cycle.gated_all, cycle.only_nodes()
     unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
     moved, stamp, quiet = True, -1, nothing_else
     for candidate, number, person, opens, score in cycle.queue():
@@ -73,7 +73,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
             if waiting is not None:
                 yield cycle.gated(waiting, score)
                 continue
-        if shape is None or elastic:
+        if shape is None or quota_usage:
             shape = cycle.shape(candidate, number)
         # 2. A policy of strict order lets nobody pass one that waits for nodes which he could use.
         if strict and eq_classes.contested(shape.eq_class) and candidate.uid not in cycle.holding:
@@ -94,7 +94,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
             if counts is None and promise is not None:
                 cycle.give_back_promises()
         if counts is not None:
-            waiting = cycle.over_share(candidate, counts) if elastic else None
+            waiting = cycle.over_share(candidate, counts) if quota_usage else None
             yield cycle.place(candidate, shape.eq_class, counts, score) if waiting is None else cycle.gated(waiting, score)
             continue
         # 5. No place: a reservation, if the depth of the policy has one left, and the reason.
@@ -123,7 +123,6 @@ class _Cycle:
         "_limitless",
         "_scores",
         "_started",
-        "elastic",
         "eq_classes",
         "explainer",
         "gated_all",
@@ -134,6 +133,7 @@ class _Cycle:
         "pending_queue",
         "policy",
         "profile",
+        "quota_usage",
         "reserves",
         "share",
         "state",
@@ -151,9 +151,9 @@ class _Cycle:
         pending_queue = self.pending_queue = state.pending_queue(vcluster)
         pending_queue.take(candidates)
         state.set_lists(vcluster, pending_queue.lists)
-        self.elastic = state.elastic
-        if self.elastic is not None:
-            self.elastic.ask(candidates, now)
+        self.quota_usage = state.quota_usage
+        if self.quota_usage is not None:
+            self.quota_usage.ask(candidates, now)
         self.share = _ALL
         """What the quota tree leaves to the candidate that is looked at."""
         self._explain = explain
@@ -202,7 +202,7 @@ class _Cycle:
         """Whether every promise of the last cycle holds as it did."""
         self.strict = self.strategy.strict
         """Whether nobody passes one that waits for nodes which he could use."""
-        self.gated_all = self.strict or self.elastic is not None or bool(state.exhausted)
+        self.gated_all = self.strict or self.quota_usage is not None or bool(state.exhausted)
         """Whether everybody has to pass every gate."""
         self.reserves = self._depth > 0
         """Whether the next blocked one that holds none may be given a reservation: of those before it fewer hold one than the depth."""
@@ -262,7 +262,7 @@ class _Cycle:
         left = self.headrooms[person] or self._headroom(person)
         spent = budget(state.exhausted, candidate) if state.exhausted else None
         if left.nodes >= candidate.minimum and left.starts >= 1:
-            waiting = spent or (self._shares(candidate) if self.elastic is not None else None)
+            waiting = spent or (self._shares(candidate) if self.quota_usage is not None else None)
         else:
             waiting = hard_quota(state, candidate, now) or spent or self._shares(candidate) or vcluster_limits(state, candidate, now)
         return waiting or (admission(state, candidate, now) if candidate.reservation else None)
@@ -301,7 +301,7 @@ class _Cycle:
 
     def over_share(self, candidate: Candidate, counts: Counts) -> Waiting | None:
         """Why the quota tree does not admit just these nodes; None where it does."""
-        blocked = self.elastic.refuses(candidate, counts) if self.elastic is not None else None
+        blocked = self.quota_usage.refuses(candidate, counts) if self.quota_usage is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None
 
     def stands(self, candidate: Candidate, shape: RequestShape, promise: BackfillReservation) -> bool:
@@ -451,7 +451,7 @@ class _Cycle:
 
     def _shares(self, candidate: Candidate) -> Waiting | None:
         """Look at what the quota tree leaves to it; why it waits where that is too little."""
-        share = self.elastic.share(candidate) if self.elastic is not None else _ALL
+        share = self.quota_usage.share(candidate) if self.quota_usage is not None else _ALL
         if isinstance(share, Blocked):
             return beyond_share(candidate, share)
         self.share = share

@@ -19,8 +19,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import Share
 from lattice.scheduling.state.pending_queue import PendingQueue
+from lattice.scheduling.state.quota_usage import Share
 
 RANGES: Final = "(ranges)"
 """Stands for the name of a vcluster where the decision is recorded; no vcluster can have it."""
@@ -67,7 +67,7 @@ def _home(policy: Policy) -> str:
 
 def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candidate) -> tuple[int, ...]:
     """As many nodes at home as it may have now; none where it is to keep those that it was given."""
-    share = state.elastic.share(candidate) if state.elastic is not None else Share()
+    share = state.quota_usage.share(candidate) if state.quota_usage is not None else Share()
     if isinstance(share, Blocked):
         return ()
     eq_class = EquivalenceClass(
@@ -76,6 +76,6 @@ def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candid
     idle = candidate.minimum + (eq_class.pool.whole.total - candidate.minimum) // LEFT
     left = min(headroom(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
     counts = eq_class.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
-    if counts is None or (state.elastic is not None and state.elastic.refuses(candidate, counts) is not None):
+    if counts is None or (state.quota_usage is not None and state.quota_usage.refuses(candidate, counts) is not None):
         return ()
     return nodes_of(counts, eq_class.taken_from, split=bool(state.node_cache.masks))

@@ -19,9 +19,9 @@ def withheld(state: ClusterState) -> dict[str, dict[str, int]]:
 
     What was submitted first counts as far as hard quotas leave room for it; limits of vclusters are not looked at.
     """
-    if state.elastic is None:
+    if state.quota_usage is None:
         return {}
-    pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.elastic.pending() if _may_be_withheld(state, one)]
+    pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.quota_usage.pending() if _may_be_withheld(state, one)]
     headrooms = _Headrooms(state)
     found: dict[str, dict[str, int]] = {}
     for _, _, candidate, amounts in sorted(pending, key=itemgetter(0, 1)):

@@ -70,7 +70,7 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
         "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
         "strict order of submission": strategy_of(policy).strict,
         "the power budget": state.power.limit is not None,
-        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(state.exhausted) or state.elastic is not None,
+        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(state.exhausted) or state.quota_usage is not None,
         "terms of lending": bool(lenders_to(state.policies, vcluster)),
     }
     return [rule for rule, in_force in known.items() if in_force]

@@ -96,13 +96,13 @@ def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Seq
 
 def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
     """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
-    elastic = situation.state.elastic
-    if elastic is None:
+    quota_usage = situation.state.quota_usage
+    if quota_usage is None:
         return
-    blocked = elastic.forest.admits(candidate.quota, elastic.asked(candidate), non_preemptible=candidate.non_preemptible)
+    blocked = quota_usage.forest.admits(candidate.quota, quota_usage.asked(candidate), non_preemptible=candidate.non_preemptible)
     if blocked is None:
         return
-    forest = elastic.forest
+    forest = quota_usage.forest
     path = forest.path(blocked.gate.quota)
     above = path[0] if blocked.gate.by != RUNTIME else path[1] if len(path) > 1 else ""
     tree, inside = forest.tree_of(candidate.quota), dict[str, bool]()

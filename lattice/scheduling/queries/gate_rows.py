@@ -98,18 +98,20 @@ def _subject(situation: Situation, uid: str) -> Subject:
         return Subject(candidate, candidate.minimum, 1, _waiting_place(situation, candidate))
     holder = situation.holders.get(uid)
     if holder is not None:
-        elastic = situation.state.elastic
-        place = Place(elastic.forest, holder.quota or DEFAULT, elastic.holding(uid)) if elastic is not None else None
+        quota_usage = situation.state.quota_usage
+        place = Place(quota_usage.forest, holder.quota or DEFAULT, quota_usage.holding(uid)) if quota_usage is not None else None
         return Subject(holder, 0, 0, place)
     raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
 
 
 def _waiting_place(situation: Situation, candidate: Candidate) -> Place | None:
-    elastic = situation.state.elastic
-    if elastic is None:
+    quota_usage = situation.state.quota_usage
+    if quota_usage is None:
         return None
-    share = elastic.share(candidate)
-    return Place(elastic.forest, candidate.quota or DEFAULT, elastic.asked(candidate), share if isinstance(share, Blocked) else None)
+    share = quota_usage.share(candidate)
+    return Place(
+        quota_usage.forest, candidate.quota or DEFAULT, quota_usage.asked(candidate), share if isinstance(share, Blocked) else None
+    )
 
 
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:

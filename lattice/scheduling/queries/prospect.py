@@ -139,7 +139,7 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
     holders, promises, lists = dict(state.holders), dict(state.promises), dict(state.lists)
     heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
     waiting = state.waiting
-    asking = state.elastic.asking() if state.elastic is not None else {}
+    asking = state.quota_usage.asking() if state.quota_usage is not None else {}
     try:
         yield state
     finally:
@@ -150,8 +150,8 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
         for vcluster in [name for name in state.lists if state.lists[name] != lists.get(name)]:
             state.set_lists(vcluster, lists.get(vcluster, frozenset()))
         state.undo_cycles(promises, heirs, moves, waiting)
-        if state.elastic is not None:
-            state.elastic.restore(asking)
+        if state.quota_usage is not None:
+            state.quota_usage.restore(asking)
 
 
 def may_ever(outcome: Outcome) -> bool:

@@ -124,7 +124,7 @@ def look(
         overrun=state.overrun_seconds,
         allowance=state.start_allowance,
         scored=_scored(state),
-        quota=state.elastic.forest.snapshot() if state.elastic is not None else None,
+        quota=state.quota_usage.forest.snapshot() if state.quota_usage is not None else None,
     )
 
 
@@ -134,8 +134,8 @@ def glance(state: ClusterState, pending: Sequence[Candidate], now: float, more: 
     `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
     beginning of a cycle.
     """
-    if state.elastic is not None:
-        state.elastic.ask(pending, now)
+    if state.quota_usage is not None:
+        state.quota_usage.ask(pending, now)
     moment = look(state, "", pending, now, 0)
     scoring = state.scorings.get(next(iter(moment.scored.vclusters), ""))
     if not isinstance(scoring, Scoring):

@@ -20,9 +20,9 @@ from lattice.scheduling.cluster.placement import Counts
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
-from lattice.scheduling.state.elastic import Elastic
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
+from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.scheduling.state.reservation_order import Move, ReservationEpoch
 from lattice.views.ledger import TenantAccount
 
@@ -161,7 +161,7 @@ class ClusterState:
     """By vcluster: the promises as its last cycle left them, and `reservation_epoch` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
-    elastic: Elastic | None = None
+    quota_usage: QuotaUsage | None = None
     """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
     """Budgets that are used up, at whose end work waits."""
@@ -187,15 +187,15 @@ class ClusterState:
 
     def plant(self, forest: Forest | None) -> None:
         """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
-        self.elastic = None if forest is None else Elastic(forest, self.node_cache)
-        if self.elastic is not None:
+        self.quota_usage = None if forest is None else QuotaUsage(forest, self.node_cache)
+        if self.quota_usage is not None:
             for holder in self.holders.values():
-                self.elastic.hold(holder)
+                self.quota_usage.hold(holder)
 
     def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
         """Plants quota trees that are charged already with what these candidates ask for and what the holders hold."""
-        self.elastic = Elastic(forest, self.node_cache)
-        self.elastic.adopt(asked, self.holders.values(), now)
+        self.quota_usage = QuotaUsage(forest, self.node_cache)
+        self.quota_usage.adopt(asked, self.holders.values(), now)
 
     def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
         """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; `power`: and this budget."""
@@ -251,8 +251,8 @@ class ClusterState:
             return
         self.uses.count(holder, -1, claimed=uid in self._claims)
         self._claims.discard(uid)
-        if self.elastic is not None:
-            self.elastic.release(uid)
+        if self.quota_usage is not None:
+            self.quota_usage.release(uid)
         lost = self._lost.pop(uid, None)
         self.node_cache.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
@@ -349,8 +349,8 @@ class ClusterState:
         if _filled(again) != _filled(self.uses):
             raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
         self.node_cache.validate()
-        if self.elastic is not None:
-            self.elastic.validate()
+        if self.quota_usage is not None:
+            self.quota_usage.validate()
         self.free_counts.validate()
         self._profile.validate()
 
@@ -377,8 +377,8 @@ class ClusterState:
         if claimed:
             self._claims.add(holder.uid)
         self.uses.count(holder, 1, claimed=claimed)
-        if self.elastic is not None:
-            self.elastic.hold(holder)
+        if self.quota_usage is not None:
+            self.quota_usage.hold(holder)
 
     def _confirm(self, holder: NodeHolder) -> None:
         """What is held is known already, by whom and until when; only what is said of it is new, and it is in the accounts now."""

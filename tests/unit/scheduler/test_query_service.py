@@ -305,10 +305,10 @@ def planted(state: State) -> None:
     """A tree of two groups over the nodes; the work that waits belongs to neither."""
     groups = (Group("theory", min={"nodes": 1}, max={"nodes": 3}), Group("lab", min={"nodes": 1}, max={"nodes": 3}))
     state.state.plant(Forest([TreeSpec(groups=groups)]))
-    elastic = state.state.elastic
-    assert elastic is not None
-    elastic.forest.capacity("", {"nodes": 4})
-    elastic.ask(state.pending.candidates.values(), NOW)
+    quota_usage = state.state.quota_usage
+    assert quota_usage is not None
+    quota_usage.forest.capacity("", {"nodes": 4})
+    quota_usage.ask(state.pending.candidates.values(), NOW)
 
 
 async def test_the_groups_that_a_readers_work_would_belong_to_are_his_own() -> None:

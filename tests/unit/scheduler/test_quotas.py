@@ -79,8 +79,8 @@ class Site:
         return status
 
     def runtime(self, name: str) -> int:
-        assert self.state.elastic is not None
-        return self.state.elastic.forest.standing(name).runtime["nodes"]
+        assert self.state.quota_usage is not None
+        return self.state.quota_usage.forest.standing(name).runtime["nodes"]
 
 
 async def two_teams(site: Site) -> None:
@@ -93,28 +93,28 @@ async def two_teams(site: Site) -> None:
 async def test_without_a_group_there_is_no_tree() -> None:
     site = Site()
     site.refresh(NOW)
-    assert site.state.elastic is None
+    assert site.state.quota_usage is None
     assert site.quotas.leaf(allocation()) == ""
 
 
 async def test_groups_are_planted_with_the_capacity_of_the_nodes_and_gone_with_the_last() -> None:
     site = Site()
     await two_teams(site)
-    assert site.state.elastic is not None
-    assert site.state.elastic.forest.total()["nodes"] == 8
+    assert site.state.quota_usage is not None
+    assert site.state.quota_usage.forest.total()["nodes"] == 8
     assert site.quotas.leaf(allocation()) == "a"
     site.quotas.ours.objects.clear()
     site.quotas.changed()
     site.refresh(NOW)
-    assert site.state.elastic is None
+    assert site.state.quota_usage is None
 
 
 async def test_work_on_nodes_is_charged_when_a_tree_is_planted() -> None:
     site = Site()
     site.state.put_holder(holding(90, (0, 1), quota="a"))
     await two_teams(site)
-    assert site.state.elastic is not None
-    assert site.state.elastic.forest.standing("a").used == {"nodes": 2}
+    assert site.state.quota_usage is not None
+    assert site.state.quota_usage.forest.standing("a").used == {"nodes": 2}
     site.state.validate()
 
 
@@ -134,14 +134,14 @@ async def test_a_node_counts_while_it_may_work_or_holds_work(state: str, held: b
     if held:
         site.state.put_holder(holding(90, (3,), quota="a"))
     await two_teams(site)
-    assert site.state.elastic is not None
+    assert site.state.quota_usage is not None
     site.put(3, usable=False, state=state)
     due = site.refresh(NOW)
-    assert site.state.elastic.forest.total()["nodes"] == nodes
+    assert site.state.quota_usage.forest.total()["nodes"] == nodes
     if state == "Down":
         assert due == NOW + 600
         site.refresh(NOW + 601)
-        assert site.state.elastic.forest.total()["nodes"] == 7
+        assert site.state.quota_usage.forest.total()["nodes"] == 7
 
 
 async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds_its_work_to_them() -> None:
@@ -150,8 +150,8 @@ async def test_a_tree_of_its_own_takes_its_nodes_from_the_default_tree_and_binds
     await site.declare("gpu-tree", 4, 4, isParent=True, tree={"nodes": {"groups": ["g1"]}, "ratio": "1"})
     await site.declare("train", 0, 4, parent="gpu-tree", namespaces=["physics-ml"])
     site.refresh(NOW)
-    assert site.state.elastic is not None
-    forest = site.state.elastic.forest
+    assert site.state.quota_usage is not None
+    forest = site.state.quota_usage.forest
     assert (forest.total()["nodes"], forest.total("gpu-tree")["nodes"]) == (4, 4)
     assert site.quotas.within("train") == 0b11110000
     assert site.quotas.within("a") is None
@@ -196,9 +196,9 @@ async def test_a_resource_that_a_leaf_lacks_counts_above_it() -> None:
     await site.declare("old", parent="dept")
     await site.declare("new", parent="dept", max={"nodes": 8, "gpu": 2})
     site.refresh(NOW)
-    assert site.state.elastic is not None
-    site.state.elastic.forest.demand("old", {"gpu": 2}, {"gpu": 2})
-    assert site.state.elastic.forest.standing("dept").used == {"gpu": 2}
+    assert site.state.quota_usage is not None
+    site.state.quota_usage.forest.demand("old", {"gpu": 2}, {"gpu": 2})
+    assert site.state.quota_usage.forest.standing("dept").used == {"gpu": 2}
     assert site.quotas.remarks().groups["old"][0] == "ResourcesDiffer"
 
 
@@ -214,9 +214,9 @@ async def test_options_that_do_not_read_leave_the_last_good_ones_in_force() -> N
 async def test_where_a_group_stands_is_written_when_it_changes_and_only_then() -> None:
     site = Site()
     await two_teams(site)
-    assert site.state.elastic is not None
+    assert site.state.quota_usage is not None
     site.state.put_holder(holding(90, (0, 1, 2, 3, 4), quota="a"))
-    site.state.elastic.ask([pending(1, nodes=2, quota="a"), pending(2, nodes=1, quota="b")], NOW)
+    site.state.quota_usage.ask([pending(1, nodes=2, quota="a"), pending(2, nodes=1, quota="b")], NOW)
     await site.status.publish()
     status = await site.shown("a")
     assert (status["used"], status["request"], status["runtime"]) == ({"nodes": "5"}, {"nodes": "7"}, {"nodes": "7"})
@@ -285,8 +285,8 @@ async def test_koordinators_objects_make_a_tree_and_are_told_where_they_stand() 
     quotas.objects["physics/team"] = await site.cluster.get(KOORDINATOR_QUOTAS, "team", "physics", type=KoordinatorQuota)
     profiles.objects["physics/g1"] = await site.cluster.get(KOORDINATOR_PROFILES, "g1", "physics", type=KoordinatorProfile)
     site.refresh(NOW)
-    assert site.state.elastic is not None
-    forest = site.state.elastic.forest
+    assert site.state.quota_usage is not None
+    forest = site.state.quota_usage.forest
     assert (forest.total()["cpu"], forest.total("root-g1")["cpu"]) == (32000, 32000)
     site.state.put_holder(holding(90, (0,), quota="team"))
     await site.status.publish()
@@ -304,13 +304,13 @@ async def test_koordinators_object_for_the_default_group_bounds_it_and_is_told_w
     quotas.objects[f"physics/{meta['name']}"] = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics", type=KoordinatorQuota)
     site.quotas.changed()
     site.refresh(NOW)
-    assert site.state.elastic is not None
+    assert site.state.quota_usage is not None
     site.state.put_holder(holding(90, (0,), quota=""))
-    blocked = site.state.elastic.forest.admits("default", {"cpu": 33_000, "nodes": 1})
+    blocked = site.state.quota_usage.forest.admits("default", {"cpu": 33_000, "nodes": 1})
     assert blocked is not None
     assert (blocked.gate.quota, blocked.gate.resource, blocked.gate.limit) == ("default", "cpu", 40_000)
-    assert site.state.elastic.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
-    assert set(site.state.elastic.forest.standing("default").max) == {"nodes", "cpu"}, "what is written for no bound is none"
+    assert site.state.quota_usage.forest.admits("default", {"nodes": 3}) is not None, "the configuration bounds it as well"
+    assert set(site.state.quota_usage.forest.standing("default").max) == {"nodes", "cpu"}, "what is written for no bound is none"
     await site.status.publish()
     told = await site.cluster.get(KOORDINATOR_QUOTAS, meta["name"], "physics")
     assert told["status"]["used"] == {"cpu": "8", "memory": "1Gi"}

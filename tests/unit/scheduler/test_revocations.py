@@ -125,16 +125,16 @@ class Site:
         return holder.uid
 
     def ask(self, candidate: Candidate) -> None:
-        assert self.state.elastic is not None
-        self.state.elastic.ask([candidate], NOW)
+        assert self.state.quota_usage is not None
+        self.state.quota_usage.ask([candidate], NOW)
         self.pending.enqueue(candidate)
 
     async def watch(self, seconds: float) -> list[str]:
         """Sample each second for so long; the uids of what was stopped."""
-        assert self.state.elastic is not None
+        assert self.state.quota_usage is not None
         for _ in range(round(seconds)):
             await self.clock.run_for(1.0)
-            await self.revocations.sample(self.state.elastic)
+            await self.revocations.sample(self.state.quota_usage)
         self.state.validate()
         return [stop.key[0] for stop in self.stops]
 
@@ -261,9 +261,9 @@ async def test_nodes_that_go_take_nothing_by_themselves() -> None:
     site = Site()
     site.run(10, (0, 1, 2, 3), "a")
     site.run(11, (4, 5), "b")
-    assert site.state.elastic is not None
+    assert site.state.quota_usage is not None
     site.ask(pending(1, nodes=2, quota="b"))
-    site.state.elastic.forest.capacity("", {"nodes": 6})
+    site.state.quota_usage.forest.capacity("", {"nodes": 6})
     assert await site.watch(4 * DELAY) == []
 
 

@@ -29,8 +29,8 @@ def site(*work: Candidate, **accounts: TenantAccount) -> ClusterState:
     forest = Forest([TreeSpec(groups=(Group("a", max={"nodes": 8}), Group("b", max={"nodes": 8})))])
     forest.capacity("", {"nodes": 8})
     state.plant(forest)
-    assert state.elastic is not None
-    state.elastic.ask(work, NOW)
+    assert state.quota_usage is not None
+    state.quota_usage.ask(work, NOW)
     return state
 
 
@@ -71,10 +71,10 @@ def test_work_whose_budget_is_used_up_is_withheld() -> None:
 def test_a_look_without_it_sees_what_may_start_and_leaves_everything_as_it_was(wishes: list[tuple[int, str, int]], limit: int) -> None:
     work = [pending(at, owner, nodes=count, quota=leaf) for at, (count, leaf, owner) in enumerate(wishes)]
     state = site(*work, physics=TenantAccount(max_nodes=limit))
-    assert state.elastic is not None
-    forest, kept_waiting = state.elastic.forest, withheld(state)
+    assert state.quota_usage is not None
+    forest, kept_waiting = state.quota_usage.forest, withheld(state)
     before = [forest.standing(name) for name in "ab"]
-    with state.elastic.without(kept_waiting):
+    with state.quota_usage.without(kept_waiting):
         asked = sum(forest.booked(name).request.get("nodes", 0) for name in "ab")
         others = sum(count for count, _, owner in wishes if owner == 2)
         assert asked - others <= limit

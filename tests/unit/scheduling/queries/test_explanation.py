@@ -216,10 +216,10 @@ def test_work_that_waits_for_its_share_of_the_quota_tree_is_told_what_runs_in_th
             Group("lab", "physics", max={"nodes": 9}), Group("bio", max={"nodes": 9}),
         )  # fmt: skip
         situation.state.plant(Forest([TreeSpec(groups=groups)]))
-        elastic = situation.state.elastic
-        assert elastic is not None
-        elastic.forest.capacity("", {"nodes": 8})
-        elastic.ask(situation.candidates.values(), NOW)
+        quota_usage = situation.state.quota_usage
+        assert quota_usage is not None
+        quota_usage.forest.capacity("", {"nodes": 8})
+        quota_usage.ask(situation.candidates.values(), NOW)
         assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == whose
         situation.state.validate()
 

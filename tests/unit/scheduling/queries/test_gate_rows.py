@@ -49,12 +49,12 @@ def numbers(gate: Gate) -> list[tuple[Any, ...]]:
 def grown(situation: Situation, *groups: Group, **asked_and_held: tuple[int, int]) -> Situation:
     """The situation with a quota tree over its nodes; other groups than its own ask for, and hold, so many nodes."""
     situation.state.plant(Forest([TreeSpec(groups=groups)]))
-    elastic = situation.state.elastic
-    assert elastic is not None
-    elastic.forest.capacity("", {"nodes": len(situation.nodes)})
-    elastic.ask(situation.candidates.values(), NOW)
+    quota_usage = situation.state.quota_usage
+    assert quota_usage is not None
+    quota_usage.forest.capacity("", {"nodes": len(situation.nodes)})
+    quota_usage.ask(situation.candidates.values(), NOW)
     for name, (asked, held) in asked_and_held.items():
-        elastic.forest.demand(name, {"nodes": asked}, {"nodes": held})
+        quota_usage.forest.demand(name, {"nodes": asked}, {"nodes": held})
     return situation
 
 

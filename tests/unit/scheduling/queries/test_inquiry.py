@@ -16,7 +16,7 @@ from lattice.scheduling.recording.chronicle import encoded
 from lattice.scheduling.recording.record import glance, look, rebuild
 from tests.unit.scheduling.moments import ALICE, NOW, OPERATOR, VCLUSTERS, moments
 from tests.unit.scheduling.recording.test_record import Site
-from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, site
+from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, site
 
 
 def glimpse_of(situation: Situation) -> Glimpse:
@@ -42,14 +42,14 @@ def test_a_scene_of_a_glance_decides_what_the_scene_itself_decides_next(seed: in
 
 def test_a_glance_under_a_quota_tree_counts_what_no_cycle_has_seen_yet() -> None:
     state = site(12, DEPARTMENT)
-    assert state.elastic is not None
+    assert state.quota_usage is not None
     first, second = asks(1, "a", 4), asks(2, "b", 12)
-    state.elastic.ask([first], NOW)
+    state.quota_usage.ask([first], NOW)
     other = rebuild(glance(state, [first, second], NOW))
     other.validate()
     state.validate()
-    assert other.elastic is not None
-    assert other.elastic.demands() == state.elastic.demands()
+    assert other.quota_usage is not None
+    assert other.quota_usage.demands() == state.quota_usage.demands()
     queue = [first, second]
     assert encoded(list(decide(other, first.vcluster, queue, NOW))) == encoded(list(decide(state, first.vcluster, queue, NOW)))
 

@@ -14,7 +14,7 @@ from lattice.scheduling.recording.chronicle import Chronicler, Reader, encoded
 from lattice.scheduling.recording.record import Looker, completed, reproduce
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, VCLUSTERS
-from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, group, site
+from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, group, site
 
 GROUPS = (*DEPARTMENT, group("gpu", max={"nodes": 4, "gpu/GH200": 8}))
 
@@ -23,7 +23,7 @@ GROUPS = (*DEPARTMENT, group("gpu", max={"nodes": 4, "gpu/GH200": 8}))
 def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> None:
     roll = random.Random(seed)
     state = site(12, GROUPS, gpus=4)
-    assert state.elastic is not None
+    assert state.quota_usage is not None
     looker, chronicler, reader = Looker(state), Chronicler("test"), Reader()
     queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
     waited = 0
@@ -42,9 +42,9 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
         if roll.random() < 0.3:
             index = roll.randrange(12)
             state.node_cache.put(node(index, f"g{index // 4}", gpus=roll.choice([0, 4])))
-            state.elastic.nodes_changed([index])
+            state.quota_usage.nodes_changed([index])
         for queue in queues.values():
-            state.elastic.ask(queue.values(), now)
+            state.quota_usage.ask(queue.values(), now)
         for name, queue in queues.items():
             moment = looker.look(name, list(queue.values()), now, number)
             outcomes = list(decide(state, name, list(queue.values()), now))
@@ -55,6 +55,6 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
             for outcome in outcomes:
                 if isinstance(outcome, Placed):
                     del queue[outcome.candidate.uid]
-                    state.elastic.drop(outcome.candidate.uid)
+                    state.quota_usage.drop(outcome.candidate.uid)
             state.validate()
     assert waited

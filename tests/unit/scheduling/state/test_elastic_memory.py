@@ -13,9 +13,9 @@ from lattice.quota.tree import QuotaTree
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import Elastic
+from lattice.scheduling.state.quota_usage import QuotaUsage
 from tests.unit.scheduling.moments import NOW
-from tests.unit.scheduling.state.test_elastic import DEPARTMENT, asks, group, site
+from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, group, site
 
 GPUS = group("gpu", max={"nodes": 6, "gpu/GH200": 12})
 IDLE = group("idle", "dept", 2)
@@ -31,8 +31,8 @@ def some_work(roll: random.Random, number: int) -> Candidate:
 
 def asked_anew(state: ClusterState, waiting: list[Candidate], candidate: Candidate) -> object:
     """What a tree says that was never asked before."""
-    assert state.elastic is not None
-    fresh = Elastic(Forest.restored(state.elastic.forest.snapshot()), state.node_cache)
+    assert state.quota_usage is not None
+    fresh = QuotaUsage(Forest.restored(state.quota_usage.forest.snapshot()), state.node_cache)
     fresh.adopt(waiting, state.holders.values(), NOW)
     return fresh.share(candidate)
 
@@ -42,22 +42,22 @@ def asked_anew(state: ClusterState, waiting: list[Candidate], candidate: Candida
 def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
     roll = random.Random(seed)
     state = site(12, (*DEPARTMENT, IDLE, GPUS), gpus=4)
-    elastic = state.elastic
-    assert elastic is not None
+    quota_usage = state.quota_usage
+    assert quota_usage is not None
     waiting: list[Candidate] = []
     for number in range(8):
         waiting.append(some_work(roll, number))
-        elastic.ask(waiting, NOW)
+        quota_usage.ask(waiting, NOW)
         if roll.random() < 0.5:
             started = waiting.pop(roll.randrange(len(waiting)))
             free = [index for index in range(12) if index not in state.node_cache.taken]
             if len(free) >= started.minimum:
                 state.claim(started, tuple(sorted(roll.sample(free, started.minimum))), NOW)
-            elastic.drop(started.uid)
+            quota_usage.drop(started.uid)
         for uid in [uid for uid in state.holders if roll.random() < 0.2]:
             state.drop_holder(uid)
         for candidate in roll.sample(waiting, len(waiting)):
-            found, anew = elastic.share(candidate), asked_anew(state, waiting, candidate)
+            found, anew = quota_usage.share(candidate), asked_anew(state, waiting, candidate)
             assert found == anew
             assert getattr(found, "message", "") == getattr(anew, "message", "")
     state.validate()

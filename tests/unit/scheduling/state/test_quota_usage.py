@@ -21,7 +21,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.prospect import undone
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.elastic import amounts_of
+from lattice.scheduling.state.quota_usage import amounts_of
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
@@ -170,13 +170,13 @@ def test_without_a_tree_nothing_is_charged() -> None:
 def test_a_what_if_leaves_the_demand_as_it_was() -> None:
     state = site()
     state.put_holder(holding(90, (0, 1), quota="b"))
-    assert state.elastic is not None
+    assert state.quota_usage is not None
     waiting = asks(1, "a", 3)
-    state.elastic.ask([waiting], NOW)
-    before = state.elastic.forest.snapshot()
+    state.quota_usage.ask([waiting], NOW)
+    before = state.quota_usage.forest.snapshot()
     with undone(state):
         list(decide(state, "hpc", [replace(waiting, minimum=1, maximum=1), asks(2, "b", 4)], NOW))
-    assert state.elastic.forest.snapshot() == before
+    assert state.quota_usage.forest.snapshot() == before
     state.validate()
 
 
@@ -191,10 +191,10 @@ def test_no_start_is_foreseen_for_work_that_waits_for_its_share() -> None:
 @pytest.mark.parametrize("change", [{"gpus": 8}, {"cpus": 16}])
 def test_a_node_of_other_hardware_is_charged_anew(change: dict[str, Any]) -> None:
     state = site()
-    assert state.elastic is not None
+    assert state.quota_usage is not None
     state.put_holder(holding(90, (0, 1), quota="a"))
     state.node_cache.put(node(0, "g0", **change))
-    state.elastic.nodes_changed([0])
+    state.quota_usage.nodes_changed([0])
     state.validate()
 
 
@@ -205,8 +205,8 @@ LEAF = st.sampled_from(["a", "b", "default", "unknown"])
 @settings(max_examples=60, deadline=None)
 def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataObject) -> None:
     state = site(gpus=3)
-    elastic = state.elastic
-    assert elastic is not None
+    quota_usage = state.quota_usage
+    assert quota_usage is not None
     waiting: dict[str, Candidate] = {}
     held: dict[str, NodeHolder] = {}
     now = NOW
@@ -220,7 +220,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
                 size = data.draw(st.integers(1, 9))
                 one = asks(number, data.draw(LEAF), size, not_before=later, need=need, preemptible=fixed, held=data.draw(st.booleans()))
                 waiting[one.uid] = one
-                elastic.ask([one], now)
+                quota_usage.ask([one], now)
             case "hold":
                 nodes = tuple(sorted(data.draw(st.sets(st.integers(0, 9), min_size=1, max_size=3))))
                 run = holding(100 + number, nodes, quota=data.draw(LEAF), preemptible=data.draw(st.booleans()))
@@ -237,7 +237,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
             case "leave" if waiting:
                 uid = data.draw(st.sampled_from(sorted(waiting)))
                 del waiting[uid]
-                elastic.drop(uid)
+                quota_usage.drop(uid)
             case "move" if held:
                 uid = data.draw(st.sampled_from(sorted(held)))
                 held[uid] = replace(held[uid], quota=data.draw(LEAF))
@@ -245,10 +245,10 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
             case "node":
                 index = data.draw(st.integers(0, 7))
                 state.node_cache.put(node(index, f"g{index // 4}", gpus=data.draw(st.integers(0, 4))))
-                elastic.nodes_changed([index])
+                quota_usage.nodes_changed([index])
             case _:
-                elastic.ask(waiting.values(), now)
-    elastic.ask(waiting.values(), now)
+                quota_usage.ask(waiting.values(), now)
+    quota_usage.ask(waiting.values(), now)
     kinds = sorted({facts.gpus for facts in state.node_cache.nodes.values()})
     nodes_asked: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -262,8 +262,8 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
             nodes_asked[one.quota] = nodes_asked.get(one.quota, 0) + one.minimum
     assert kinds
     for leaf in ("a", "b", "default", "unknown"):
-        booked = elastic.forest.booked(leaf)
+        booked = quota_usage.forest.booked(leaf)
         assert booked.used.get("nodes", 0) == used.get(leaf, 0)
         assert booked.request.get("nodes", 0) == used.get(leaf, 0) + nodes_asked.get(leaf, 0)
         assert booked.non_preemptible_used.get("nodes", 0) == fixed_used.get(leaf, 0)
-    elastic.validate()
+    quota_usage.validate()

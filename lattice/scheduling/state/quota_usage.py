@@ -1,7 +1,7 @@
 """The elastic quota tree as cycles use it: the forest, charged with what waits and with what holds nodes.
 
 Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing
-but nodes and quota keeps it waiting; work that holds nodes is charged for just these. `Elastic` has one owner, the cluster state,
+but nodes and quota keeps it waiting; work that holds nodes is charged for just these. `QuotaUsage` has one owner, the cluster state,
 and is changed by named events; `validate` counts everything again.
 """
 
@@ -80,7 +80,7 @@ class _Classes(NamedTuple):
     nodes: int
 
 
-class Elastic:
+class QuotaUsage:
     """See the module's docstring."""
 
     def __init__(self, forest: Forest, node_cache: NodeCache) -> None:
