@@ -23,7 +23,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.optimum.formulation import formulate, value_of
 from lattice.scheduling.optimum.solver import upper_bound
-from lattice.scheduling.preemption.ground import Ground
+from lattice.scheduling.preemption.domains import PreemptionDomain
 from lattice.scheduling.preemption.victims import Preemption, PreemptionLimits, Victims, loss, preemption, protection
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
@@ -190,7 +190,7 @@ def greedy_choice(asked: Question) -> list[NodeHolder] | None:
     for each in sorted(legal, key=lambda each: (loss(each, asked.nodes, NOW).seconds, each.uid))[: limits.most_victims]:
         chosen.append(each)
         have = asked.free.union(*(gone.nodes for gone in chosen))
-        if Ground(asked.candidate, asked.nodes, eligible, have).fits():
+        if PreemptionDomain(asked.candidate, asked.nodes, eligible, have).fits():
             return chosen
     return None
 

@@ -17,7 +17,7 @@ from typing import Final
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import BIN_PACK, SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
-from lattice.scheduling.preemption.ground import Ground, Spot
+from lattice.scheduling.preemption.domains import PreemptionDomain, VictimSlot
 from lattice.scheduling.priority.cost import checkpoint_minutes
 
 HOUR: Final = 3600.0
@@ -135,12 +135,12 @@ def preemption(
     cost; then borrowers of the candidate's vcluster, the lowest borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
-    ground = Ground(candidate, nodes, eligible, free)
-    short = _too_few(candidate, ground)
+    domain = PreemptionDomain(candidate, nodes, eligible, free)
+    short = _too_few(candidate, domain)
     if short is not None:
         return short
-    pool, kept = _pool(candidate, holders, nodes, ground, policies, now, limits)
-    tries = [_cheapest(candidate, group, ground, nodes, score, limits) for group in _in_order_of_going(candidate, pool, nodes, policies)]
+    pool, kept = _pool(candidate, holders, nodes, domain, policies, now, limits)
+    tries = [_cheapest(candidate, group, domain, nodes, score, limits) for group in _in_order_of_going(candidate, pool, nodes, policies)]
     found = [each for each in tries if each is not None]
     for each in found:
         if each.cost < each.value:
@@ -148,7 +148,7 @@ def preemption(
             return Victims(each.victims, each.nodes, freed, each.cost, each.value, each.span)
     if found:
         return _too_dear(found[-1])
-    return _no_set(candidate, pool, kept, ground, limits)
+    return _no_set(candidate, pool, kept, domain, limits)
 
 
 def own_nodes(candidate: Candidate, policy: Policy, nodes: Mapping[int, NodeFacts]) -> set[int]:
@@ -256,7 +256,7 @@ def _pool(
     candidate: Candidate,
     holders: Iterable[NodeHolder],
     nodes: Mapping[int, NodeFacts],
-    ground: Ground,
+    domain: PreemptionDomain,
     policies: Mapping[str, Policy],
     now: float,
     limits: PreemptionLimits,
@@ -265,7 +265,7 @@ def _pool(
     pool: list[Victim] = []
     kept: Counter[str] = Counter()
     for holder in sorted(holders, key=lambda holder: holder.uid):
-        freed = ground.count(holder.nodes)
+        freed = domain.count(holder.nodes)
         if not freed or holder.uid == candidate.uid:
             continue
         word = protection(candidate, holder, nodes, policies, now, limits)
@@ -295,11 +295,16 @@ def _in_order_of_going(
 
 
 def _cheapest(
-    candidate: Candidate, pool: list[Victim], ground: Ground, nodes: Mapping[int, NodeFacts], score: float, limits: PreemptionLimits
+    candidate: Candidate,
+    pool: list[Victim],
+    domain: PreemptionDomain,
+    nodes: Mapping[int, NodeFacts],
+    score: float,
+    limits: PreemptionLimits,
 ) -> _Found | None:
     """The cheapest set among these, with the place that it makes."""
-    spots = [Spot(victim.holder.nodes, victim.loss.seconds, len(victim.holder.nodes)) for victim in pool]
-    room = ground.cheapest(spots, limits.most_victims, limits.span_premium)
+    slots = [VictimSlot(victim.holder.nodes, victim.loss.seconds, len(victim.holder.nodes)) for victim in pool]
+    room = domain.cheapest(slots, limits.most_victims, limits.span_premium)
     if room is None:
         return None
     victims = tuple(pool[number] for number in room.chosen)
@@ -307,14 +312,14 @@ def _cheapest(
     return _Found(victims, room.nodes, room.span, room.cost / HOUR, value)
 
 
-def _too_few(candidate: Candidate, ground: Ground) -> NoVictims | None:
+def _too_few(candidate: Candidate, domain: PreemptionDomain) -> NoVictims | None:
     """What makes looking for victims pointless."""
     wanted = _count(candidate.minimum, "node")
-    if ground.fits():
-        return NoVictims("FitsWithout", f"needs {wanted}, {ground.free} are free: it fits without preemption")
-    if ground.capacity < candidate.minimum:
+    if domain.fits():
+        return NoVictims("FitsWithout", f"needs {wanted}, {domain.free} are free: it fits without preemption")
+    if domain.capacity < candidate.minimum:
         alike = " with one fingerprint" if candidate.conformance == REQUIRED else ""
-        message = f"needs {wanted}{alike}, and it could have {ground.capacity} if all work were gone; ask for fewer nodes"
+        message = f"needs {wanted}{alike}, and it could have {domain.capacity} if all work were gone; ask for fewer nodes"
         return NoVictims("TooFewNodes", message)
     return None
 
@@ -328,24 +333,24 @@ def _too_dear(found: _Found) -> NoVictims:
     return NoVictims("CostAboveValue", message)
 
 
-def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], ground: Ground, limits: PreemptionLimits) -> NoVictims:
+def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], domain: PreemptionDomain, limits: PreemptionLimits) -> NoVictims:
     """Why no set of victims makes room: how many there are, and what protects the others."""
     protected = "; ".join(f"{kept[word]} {PROTECTED[word]}" for word in PROTECTED if kept[word])
-    asked = f"needs {_count(candidate.minimum, 'node')}, {ground.free} free"
+    asked = f"needs {_count(candidate.minimum, 'node')}, {domain.free} free"
     if not pool:
         message = f"{asked}; no allocation on nodes that fit may be preempted by class {candidate.preemption_class}"
         return NoVictims("NoneToPreempt", message + (f": {protected}" if protected else ""))
     largest = sum(sorted((victim.freed for victim in pool), reverse=True)[: limits.most_victims])
     message = (
         f"{asked}; {_count(len(pool), 'allocation')} may be preempted, at most {limits.most_victims} at a time, which free at most"
-        f" {_count(largest, 'node')}{_form(candidate, ground)}" + (f"; of the others {protected}" if protected else "")
+        f" {_count(largest, 'node')}{_form(candidate, domain)}" + (f"; of the others {protected}" if protected else "")
     )
     return NoVictims("TooFewFreed", message + "; wait, or ask for fewer nodes")
 
 
-def _form(candidate: Candidate, ground: Ground) -> str:
+def _form(candidate: Candidate, domain: PreemptionDomain) -> str:
     """What the nodes must be together, beside their number."""
-    asked = [f"in at most {_count(ground.most_groups, 'group')}"] if ground.most_groups is not None else []
+    asked = [f"in at most {_count(domain.most_groups, 'group')}"] if domain.most_groups is not None else []
     if candidate.conformance == REQUIRED and candidate.minimum > 1:
         asked.append("with one fingerprint")
     return f", and all must be {' and '.join(asked)}" if asked else ""

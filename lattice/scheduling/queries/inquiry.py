@@ -13,7 +13,7 @@ from typing import Final
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.preemption.reach import reach
+from lattice.scheduling.preemption.scope import preemption_scope
 from lattice.scheduling.preemption.victims import PreemptionLimits, preemption
 from lattice.scheduling.queries import explanation, queueing
 from lattice.scheduling.queries.answers import Change, Planned, Preemption, Queues, Why
@@ -120,7 +120,7 @@ class Inquiry:
         if waiting.reason not in ABOUT_NODES:
             return None
         candidate, situation, glimpse = waiting.candidate, self.situation, self._glimpse
-        within = reach(situation.state, candidate, situation.now)
+        within = preemption_scope(situation.state, candidate, situation.now)
         eligible = within.eligible()
         holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in situation.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)

@@ -21,7 +21,7 @@ from lattice.scheduling.state.pending_queue import PendingQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class PreemptionScope:
     """What was read of a cluster state for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
 
     candidate: Candidate
@@ -57,14 +57,14 @@ class Reach:
         return [index for index, _ in zip(idle, range(self.most_borrowed), strict=False)]
 
 
-def reach(state: ClusterState, candidate: Candidate, now: float) -> Reach:
+def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> PreemptionScope:
     """What is to be known of the cluster state, copied; nothing of it changes."""
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
     eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, PendingQueue(), now)
     lenders = eq_classes.lending_for(candidate.walltime)
-    return Reach(
+    return PreemptionScope(
         candidate=candidate,
         policy=policy,
         nodes=dict(node_cache.nodes),

@@ -26,7 +26,7 @@ Region = tuple[str | None, str | None]
 """A fingerprint and a group; None: any."""
 
 
-class Spot(NamedTuple):
+class VictimSlot(NamedTuple):
     """Nodes that could be freed together: indices, cost (an integer above 0), size for ties."""
 
     nodes: tuple[int, ...]
@@ -34,7 +34,7 @@ class Spot(NamedTuple):
     size: int
 
 
-class Room(NamedTuple):
+class ClearedNodes(NamedTuple):
     """The spots to free (places in the sequence given, ascending), the candidate's nodes then, their groups, the cost."""
 
     chosen: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Level:
 _BOTH, _GROUP, _FINGERPRINT, _ANYWHERE = _Level(True, True), _Level(False, True), _Level(True, False), _Level(False, False)
 
 
-class Ground:
+class PreemptionDomain:
     """The eligible nodes of one candidate; answers for as long as nodes and free nodes stay as they were given."""
 
     def __init__(self, candidate: Candidate, nodes: Mapping[int, NodeFacts], eligible: Collection[int], free: Collection[int]) -> None:
@@ -91,18 +91,18 @@ class Ground:
         """How many of these nodes are eligible."""
         return sum(index in self._cells for index in nodes)
 
-    def cheapest(self, spots: Sequence[Spot], most: int, premium: float) -> Room | None:
-        """The first set in order (cost, count, largest, place in `spots`) of the strictest level that costs at most `premium`
+    def cheapest(self, slots: Sequence[VictimSlot], most: int, premium: float) -> ClearedNodes | None:
+        """The first set in order (cost, count, largest, place in `slots`) of the strictest level that costs at most `premium`
         times the loosest level's; None if no set of at most `most` spots makes room. `fits` must be False."""
-        frees = [Counter(self._cells[index] for index in spot.nodes if index in self._cells) for spot in spots]
-        loosest = self._solve(self._levels[-1], spots, frees, most)
+        frees = [Counter(self._cells[index] for index in slot.nodes if index in self._cells) for slot in slots]
+        loosest = self._solve(self._levels[-1], slots, frees, most)
         if loosest is None:
             return None
         for level in self._levels[:-1]:
-            found = self._solve(level, spots, frees, most)
+            found = self._solve(level, slots, frees, most)
             if found is not None and found[0].cost <= premium * loosest[0].cost:
-                return self._room(found, spots)
-        return self._room(loosest, spots)
+                return self._cleared(found, slots)
+        return self._cleared(loosest, slots)
 
     def _accepted(self, alike: str, topology: str) -> tuple[_Level, ...]:
         levels = [_BOTH, _GROUP, _FINGERPRINT, _ANYWHERE]
@@ -140,32 +140,32 @@ class Ground:
             left -= len(taken[-1])
         return None if left or (self.most_groups is not None and len(taken) > self.most_groups) else taken
 
-    def _room(self, found: tuple[Cover, Region], spots: Sequence[Spot]) -> Room:
+    def _cleared(self, found: tuple[Cover, Region], slots: Sequence[VictimSlot]) -> ClearedNodes:
         cover, region = found
-        freed = {index for number in cover.idents for index in spots[number].nodes if index in self._cells}
+        freed = {index for number in cover.idents for index in slots[number].nodes if index in self._cells}
         groups = self._pick(index for index in sorted(freed.union(self._free)) if _within(region, self._cells[index])) or []
-        return Room(cover.idents, tuple(sorted(index for group in groups for index in group)), len(groups), cover.cost)
+        return ClearedNodes(cover.idents, tuple(sorted(index for group in groups for index in group)), len(groups), cover.cost)
 
-    def _solve(self, level: _Level, spots: Sequence[Spot], frees: Sequence[Counter[Cell]], most: int) -> tuple[Cover, Region] | None:
+    def _solve(self, level: _Level, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> tuple[Cover, Region] | None:
         """The first cover of any region of the level, ties by the region."""
         free = Counter(level.region(self._cells[index]) for index in self._free)
         items: dict[Region, list[Item]] = {}
-        for number, (spot, cells) in enumerate(zip(spots, frees, strict=True)):
+        for number, (slot, cells) in enumerate(zip(slots, frees, strict=True)):
             for region, count in _summed(cells, level).items():
-                items.setdefault(region, []).append(Item(count, spot.cost, spot.size, number))
+                items.setdefault(region, []).append(Item(count, slot.cost, slot.size, number))
         best: tuple[Cover, Region] | None = None
         for region in sorted(items, key=_named):
             if region[0] == "":
                 continue  # an unknown fingerprint equals no other
             if self.most_groups is not None and self.most_groups > 1:
-                cover = self._cover_of_few_groups(region, spots, frees, most)
+                cover = self._cover_of_few_groups(region, slots, frees, most)
             else:
                 cover = cheapest_cover(items[region], self.wanted - free[region], most)
             if cover is not None and (best is None or cover < best[0]):
                 best = cover, region
         return best
 
-    def _cover_of_few_groups(self, region: Region, spots: Sequence[Spot], frees: Sequence[Counter[Cell]], most: int) -> Cover | None:
+    def _cover_of_few_groups(self, region: Region, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> Cover | None:
         """The first cover with which at most `most_groups` groups of the region hold the candidate."""
         free = Counter(self._cells[index][1] for index in self._free if _within(region, self._cells[index]))
         freed: dict[str, dict[int, int]] = {group: {} for group in free}
@@ -179,7 +179,7 @@ class Ground:
             together: Counter[int] = Counter()
             for group in groups:
                 together.update(freed[group])
-            items = (Item(count, spots[number].cost, spots[number].size, number) for number, count in together.items())
+            items = (Item(count, slots[number].cost, slots[number].size, number) for number, count in together.items())
             wanted = self.wanted - sum(free[group] for group in groups)
             cover = cheapest_cover(items, wanted, most, None if best is None else best.cost)
             if cover is not None and (best is None or cover < best):

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.policy import Borrowing, Policy
-from lattice.scheduling.preemption.reach import reach
+from lattice.scheduling.preemption.scope import preemption_scope
 from lattice.scheduling.preemption.victims import Victims, preemption
 from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
@@ -32,7 +32,7 @@ def shared(lender: Borrowing = LENDS, borrower: Borrowing = BORROWS) -> ClusterS
 
 def seen(state: ClusterState, **fields: Any) -> tuple[list[int], list[int]]:
     """Eligible nodes and those of them that are free."""
-    found = reach(state, pending(9, **fields), NOW)
+    found = preemption_scope(state, pending(9, **fields), NOW)
     state.validate()
     return found.eligible(), found.free(found.eligible())
 
@@ -79,7 +79,7 @@ def test_free_nodes_that_are_promised_to_work_before_it_are_left_out() -> None:
     wide = pending(2, nodes=4, preemption_class=9)
     list(decide(state, "hpc", [wide], NOW))
     assert seen(state) == ([0, 1], [])
-    own = reach(state, wide, NOW)
+    own = preemption_scope(state, wide, NOW)
     assert own.free(own.eligible()) == [2, 3]
     assert seen(state, walltime=60.0)[1] == [2, 3]
 
@@ -89,7 +89,7 @@ def test_what_is_preempted_is_at_home_there_and_what_is_used_is_reserved_for_nob
     state = situation.state
     before = {uid: holder.nodes for uid, holder in state.holders.items()}
     for candidate in situation.candidates.values():
-        within = reach(state, candidate, NOW)
+        within = preemption_scope(state, candidate, NOW)
         eligible = within.eligible()
         free = within.free(eligible)
         assert set(free) <= set(eligible) - set(state.node_cache.taken)
