@@ -29,8 +29,8 @@ from lattice.replay.jobs import Log as Jobs
 from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
-from lattice.scheduling.forecast.forecaster import Forecaster, foresee, stages, work_of
-from lattice.scheduling.forecast.rehearsal import NEVER, Rehearsal, Stage
+from lattice.scheduling.forecast.forecaster import Forecaster, foresee, simulator_inputs, work_of
+from lattice.scheduling.forecast.simulator import NEVER, BackfillSimulator, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -174,8 +174,8 @@ class Course:
         """One forecast of the whole queue; what it says of the jobs that came now."""
         view = self.forecaster.look(self.state, {"log": list(self.waiting.values())}, now)
         found = self.forecaster.conclude(view, foresee(view, self.forecaster.run_times))
-        median_stage, _late, uids, _silent = stages(view, self.forecaster.run_times)
-        by_users = Rehearsal(as_users_say(median_stage)).run()[0]
+        median_stage, _late, uids, _silent = simulator_inputs(view, self.forecaster.run_times)
+        by_users = BackfillSimulator(as_users_say(median_stage)).run()[0]
         constant = self.waits[max(0, math.ceil(0.9 * len(self.waits)) - 1)] if self.waits else 0.0
         for job in jobs:
             expected, rank = found[str(job)], uids[0].index(str(job))
@@ -200,7 +200,7 @@ class Course:
         self.forecaster.learn(work_of(holder, len(holder.nodes), holder.walltime or 0.0), float(self.log.workload.run[job]))
 
 
-def as_users_say(stage: Stage) -> Stage:
+def as_users_say(stage: SimulatorInput) -> SimulatorInput:
     """The same stage, on which all work runs as long as its users requested."""
     held = tuple(replace(one, expected=one.believed) for one in stage.held)
     return replace(stage, held=held, queues=tuple(tuple(replace(job, expected=job.believed) for job in queue) for queue in stage.queues))

@@ -13,9 +13,9 @@ from time import process_time
 from typing import Final
 
 from lattice.scheduling.forecast.columns import View
-from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, stages
+from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, simulator_inputs
 from lattice.scheduling.forecast.predictor import Work
-from lattice.scheduling.forecast.rehearsal import BACKFILL, IN_ORDER, NEVER, Job, Stage
+from lattice.scheduling.forecast.simulator import BACKFILL, IN_ORDER, NEVER, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -81,20 +81,20 @@ def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figur
 
 def naive_forecast(view: View, forecaster: Forecaster) -> Foreseen:
     """What `foresee` gives, by naive plans."""
-    short, long, uids, silent = stages(view, forecaster.run_times)
+    short, long, uids, silent = simulator_inputs(view, forecaster.run_times)
     starts: dict[str, tuple[float, float]] = {}
     for queue, medians, lates in zip(uids, naive(short), naive(long), strict=True):
         starts |= {uid: (expected, late) for uid, expected, late in zip(queue, medians, lates, strict=True)}
     return Foreseen(starts, silent)
 
 
-def naive(stage: Stage) -> list[list[float]]:
+def naive(stage: SimulatorInput) -> list[list[float]]:
     """The starts of a rehearsal, found the plain way: at each end every job of every queue is asked, in order."""
     return _Naive(stage).run()
 
 
 class _Naive:
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulatorInput) -> None:
         self.stage = stage
         self.free, self.room = list(stage.free), list(stage.room)
         self.running = [(held.expected, max(held.expected, held.believed), held.columns, held.caps) for held in stage.held]

@@ -1,6 +1,6 @@
 """Predictions of starts held against what came: how well they were kept, and what that teaches for the next ones.
 
-A prediction begins with two rehearsals, one with median run times and one with long ones (`late`). What comes is seldom what they
+A prediction begins with two simulations, one with median run times and one with long ones (`late`). What comes is seldom what they
 say, since all runs are never long at once, and nobody can rehearse work not yet submitted. So a start is measured on a `scale`,
 late − median + `OF_THE_WAIT`·(median − now) + `LEAST`: its score is (start − median) ÷ scale. A quantile of the scores of
 earlier starts says where p50 and p90 stand, in scales behind the rehearsed start.
@@ -31,7 +31,7 @@ COVERED: Final = (0.9, 0.9, 0.93, 0.93, 0.93)
 """By band, the part of the starts that is to come by p90. Waits that turn out long are in the main those that were foreseen too short, so
 that from an hour on a little more is asked for; else of the waits of 6 to 24 h fewer than 85 % would be covered."""
 MIDDLE: Final = (0.4, 0.6)
-"""p50 is left where the rehearsal puts it while a part between these two came before it."""
+"""p50 is left where the simulation puts it while a part between these two came before it."""
 FLOOR: Final = 0.1
 """The least factor that a cell is taken to ask for."""
 OF_THE_WAIT: Final = 0.1

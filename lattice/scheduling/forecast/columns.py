@@ -1,4 +1,4 @@
-"""A cluster state as a rehearsal reads it: usable nodes in columns, work that holds them, pending work, caps, windows; counts only.
+"""A cluster state as a simulation reads it: usable nodes in columns, work that holds them, pending work, caps, windows; counts only.
 
 A column is a set of nodes that the same pending needs admit. With more than `MOST_SETS` distinct needs the rarest are
 counted by their vcluster alone: their start is then foreseen too early rather than never.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.forecast.rehearsal import BACKFILL, FIRST_FIT, IN_ORDER
+from lattice.scheduling.forecast.simulator import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
@@ -306,7 +306,7 @@ def _indices(mask: int) -> Iterator[int]:
 
 
 def mode_of(policy: Policy) -> str:
-    """How a rehearsal plays the queue of a vcluster."""
+    """How a simulation plays the queue of a vcluster."""
     strategy = strategy_of(policy)
     if strategy.strict:
         return IN_ORDER

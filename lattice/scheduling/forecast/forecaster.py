@@ -1,6 +1,6 @@
 """When pending work is expected to start: p50 and p90 for all of it, in every vcluster at once.
 
-Two rehearsals (`lattice.scheduling.forecast.rehearsal`) of all queues over counts of nodes: in one all work, running and pending, lasts
+Two simulations (`lattice.scheduling.forecast.simulator`) of all queues over counts of nodes: in one all work, running and pending, lasts
 its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50, the distance between the two p90, both
 as earlier predictions of the kind turned out (`calibration`). The walltime enters only as what the real
 cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
@@ -21,7 +21,7 @@ from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
 from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.forecast.predictor import RunTimes, Work
-from lattice.scheduling.forecast.rehearsal import NEVER, ColumnWindow, Held, Job, Rehearsal, Stage
+from lattice.scheduling.forecast.simulator import NEVER, BackfillSimulator, ColumnWindow, Held, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
@@ -185,13 +185,13 @@ class _Reader:
         median, late = self._run_times.total(work, MEDIAN), self._run_times.total(work, LONG)
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 
-    def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> Stage:
+    def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> SimulatorInput:
         """All of it, with median (0) or long (1) run times."""
         free = list(self.columns.sizes)
         for one in held:
             for column, count in one[0].columns:
                 free[column] = max(0, free[column] - count)
-        return Stage(
+        return SimulatorInput(
             free=tuple(free),
             sets=self.columns.sets,
             held=tuple(one[which] for one in held),
@@ -206,7 +206,7 @@ class _Reader:
         return tuple(ColumnWindow(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
 
 
-def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[str, ...], ...], dict[str, str]]:
+def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, SimulatorInput, tuple[tuple[str, ...], ...], dict[str, str]]:
     """A view with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
     reader = _Reader(view, run_times)
     silent: dict[str, str] = {}
@@ -226,15 +226,15 @@ def stages(view: View, run_times: RunTimes) -> tuple[Stage, Stage, tuple[tuple[s
 
 
 def foresee(view: View, run_times: RunTimes) -> Foreseen:
-    """Both rehearsals; pure, and the only step that takes long."""
-    median, late, uids, silent = stages(view, run_times)
+    """Both simulations; pure, and the only step that takes long."""
+    median, late, uids, silent = simulator_inputs(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
     widths: dict[str, float] = {}
     after: dict[str, float] = {}
     sizes = _sizes(median)
     capacity, earliest = _room_at_last(median), (_first_end(median), _first_end(late))
-    played = zip(uids, median.queues, Rehearsal(median, slot).run(), Rehearsal(late, slot).run(), strict=True)
+    played = zip(uids, median.queues, BackfillSimulator(median, slot).run(), BackfillSimulator(late, slot).run(), strict=True)
     for queue, jobs, medians, lates in played:
         for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
             if expected <= 0.0 and uid in view.tried:
@@ -274,7 +274,7 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
     return "InsufficientConformance" if columns.lacks_equal(candidate) else ""
 
 
-def _sizes(stage: Stage) -> list[int]:
+def _sizes(stage: SimulatorInput) -> list[int]:
     """By set: how many nodes are in it, free or held."""
     columns = list(stage.free)
     for held in stage.held:
@@ -283,7 +283,7 @@ def _sizes(stage: Stage) -> list[int]:
     return [sum(columns[column] for column in members) for members in stage.sets]
 
 
-def _room_at_last(stage: Stage) -> list[int]:
+def _room_at_last(stage: SimulatorInput) -> list[int]:
     """By cap: the room there is once all has ended of which the end is known."""
     room = list(stage.room)
     for held in stage.held:
@@ -310,13 +310,13 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
             yield candidate.uid
 
 
-def _first_end(stage: Stage) -> float:
+def _first_end(stage: SimulatorInput) -> float:
     """Seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
     ends = [held.expected for held in stage.held] + [column_window.end for column_window in stage.column_windows]
     return min((end for end in ends if end > 0.0), default=NEVER)
 
 
-def _slot(stage: Stage) -> float:
+def _slot(stage: SimulatorInput) -> float:
     """Seconds by which ends are rounded up; 0 for few jobs."""
     if sum(map(len, stage.queues)) <= EXACT_JOBS:
         return 0.0

@@ -1,6 +1,6 @@
 """The queues played forward over counts of nodes: who starts when, if all work runs as long as expected.
 
-A column is a set of nodes that the same needs admit, so counts lose nothing. The rehearsal is the policy of backfill in
+A column is a set of nodes that the same needs admit, so counts lose nothing. The simulation is the policy of backfill in
 small: at each end the queues are asked in order; the first that does not fit is its queue's head and holds a reservation, made
 from the *believed* durations (walltimes), which is all that the real cycle knows; one behind it starts if it fits and
 either ends by then, as believed, or leaves the head enough nodes. Work ends after its *expected* duration. Only the
@@ -62,8 +62,8 @@ class ColumnWindow:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """All that a rehearsal needs: `free` nodes by column, `sets` of columns (first the ones to use first), `room` left by cap."""
+class SimulatorInput:
+    """All that a simulation needs: `free` nodes by column, `sets` of columns (first the ones to use first), `room` left by cap."""
 
     free: tuple[int, ...]
     sets: tuple[tuple[int, ...], ...]
@@ -92,7 +92,7 @@ class _Shape:
 
 
 @dataclass(slots=True)
-class _Promises:
+class _Releases:
     """When, by belief, how many nodes of a set come free."""
 
     times: list[float] = field(default_factory=list)
@@ -123,10 +123,10 @@ class _Reservation:
     extra: int
 
 
-class Rehearsal:
+class BackfillSimulator:
     """One run over a stage; `run` gives the expected start of every job, in seconds from now, NEVER where none comes."""
 
-    def __init__(self, stage: Stage, slot: float = 0.0) -> None:
+    def __init__(self, stage: SimulatorInput, slot: float = 0.0) -> None:
         self._stage = stage
         self._slot = slot
         self._free = list(stage.free)
@@ -136,7 +136,7 @@ class Rehearsal:
         """By set, the sets that share columns with it."""
         self._in_set = [sum(self._free[column] for column in columns) for columns in stage.sets]
         self._room = list(stage.room)
-        self._promises = [_Promises() for _ in stage.sets]
+        self._promises = [_Releases() for _ in stage.sets]
         self._ends: list[tuple[float, int]] = []
         self._running: list[tuple[tuple[tuple[int, int], ...], float, tuple[tuple[int, int], ...]]] = []
         for held in stage.held:
@@ -378,7 +378,7 @@ class Rehearsal:
         return all(self._room[cap] >= amount for cap, amount in shape.caps)
 
 
-def _touching(stage: Stage) -> list[tuple[int, ...]]:
+def _touching(stage: SimulatorInput) -> list[tuple[int, ...]]:
     """By column, the sets that it belongs to."""
     return [tuple(number for number, columns in enumerate(stage.sets) if column in columns) for column in range(len(stage.free))]
 
