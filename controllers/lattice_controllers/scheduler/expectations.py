@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lattice.daemon.clock import Clock
 from lattice.ledger.projection import expectation, moved
-from lattice.scheduling.queries.situation import Expected
+from lattice.scheduling.queries.context import Expected
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.pending_work import ReconcileQueue
 from lattice_controllers.scheduler.write_budget import WriteBudget

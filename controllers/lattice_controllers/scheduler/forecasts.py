@@ -14,8 +14,8 @@ from lattice.scheduling.forecast.forecaster import Expected, Forecaster, foresee
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.queries import situation
-from lattice.scheduling.queries.situation import planned
+from lattice.scheduling.queries import context
+from lattice.scheduling.queries.context import planned
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import parse_time
 from lattice.views.allocation import Allocation
@@ -33,7 +33,7 @@ class ForecastReceiver(Protocol):
     """Shows forecasts to people."""
 
     @property
-    def found(self) -> Mapping[str, situation.Expected]:
+    def found(self) -> Mapping[str, context.Expected]:
         """The last forecast, by uid."""
         ...
 
@@ -74,7 +74,7 @@ class Forecasts:
                         await self._guard.attempt_async("", self._foresee)
 
     @property
-    def found(self) -> Mapping[str, situation.Expected]:
+    def found(self) -> Mapping[str, context.Expected]:
         """Expected starts of all pending work, by uid."""
         return self._expectations.found
 

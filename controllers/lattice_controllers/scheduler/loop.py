@@ -17,7 +17,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, asks_for_more, extended
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.queries.situation import ABOUT_NODES
+from lattice.scheduling.queries.context import ABOUT_NODES
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation

@@ -19,7 +19,7 @@ from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.optimum.formulation import Formulation, formulate, lenders_to, value_of
 from lattice.scheduling.optimum.solver import installed
-from lattice.scheduling.queries.situation import ABOUT_NODES
+from lattice.scheduling.queries.context import ABOUT_NODES
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice_controllers.scheduler.bound_worker import packed
 from lattice_controllers.scheduler.metrics import SchedulerMetrics

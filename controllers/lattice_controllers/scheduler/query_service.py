@@ -25,14 +25,14 @@ from lattice.scheduling.optimum.formulation import formulate, lenders_to, unknow
 from lattice.scheduling.optimum.solver import Effort, best_plan, upper_bound
 from lattice.scheduling.queries import explanation
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
+from lattice.scheduling.queries.context import ABOUT_NODES, Expected, QueryContext
 from lattice.scheduling.queries.gate_rows import explain_gates
-from lattice.scheduling.queries.inquiry import Glimpse, Inquiry, queues
+from lattice.scheduling.queries.inquiry import Inquiry, QuerySnapshot, queues
 from lattice.scheduling.queries.prospect import may_ever
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
-from lattice.scheduling.recording.record import glance
+from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
@@ -137,7 +137,7 @@ class QueryService:
             glimpse = self._glimpse(asked)
             inquiry = await _aside(lambda: Inquiry(glimpse, reader))
             outcomes = await _aside(lambda: inquiry.rehearsed(asked))
-        bound = await _aside(lambda: _bound(inquiry.situation, outcomes)) if optimal else None
+        bound = await _aside(lambda: _bound(inquiry.context, outcomes)) if optimal else None
         mine = {candidate.uid for candidate in asked}
         waiting = [one for one in outcomes if one.candidate.uid in mine and isinstance(one, Waiting) and may_ever(one)]
         supposed = await self._starts.suppose(waiting) if waiting else {}
@@ -153,13 +153,13 @@ class QueryService:
 
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, as the reader may see them."""
-        situation = self._situation()
-        quota_usage = situation.state.quota_usage
+        context = self._situation()
+        quota_usage = context.state.quota_usage
         if quota_usage is None:
-            return quotas(Forest(), frozenset(), reader, format_time(situation.now), remarks=self._quotas.remarks())
-        mine = own_leaves(situation, reader) | self._leaves_for(reader)
+            return quotas(Forest(), frozenset(), reader, format_time(context.now), remarks=self._quotas.remarks())
+        mine = own_leaves(context, reader) | self._leaves_for(reader)
         for answer in slices(
-            quota_usage.forest, mine, reader, format_time(situation.now), self._overuse.over_since(), self._quotas.remarks()
+            quota_usage.forest, mine, reader, format_time(context.now), self._overuse.over_since(), self._quotas.remarks()
         ):
             if answer is not None:
                 return answer
@@ -184,11 +184,11 @@ class QueryService:
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
-    def _glimpse(self, asked: Sequence[Candidate] = ()) -> Glimpse:
+    def _glimpse(self, asked: Sequence[Candidate] = ()) -> QuerySnapshot:
         """Returns what the scheduler knows at this moment; `asked` is asked about beside what waits."""
         waiting = list(self._pending.candidates.values())
-        moment = glance(self._state, waiting, self._clock.now(), asked)
-        return Glimpse(
+        moment = take_query_snapshot(self._state, waiting, self._clock.now(), asked)
+        return QuerySnapshot(
             moment=moment,
             waiting=dict(self._pending.reasons),
             expected=self._starts.found,
@@ -199,8 +199,8 @@ class QueryService:
             number=self._numbers.shown_number,
         )
 
-    def _situation(self) -> Situation:
-        return Situation(
+    def _situation(self) -> QueryContext:
+        return QueryContext(
             now=self._clock.now(),
             state=self._state,
             candidates=self._pending.candidates,
@@ -244,18 +244,18 @@ async def _aside(ask: Callable[[], T]) -> T:
         raise
 
 
-def _bound(situation: Situation, outcomes: Sequence[Outcome]) -> Bound:
+def _bound(context: QueryContext, outcomes: Sequence[Outcome]) -> Bound:
     """Returns what the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
     vclusters = {one.candidate.vcluster for one in outcomes}
     if len(vclusters) != 1:
         raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")
     meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
     candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
-    vcluster, state = vclusters.pop(), situation.state
+    vcluster, state = vclusters.pop(), context.state
     home = vcluster if state.policy(vcluster).home else ""
     question = formulate(state.node_cache, candidates, scores, home=home, lenders=lenders_to(state.policies, vcluster))
     value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
-    unknown = unknown_rules(state, vcluster, candidates, situation.now)
+    unknown = unknown_rules(state, vcluster, candidates, context.now)
     if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):
         bound = max(value, bound)
         return Bound(value=round(value, 4), bound=round(bound, 4), status="bound by linear relaxation", unknown=unknown)

@@ -29,7 +29,7 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries.answers import CycleLog, Cycles
 from lattice.scheduling.recording.chronicle import Chronicler
 from lattice.scheduling.recording.cycle_log import CHANGES, WHOLE, frame
-from lattice.scheduling.recording.record import Looker, Moment, completed
+from lattice.scheduling.recording.record import Snapshot, SnapshotTaker, completed
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Config, RecordingOptions
@@ -47,7 +47,7 @@ TRIM_SECONDS: Final = 60.0
 DEFAULT_SIZE, DEFAULT_AGE = 256 << 20, 7 * 86400.0
 
 T = TypeVar("T")
-Turns = Sequence[tuple[Moment, Sequence[Outcome]]]
+Turns = Sequence[tuple[Snapshot, Sequence[Outcome]]]
 Remember = Callable[[Sequence[Outcome]], None]
 
 
@@ -69,7 +69,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self._clock = clock
         self._state = state
-        self._looker = Looker(state)
+        self._looker = SnapshotTaker(state)
         self._metrics = metrics
         self._folder = folder
         self._config = config
@@ -80,7 +80,7 @@ class Recorder:
         """The last cycle that was recorded before this term; None: not known yet."""
         self._skipped = 0
         self._failed_until = 0.0
-        self._waiting: list[tuple[Moment, Sequence[Outcome]]] = []
+        self._waiting: list[tuple[Snapshot, Sequence[Outcome]]] = []
         self._some = asyncio.Event()
         self._writing = _Writing(folder)
 
@@ -94,9 +94,9 @@ class Recorder:
                 self._metrics.recorded.labels("left_out").inc()
             self._skipped = number
             return _forget
-        found: list[Moment] = []
+        found: list[Snapshot] = []
         if self._guard.waits("look") or self._guard.attempt(
-            "look", lambda: found.append(self._looker.look(vcluster, candidates, now, number))
+            "look", lambda: found.append(self._looker.take_snapshot(vcluster, candidates, now, number))
         ):
             return _forget
         return lambda outcomes: self._remember(found[0], outcomes)
@@ -155,7 +155,7 @@ class Recorder:
             self._metrics.recording.set(int(options.enabled))
         return self._allowed
 
-    def _remember(self, moment: Moment, outcomes: Sequence[Outcome]) -> None:
+    def _remember(self, moment: Snapshot, outcomes: Sequence[Outcome]) -> None:
         self._waiting.append((completed(moment, self._state), outcomes))
         self._some.set()
 

@@ -24,7 +24,7 @@ from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.queries import situation
+from lattice.scheduling.queries import context
 from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
 from lattice.views.allocation import Allocation
@@ -140,7 +140,7 @@ class _Sources:
     """What a query service reads beside the pending work: nothing is numbered, charged or over, and all starts are an hour away."""
 
     def __init__(self) -> None:
-        self.found: dict[str, situation.Expected] = {}
+        self.found: dict[str, context.Expected] = {}
         self.bindings = bindings_of(())
 
     def candidate(self, allocation: Allocation) -> Candidate:
@@ -150,7 +150,7 @@ class _Sources:
         del uid
         return None
 
-    async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, situation.Expected]:
+    async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, context.Expected]:
         return {outcome.candidate.uid: Expected(NOW + 3600.0, NOW + 7200.0) for outcome in outcomes}
 
     def bursts(self, tenant: str) -> bool:

@@ -27,7 +27,7 @@ from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Terms
 from lattice.scheduling.recording.chronicle import Chronicler
 from lattice.scheduling.recording.cycle_log import CHANGES, frame
-from lattice.scheduling.recording.record import Looker, completed
+from lattice.scheduling.recording.record import SnapshotTaker, completed
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Baseline, Figure
@@ -226,10 +226,10 @@ def _recorded(made: Instance) -> tuple[float, float]:
     """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []
-    chronicler, looker = Chronicler(__version__), Looker(made.state)
+    chronicler, looker = Chronicler(__version__), SnapshotTaker(made.state)
     for cycle in range(10):
         began = time.process_time()
-        seen = looker.look("hpc", made.candidates, NOW, cycle)
+        seen = looker.take_snapshot("hpc", made.candidates, NOW, cycle)
         looks.append((time.process_time() - began) * 1e3)
         outcomes = list(decide(made.state, "hpc", made.candidates, NOW))
         began = time.process_time()

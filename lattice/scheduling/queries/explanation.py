@@ -16,10 +16,9 @@ from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.preemption.victims import NoVictims, Victims
 from lattice.scheduling.queries.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
-from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import (
+from lattice.scheduling.queries.context import (
     ABOUT_NODES,
-    Situation,
+    QueryContext,
     census,
     eligible_nodes,
     expected_start,
@@ -33,6 +32,7 @@ from lattice.scheduling.queries.situation import (
     time_text,
     whose,
 )
+from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.state.cluster_state import ReservationWindow
 
 MOST_NAMED: Final = 12
@@ -41,27 +41,27 @@ NOT_YET: Final = ("NotYetEvaluated", "no scheduling cycle has looked at it yet")
 QUOTA: Final = "WaitingForQuotaHeadroom"
 
 
-def why(situation: Situation, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
+def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
     """The scheduler's part of the answer. Raises NotFound when it waits for nothing here."""
-    candidate = situation.candidates.get(uid)
+    candidate = context.candidates.get(uid)
     if candidate is None:
         raise not_pending()
-    waiting = situation.waiting.get(uid)
+    waiting = context.waiting.get(uid)
     reason, message = (waiting.reason, waiting.message) if waiting is not None else NOT_YET
-    queue = in_order(situation, candidate.vcluster)
+    queue = in_order(context, candidate.vcluster)
     score = waiting.score if waiting is not None else None
     return Why(
         schema=WHY_SCHEMA,
-        allocation=subject(situation, candidate),
+        allocation=subject(context, candidate),
         reason=reason,
         message=message,
-        at=time_text(situation.now),
-        queue=position_of(startable(situation, queue), candidate),
-        score=ranking(situation, score, candidate.vcluster),
-        nodes=census(situation, candidate),
-        blockers=blockers(situation, candidate, reason, queue, reader),
-        expected_start=expected_start(situation, uid, waiting.latest if waiting is not None else None),
-        reservation=reservation_of(situation, candidate),
+        at=time_text(context.now),
+        queue=position_of(startable(context, queue), candidate),
+        score=ranking(context, score, candidate.vcluster),
+        nodes=census(context, candidate),
+        blockers=blockers(context, candidate, reason, queue, reader),
+        expected_start=expected_start(context, uid, waiting.latest if waiting is not None else None),
+        reservation=reservation_of(context, candidate),
         changes=list(changes),
         preemption=preemption,
     )
@@ -72,31 +72,31 @@ def not_pending() -> NotFound:
     return NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
 
 
-def blockers(situation: Situation, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
     """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
     if reason == QUOTA:
-        counts = counted(situation.state, candidate)
-        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values() if counts(holder)), reader)
+        counts = counted(context.state, candidate)
+        return _holders(context, ((holder, len(holder.nodes)) for holder in context.holders.values() if counts(holder)), reader)
     if reason == POWER_BUDGET:
-        return _holders(situation, ((holder, len(holder.nodes)) for holder in situation.holders.values()), reader)
+        return _holders(context, ((holder, len(holder.nodes)) for holder in context.holders.values()), reader)
     if reason == QUOTA_SHARE:
-        return _holders(situation, _sharing(situation, candidate), reader)
+        return _holders(context, _sharing(context, candidate), reader)
     if reason not in ABOUT_NODES:
         return []
-    fitting = eligible_nodes(situation, candidate)
-    others = (holder for holder in situation.holders.values() if holder.uid != candidate.uid)  # not an attempt of its own that ends
+    fitting = eligible_nodes(context, candidate)
+    others = (holder for holder in context.holders.values() if holder.uid != candidate.uid)  # not an attempt of its own that ends
     held = ((holder, len(fitting.intersection(holder.nodes))) for holder in others)
     return [
-        *_ahead(situation, candidate, queue, reader),
-        *_holders(situation, ((holder, count) for holder, count in held if count), reader),
-        *_reserved(situation, candidate, fitting, reader),
-        *_unavailable(situation, fitting),
+        *_ahead(context, candidate, queue, reader),
+        *_holders(context, ((holder, count) for holder, count in held if count), reader),
+        *_reserved(context, candidate, fitting, reader),
+        *_unavailable(context, fitting),
     ]
 
 
-def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
+def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
     """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
-    quota_usage = situation.state.quota_usage
+    quota_usage = context.state.quota_usage
     if quota_usage is None:
         return
     blocked = quota_usage.forest.admits(candidate.quota, quota_usage.asked(candidate), non_preemptible=candidate.non_preemptible)
@@ -106,7 +106,7 @@ def _sharing(situation: Situation, candidate: Candidate) -> Iterator[tuple[NodeH
     path = forest.path(blocked.gate.quota)
     above = path[0] if blocked.gate.by != RUNTIME else path[1] if len(path) > 1 else ""
     tree, inside = forest.tree_of(candidate.quota), dict[str, bool]()
-    for holder in situation.holders.values():
+    for holder in context.holders.values():
         leaf = holder.quota
         if leaf not in inside:
             inside[leaf] = forest.tree_of(leaf) == tree and (not above or above in forest.path(leaf))
@@ -148,13 +148,13 @@ class _Sum:
         )
 
 
-def _holders(situation: Situation, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
+def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
     """Work on nodes: what ends first stands first; those without a name are summed up by owner."""
     ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
     shown: list[Blocker] = []
     sums: dict[Whose, _Sum] = {}
     for holder, count in ordered:
-        work = named(situation, holder, reader)
+        work = named(context, holder, reader)
         owner = whose(holder, reader)
         if work is not None and len(shown) < MOST_NAMED:
             since, until = time_text(holder.since), time_text(holder.end)
@@ -164,17 +164,17 @@ def _holders(situation: Situation, held: Iterable[tuple[NodeHolder, int]], reade
     return [*shown, *(entry.blocker() for entry in sums.values())]
 
 
-def _ahead(situation: Situation, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
+def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
     """Work of its queue that comes first and waits for nodes as well, by owner; the names only where there are few."""
     before: list[Candidate] = []
     for one in queue:
         if one.uid == candidate.uid:
             break
-        if _wants_nodes(situation.waiting.get(one.uid)):
+        if _wants_nodes(context.waiting.get(one.uid)):
             before.append(one)
-    if len(before) <= MOST_NAMED and all(named(situation, one, reader) for one in before):
+    if len(before) <= MOST_NAMED and all(named(context, one, reader) for one in before):
         return [
-            Blocker(kind="Ahead", whose=whose(one, reader), nodes=one.minimum, allocations=1, work=named(situation, one, reader),
+            Blocker(kind="Ahead", whose=whose(one, reader), nodes=one.minimum, allocations=1, work=named(context, one, reader),
                     since=time_text(one.submitted))
             for one in before
         ]  # fmt: skip
@@ -189,11 +189,11 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
     return waiting is None or waiting.reason in ABOUT_NODES
 
 
-def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
+def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
     """Windows on nodes that fit, which begin before it could end."""
-    end = situation.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
-    for window in situation.state.windows:
-        if window.end <= situation.now or window.start >= end or window.name == candidate.reservation:
+    end = context.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+    for window in context.state.windows:
+        if window.end <= context.now or window.start >= end or window.name == candidate.reservation:
             continue
         nodes = len(fitting.intersection(indices_of(window.nodes)))
         if nodes:
@@ -202,11 +202,11 @@ def _reserved(situation: Situation, candidate: Candidate, fitting: frozenset[int
             yield Blocker(kind="Reservation", nodes=nodes, name=name, since=start, until=until)
 
 
-def sacrifice(situation: Situation, found: Victims | NoVictims, reader: Reader) -> Preemption:
+def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader) -> Preemption:
     """What would be preempted, as the reader may know it, or why nothing is."""
     if isinstance(found, NoVictims):
         return Preemption(reason=found.reason, message=found.message)
-    victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(situation, one.holder, reader)) for one in found.victims]
+    victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(context, one.holder, reader)) for one in found.victims]
     return Preemption(victims=victims, nodes_freed=found.nodes_freed, cost=round(found.cost, 3), value=round(found.value, 3))
 
 
@@ -217,11 +217,11 @@ def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | N
     return reader.user in window.users or (candidate is not None and window.admits(candidate))
 
 
-def _unavailable(situation: Situation, fitting: frozenset[int]) -> list[Blocker]:
+def _unavailable(context: QueryContext, fitting: frozenset[int]) -> list[Blocker]:
     """Nodes that fit and cannot be used, by state."""
     counts: dict[str, int] = {}
     for index in fitting:
-        facts = situation.nodes[index]
+        facts = context.nodes[index]
         if not facts.usable:
             counts[facts.state] = counts.get(facts.state, 0) + 1
     return [Blocker(kind="Unavailable", nodes=count, name=state) for state, count in sorted(counts.items())]

@@ -18,6 +18,7 @@ from lattice.quota.gates import Blocked
 from lattice.scheduling.cycle.gates import admission, hard_quota, own_wishes, vcluster_limits
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
+from lattice.scheduling.queries.context import QueryContext, census, subject, time_text
 from lattice.scheduling.queries.quota_answers import (
     BLOCKS,
     GATES_SCHEMA,
@@ -31,7 +32,6 @@ from lattice.scheduling.queries.quota_answers import (
 )
 from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import Situation, census, subject, time_text
 from lattice.scheduling.state.cluster_state import NOTHING, Use
 from lattice.scheduling.state.exhaustion import budget
 
@@ -69,18 +69,18 @@ class Subject:
         return self.work if isinstance(self.work, Candidate) else None
 
 
-def explain_gates(situation: Situation, uid: str, reader: Reader) -> QuotaExplanation:
+def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExplanation:
     """Every gate for an allocation that waits or holds nodes. Raises NotFound where it does neither."""
-    found = _subject(situation, uid)
-    gates = [build(situation, found, reader) for build in _GATES]
+    found = _subject(context, uid)
+    gates = [build(context, found, reader) for build in _GATES]
     first = next((at for at, gate in enumerate(gates) if gate.verdict == BLOCKS), None)
     if first is not None:
         gates[first] = msgspec.structs.replace(gates[first], first=True)
     work = found.work
     return QuotaExplanation(
         schema=GATES_SCHEMA,
-        at=time_text(situation.now) or "",
-        allocation=subject(situation, work),
+        at=time_text(context.now) or "",
+        allocation=subject(context, work),
         tenant=work.tenant,
         vcluster=work.vcluster,
         nodes=found.asked or (len(work.nodes) if isinstance(work, NodeHolder) else 0),
@@ -92,20 +92,20 @@ def explain_gates(situation: Situation, uid: str, reader: Reader) -> QuotaExplan
     )
 
 
-def _subject(situation: Situation, uid: str) -> Subject:
-    candidate = situation.candidates.get(uid)
+def _subject(context: QueryContext, uid: str) -> Subject:
+    candidate = context.candidates.get(uid)
     if candidate is not None:
-        return Subject(candidate, candidate.minimum, 1, _waiting_place(situation, candidate))
-    holder = situation.holders.get(uid)
+        return Subject(candidate, candidate.minimum, 1, _waiting_place(context, candidate))
+    holder = context.holders.get(uid)
     if holder is not None:
-        quota_usage = situation.state.quota_usage
+        quota_usage = context.state.quota_usage
         place = Place(quota_usage.forest, holder.quota or DEFAULT, quota_usage.holding(uid)) if quota_usage is not None else None
         return Subject(holder, 0, 0, place)
     raise NotFound("the scheduler neither has it in a queue nor on nodes: it has ended, or was submitted this moment", reason="NotPending")
 
 
-def _waiting_place(situation: Situation, candidate: Candidate) -> Place | None:
-    quota_usage = situation.state.quota_usage
+def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
+    quota_usage = context.state.quota_usage
     if quota_usage is None:
         return None
     share = quota_usage.share(candidate)
@@ -121,20 +121,20 @@ def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: 
     return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
 
 
-def _itself(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _itself(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """Its own wishes, and whether its vcluster is open."""
     del reader
     candidate = found.candidate
-    blocked = own_wishes(situation.state, candidate, situation.now) if candidate is not None else None
+    blocked = own_wishes(context.state, candidate, context.now) if candidate is not None else None
     return _gate("Itself", blocked, [], "" if blocked is not None else "not held, and its vcluster is open")
 
 
-def _hard_quota(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _hard_quota(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """The limits of its tenant and of its user, as the ledger checks them at commit."""
     del reader
-    state, work = situation.state, found.work
+    state, work = context.state, found.work
     account = state.accounts.get(work.tenant)
-    blocked = hard_quota(state, found.candidate, situation.now) if found.candidate is not None else None
+    blocked = hard_quota(state, found.candidate, context.now) if found.candidate is not None else None
     if account is None:
         return _gate("HardQuota", blocked, [])
     claimed, alone = state.uses.claimed.get(work.tenant, NOTHING), state.uses.people.get((work.tenant, work.user), NOTHING)
@@ -149,17 +149,17 @@ def _hard_quota(situation: Situation, found: Subject, reader: Reader) -> Gate:
     return _gate("HardQuota", blocked, limits)
 
 
-def _budget(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _budget(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """The budgets of its tenant, its project and its user, where work waits at their end."""
     del reader
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
-    blocked = budget(situation.state.exhausted, candidate)
+    blocked = budget(context.state.exhausted, candidate)
     return _gate("Budget", blocked, [], "" if blocked is not None else "no budget at whose end work waits is used up")
 
 
-def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _quota_tree(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """Every level of the quota tree, from its group to the first level."""
     place = found.place
     if place is None:
@@ -169,13 +169,13 @@ def _quota_tree(situation: Situation, found: Subject, reader: Reader) -> Gate:
     return waiting_at(place, reader, non_preemptible=found.work.non_preemptible)
 
 
-def _vcluster(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _vcluster(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """The limits of its vcluster, and how much of others it may borrow."""
     del reader
-    state, work = situation.state, found.work
+    state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
     limits, borrowing = policy.limits, policy.borrowing
-    blocked = vcluster_limits(state, found.candidate, situation.now) if found.candidate is not None else None
+    blocked = vcluster_limits(state, found.candidate, context.now) if found.candidate is not None else None
     own, shared = uses.users.get((name, work.user), NOTHING), uses.tenants.get((name, work.tenant), NOTHING)
     shown = [
         *_pair(
@@ -199,23 +199,23 @@ def _vcluster(situation: Situation, found: Subject, reader: Reader) -> Gate:
     return _gate("VCluster", blocked, shown, "" if blocked is not None else f"it runs on {home}{others}")
 
 
-def _reservation(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _reservation(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """Whether the reservation that it names admits it."""
     del reader
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
         return Gate(gate="Reservation", verdict=UNLIMITED, message="it names none")
-    blocked = admission(situation.state, candidate, situation.now)
+    blocked = admission(context.state, candidate, context.now)
     return _gate("Reservation", blocked, [], "" if blocked is not None else f'reservation "{candidate.reservation}" admits it')
 
 
-def _nodes(situation: Situation, found: Subject, reader: Reader) -> Gate:
+def _nodes(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     """What the last cycle said of nodes, by priority and room."""
     del reader
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Nodes", verdict=PASSES, message="it holds its nodes")
-    waiting, fits = situation.waiting.get(candidate.uid), census(situation, candidate)
+    waiting, fits = context.waiting.get(candidate.uid), census(context, candidate)
     limits = [
         Limit("nodes that fit", "free", NODES, fits.usable - fits.free, candidate.minimum, fits.usable, fits.free < candidate.minimum)
     ]
@@ -236,7 +236,7 @@ def _pair(
         yield Limit(of, running_field, ALLOCATIONS, use.running, found.starts, running, blocks)
 
 
-_GATES: Final[tuple[Callable[[Situation, Subject, Reader], Gate], ...]] = (
+_GATES: Final[tuple[Callable[[QueryContext, Subject, Reader], Gate], ...]] = (
     _itself,
     _hard_quota,
     _budget,

@@ -1,6 +1,6 @@
 """The long answers, `why`, `plan` and `queue`: asked of a cluster state of their own, so that no cycle waits for them.
 
-`Glimpse` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
+`QuerySnapshot` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
 afterwards. `Inquiry` makes a cluster state of it and asks the planner there, for as long as it takes, wherever it runs.
 """
 
@@ -18,10 +18,10 @@ from lattice.scheduling.preemption.victims import PreemptionLimits, preemption
 from lattice.scheduling.queries import explanation, queueing
 from lattice.scheduling.queries.answers import Change, Planned, Preemption, Queues, Why
 from lattice.scheduling.queries.changes import changes
+from lattice.scheduling.queries.context import ABOUT_NODES, Expected, QueryContext
 from lattice.scheduling.queries.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import ABOUT_NODES, Expected, Situation
-from lattice.scheduling.recording.record import Moment, rebuild
+from lattice.scheduling.recording.record import Snapshot, rebuild
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import Move
 
@@ -30,10 +30,10 @@ MOST_CHANGED: Final = 4
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class QuerySnapshot:
     """One moment of the scheduler and what its answers need beside it; nothing in it changes with the scheduler."""
 
-    moment: Moment
+    moment: Snapshot
     """By `lattice.scheduling.recording.record.glance`."""
     waiting: Mapping[str, Waiting]
     """What the last cycle said of pending work, by uid."""
@@ -49,10 +49,10 @@ class Glimpse:
     moves: Mapping[str, Move] = field(default_factory=dict)
     """How the reservation of pending work was moved later last, by uid."""
 
-    def situation(self, state: ClusterState) -> Situation:
+    def context(self, state: ClusterState) -> QueryContext:
         """What answers are made of, with a cluster state of this moment."""
         moment = self.moment
-        return Situation(
+        return QueryContext(
             now=moment.now,
             state=state,
             candidates={candidate.uid: candidate for candidate in moment.candidates},
@@ -64,35 +64,35 @@ class Glimpse:
         )
 
 
-def queues(glimpse: Glimpse, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
+def queues(glimpse: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
     """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
     moment = glimpse.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
     shown.resume(moment.promises, moment.heirs)
-    return queueing.queues(glimpse.situation(shown), vclusters, reader, limit, only=only)
+    return queueing.queues(glimpse.context(shown), vclusters, reader, limit, only=only)
 
 
 class Inquiry:
     """Questions of one reader to the planner at one moment; see the module's docstring."""
 
-    def __init__(self, glimpse: Glimpse, reader: Reader) -> None:
+    def __init__(self, glimpse: QuerySnapshot, reader: Reader) -> None:
         self._glimpse = glimpse
         self._reader = reader
-        self.situation = glimpse.situation(rebuild(glimpse.moment))
+        self.context = glimpse.context(rebuild(glimpse.moment))
 
     def why(self, uid: str) -> Why:
         """Why it waits; raises NotFound when it is not pending."""
-        situation = self.situation
-        candidate, waiting = situation.candidates.get(uid), situation.waiting.get(uid)
+        context = self.context
+        candidate, waiting = context.candidates.get(uid), context.waiting.get(uid)
         if candidate is None or waiting is None:
-            return explanation.why(situation, uid, self._reader)
+            return explanation.why(context, uid, self._reader)
         found, victims = self._changes(candidate), self._victims(waiting)
-        return explanation.why(situation, uid, self._reader, changes=found, preemption=victims)
+        return explanation.why(context, uid, self._reader, changes=found, preemption=victims)
 
     def rehearsed(self, asked: Sequence[Candidate]) -> list[Outcome]:
         """Every outcome of the cycles of their vclusters, were they submitted now."""
-        return rehearsed(self.situation, asked)
+        return rehearsed(self.context, asked)
 
     def prospects(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
         """One plan for each, from what `rehearsed` gave and when those that wait are expected to start."""
@@ -103,29 +103,29 @@ class Inquiry:
         sought = {one.candidate.uid: self._changes(one.candidate) for one in waiting[:MOST_CHANGED]}
         victims = {one.candidate.uid: self._victims(one) for one in waiting[:MOST_CHANGED] if may_ever(one)}
         chosen = {uid: one for uid, one in victims.items() if one is not None}
-        situation = replace(self.situation, expected={**self.situation.expected, **supposed})
-        return prospects(situation, asked, found, self._reader, changes=sought, preemptions=chosen)
+        context = replace(self.context, expected={**self.context.expected, **supposed})
+        return prospects(context, asked, found, self._reader, changes=sought, preemptions=chosen)
 
     def _changes(self, candidate: Candidate) -> Sequence[Change]:
         """The smallest changes that would start it now."""
-        situation = self.situation
-        types = {facts.gpu_type for facts in situation.nodes.values() if facts.gpu_type}
+        context = self.context
+        types = {facts.gpu_type for facts in context.nodes.values() if facts.gpu_type}
         queues: dict[str, list[Candidate]] = {}
-        for one in situation.candidates.values():
+        for one in context.candidates.values():
             queues.setdefault(one.vcluster, []).append(one)
-        return changes(situation.state, candidate, situation.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
+        return changes(context.state, candidate, context.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
 
     def _victims(self, waiting: Waiting) -> Preemption | None:
         """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
         if waiting.reason not in ABOUT_NODES:
             return None
-        candidate, situation, glimpse = waiting.candidate, self.situation, self._glimpse
-        within = preemption_scope(situation.state, candidate, situation.now)
+        candidate, context, glimpse = waiting.candidate, self.context, self._glimpse
+        within = preemption_scope(context.state, candidate, context.now)
         eligible = within.eligible()
-        holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in situation.holders.values()]
+        holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in context.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)
         found = preemption(
-            candidate, holders, within.nodes, eligible, within.free(eligible), situation.state.policies, situation.now,
+            candidate, holders, within.nodes, eligible, within.free(eligible), context.state.policies, context.now,
             score=score.total, limits=glimpse.limits,
         )  # fmt: skip
-        return explanation.sacrifice(situation, found, self._reader)
+        return explanation.sacrifice(context, found, self._reader)

@@ -27,11 +27,9 @@ from lattice.scheduling.queries.answers import (
     Verdict,
     Work,
 )
-from lattice.scheduling.queries.explanation import blockers
-from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import (
+from lattice.scheduling.queries.context import (
     ABOUT_NODES,
-    Situation,
+    QueryContext,
     census,
     expected_start,
     in_order,
@@ -41,6 +39,8 @@ from lattice.scheduling.queries.situation import (
     subject,
     time_text,
 )
+from lattice.scheduling.queries.explanation import blockers
+from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import fold_nodes
 
@@ -49,7 +49,7 @@ MOST_INFLUENTIAL: Final = 1000
 
 
 def prospects(
-    situation: Situation,
+    context: QueryContext,
     asked: Sequence[Candidate],
     outcomes: Mapping[str, Outcome],
     reader: Reader,
@@ -73,59 +73,59 @@ def prospects(
         quota = None
         if may_ever(outcome):
             used_nodes[tenant], used_allocations[tenant] = before[0] + taken, before[1] + 1
-            quota = _quota(situation, tenant, before, taken)
+            quota = _quota(context, tenant, before, taken)
         match outcome:
             case Placed():
-                plans.append(_now(situation, outcome, quota))
+                plans.append(_now(context, outcome, quota))
             case Waiting():
                 if vcluster not in queues:
-                    queues[vcluster] = in_order(situation, vcluster, list(outcomes.values()))
+                    queues[vcluster] = in_order(context, vcluster, list(outcomes.values()))
                 found, victims = (changes or {}).get(candidate.uid, ()), (preemptions or {}).get(candidate.uid)
-                plans.append(_waits(situation, outcome, quota, queues[vcluster], reader, found, victims))
+                plans.append(_waits(context, outcome, quota, queues[vcluster], reader, found, victims))
     return plans
 
 
-def rehearsed(situation: Situation, asked: Sequence[Candidate]) -> list[Outcome]:
+def rehearsed(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
     """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains.
 
     Ranges have the nodes that they would get, as after the turns of a cycle.
     """
     mine = {candidate.uid for candidate in asked}
     found: list[Outcome] = []
-    with undone(situation.state) as state:
+    with undone(context.state) as state:
         for vcluster in dict.fromkeys(candidate.vcluster for candidate in asked):
-            queue = [one for one in influential(situation, vcluster) if one.uid not in mine]
+            queue = [one for one in influential(context, vcluster) if one.uid not in mine]
             new = [one for one in asked if one.vcluster == vcluster]
-            found += decide(state, vcluster, [*queue, *new], situation.now)
-        _extend(situation, state, found)
+            found += decide(state, vcluster, [*queue, *new], context.now)
+        _extend(context, state, found)
     return found
 
 
-def _extend(situation: Situation, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
+def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
     """Give ranges among what was placed what they get beyond their least number."""
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:
         return
-    said: dict[str, Waiting] = {**situation.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
-    pending = {**situation.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
+    said: dict[str, Waiting] = {**context.waiting, **{one.candidate.uid: one for one in outcomes if isinstance(one, Waiting)}}
+    pending = {**context.candidates, **{one.candidate.uid: one.candidate for one in outcomes}}
     left = ((said.get(uid), one.vcluster) for uid, one in pending.items() if uid not in state.holders)
     state.set_waiting(vcluster for why, vcluster in left if why is None or why.reason in ABOUT_NODES)
-    more = {one.candidate.uid: one.nodes for one in extended(state, [one.candidate for one in ranges], situation.now)}
+    more = {one.candidate.uid: one.nodes for one in extended(state, [one.candidate for one in ranges], context.now)}
     for one in ranges:
         one.nodes = more.get(one.candidate.uid, one.nodes)
 
 
-def influential(situation: Situation, vcluster: str) -> list[Candidate]:
+def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
     """The pending work of a vcluster that can change what a cycle says of other work at this moment.
 
     That is what holds a reservation, what no cycle has looked at yet, and of each need the first that waits for nodes. All
     else was left waiting by the last cycle, has no nodes to come, and stands in nobody's way: so what-ifs cost
     little however long the queue is.
     """
-    promised, first = situation.state.promises.get(vcluster, {}), set[Need]()
+    promised, first = context.state.promises.get(vcluster, {}), set[Need]()
     kept = []
-    for one in in_order(situation, vcluster):
-        waiting = situation.waiting.get(one.uid)
+    for one in in_order(context, vcluster):
+        waiting = context.waiting.get(one.uid)
         leads = waiting is not None and waiting.reason in ABOUT_NODES and one.need not in first
         if waiting is None or one.uid in promised or leads:
             kept.append(one)
@@ -159,51 +159,51 @@ def may_ever(outcome: Outcome) -> bool:
     return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
 
 
-def _now(situation: Situation, outcome: Placed, quota: Quota | None) -> Planned:
+def _now(context: QueryContext, outcome: Placed, quota: Quota | None) -> Planned:
     candidate = outcome.candidate
-    now = time_text(situation.now)
+    now = time_text(context.now)
     return Planned(
-        allocation=planned_work(situation, candidate),
+        allocation=planned_work(context, candidate),
         verdict=NOW,
-        score=ranking(situation, outcome.score, candidate.vcluster),
-        nodes=census(situation, candidate),
-        placement=placement(situation, outcome),
+        score=ranking(context, outcome.score, candidate.vcluster),
+        nodes=census(context, candidate),
+        placement=placement(context, outcome),
         expected_start=ExpectedStart(p50=now, p90=now),
         quota=quota,
     )
 
 
 def _waits(
-    situation: Situation, outcome: Waiting, quota: Quota | None, queue: Sequence[Candidate], reader: Reader,
+    context: QueryContext, outcome: Waiting, quota: Quota | None, queue: Sequence[Candidate], reader: Reader,
     changes: Sequence[Change], preemption: Preemption | None,
 ) -> Planned:  # fmt: skip
     candidate = outcome.candidate
     verdict: Verdict = LATER if may_ever(outcome) else NEVER
     return Planned(
-        allocation=planned_work(situation, candidate),
+        allocation=planned_work(context, candidate),
         verdict=verdict,
         reason=outcome.reason,
         message=outcome.message,
-        queue=position_of(startable(situation, queue), candidate) if verdict == LATER else None,
-        score=ranking(situation, outcome.score, candidate.vcluster),
-        nodes=census(situation, candidate),
-        expected_start=expected_start(situation, candidate.uid, outcome.latest) if verdict == LATER else None,
-        blockers=blockers(situation, candidate, outcome.reason, queue, reader),
+        queue=position_of(startable(context, queue), candidate) if verdict == LATER else None,
+        score=ranking(context, outcome.score, candidate.vcluster),
+        nodes=census(context, candidate),
+        expected_start=expected_start(context, candidate.uid, outcome.latest) if verdict == LATER else None,
+        blockers=blockers(context, candidate, outcome.reason, queue, reader),
         changes=list(changes),
         preemption=preemption,
         quota=quota,
     )
 
 
-def planned_work(situation: Situation, candidate: Candidate) -> Work:
+def planned_work(context: QueryContext, candidate: Candidate) -> Work:
     """The allocation that is planned: it has neither number nor uid yet."""
-    work = subject(situation, candidate)
+    work = subject(context, candidate)
     return Work(namespace=work.namespace, name=work.name, user=work.user, job=work.job)
 
 
-def placement(situation: Situation, outcome: Placed) -> Placement:
+def placement(context: QueryContext, outcome: Placed) -> Placement:
     """The nodes with their groups, largest share first, and how many fingerprints and borrowed nodes are among them."""
-    facts = [situation.nodes[index] for index in outcome.nodes]
+    facts = [context.nodes[index] for index in outcome.nodes]
     groups: dict[str, int] = {}
     for node in facts:
         groups[node.group] = groups.get(node.group, 0) + 1
@@ -220,9 +220,9 @@ def placement(situation: Situation, outcome: Placed) -> Placement:
     )
 
 
-def _quota(situation: Situation, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
+def _quota(context: QueryContext, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
     """The hard quota of the tenant, were this to hold its nodes too."""
-    account = situation.state.accounts.get(tenant)
+    account = context.state.accounts.get(tenant)
     if account is None:
         return None
     nodes, allocations = account.used_nodes + before[0], account.used_allocations + before[1]

@@ -10,35 +10,35 @@ from lattice.errors import NotFound
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries.answers import QUEUE_SCHEMA, Entry, Queue, Queues, Window
+from lattice.scheduling.queries.context import QueryContext, expected_start, in_order, named, ranking, startable, unable, whose
 from lattice.scheduling.queries.explanation import is_known
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import Situation, expected_start, in_order, named, ranking, startable, unable, whose
 from lattice.scheduling.queries.timeline import timeline
 from lattice.units import format_duration, format_time
 
 
-def queues(situation: Situation, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
+def queues(context: QueryContext, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
     """The queue of every vcluster in `vclusters`, or of `only`; raises NotFound when there is no such vcluster."""
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
-    found = [_queue(situation, name, in_order(situation, name), reader, limit) for name in ([only] if only else sorted(vclusters))]
-    to_come = timeline(situation, only)
+    found = [_queue(context, name, in_order(context, name), reader, limit) for name in ([only] if only else sorted(vclusters))]
+    to_come = timeline(context, only)
     return Queues(
-        schema=QUEUE_SCHEMA, at=format_time(situation.now), vclusters=found, reservations=_windows(situation, reader), timeline=to_come
+        schema=QUEUE_SCHEMA, at=format_time(context.now), vclusters=found, reservations=_windows(context, reader), timeline=to_come
     )
 
 
-def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], reader: Reader, limit: int) -> Queue:
-    policy = situation.policy(vcluster)
-    apart = [(reason, one) for one in order if (reason := unable(situation, one))]
-    places = [*enumerate(startable(situation, order), 1), *((0, one) for _, one in apart)]
+def _queue(context: QueryContext, vcluster: str, order: Sequence[Candidate], reader: Reader, limit: int) -> Queue:
+    policy = context.policy(vcluster)
+    apart = [(reason, one) for one in order if (reason := unable(context, one))]
+    places = [*enumerate(startable(context, order), 1), *((0, one) for _, one in apart)]
     entries: list[Entry] = []
     shown = 0
     for (known, _), group in groupby(places, key=lambda place: (reader.may_name(place[1].user, place[1].key), place[0] > 0)):
         run = list(group)
         if known:
             run = run[: limit - len(entries)]
-            entries += [_entry(situation, position, candidate, reader) for position, candidate in run]
+            entries += [_entry(context, position, candidate, reader) for position, candidate in run]
         else:
             nodes = sum(candidate.minimum for _, candidate in run)
             entries.append(Entry(position=run[0][0], whose="other tenants", nodes=nodes, count=len(run)))
@@ -56,25 +56,25 @@ def _queue(situation: Situation, vcluster: str, order: Sequence[Candidate], read
     )
 
 
-def _entry(situation: Situation, position: int, candidate: Candidate, reader: Reader) -> Entry:
-    waiting = situation.waiting.get(candidate.uid)
+def _entry(context: QueryContext, position: int, candidate: Candidate, reader: Reader) -> Entry:
+    waiting = context.waiting.get(candidate.uid)
     return Entry(
         position=position,
         whose=whose(candidate, reader),
         nodes=candidate.minimum,
-        work=named(situation, candidate, reader),
+        work=named(context, candidate, reader),
         maximum=candidate.maximum if candidate.maximum > candidate.minimum else None,
         walltime=format_duration(candidate.walltime) if candidate.walltime is not None else None,
         preemption_class=candidate.preemption_class,
         submitted=format_time(candidate.submitted),
-        score=ranking(situation, waiting.score if waiting is not None else None, candidate.vcluster),
+        score=ranking(context, waiting.score if waiting is not None else None, candidate.vcluster),
         reason=waiting.reason if waiting is not None else "NotYetEvaluated",
         message=waiting.message if waiting is not None else "",
-        expected_start=expected_start(situation, candidate.uid, waiting.latest if waiting is not None else None),
+        expected_start=expected_start(context, candidate.uid, waiting.latest if waiting is not None else None),
     )
 
 
-def _windows(situation: Situation, reader: Reader) -> list[Window]:
+def _windows(context: QueryContext, reader: Reader) -> list[Window]:
     """Windows that are not over; one whose name the reader may not know is shown without it."""
     return [
         Window(
@@ -84,6 +84,6 @@ def _windows(situation: Situation, reader: Reader) -> list[Window]:
             nodes=window.nodes.bit_count(),
             maintenance=window.maintenance,
         )
-        for window in situation.state.windows
-        if window.end > situation.now
+        for window in context.state.windows
+        if window.end > context.now
     ]

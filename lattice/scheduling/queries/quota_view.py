@@ -10,6 +10,7 @@ from lattice.quota.amounts import is_boundless
 from lattice.quota.declared import DEFAULT
 from lattice.quota.forest import DEFAULT_TREE, Forest, GroupState
 from lattice.scheduling.model.work import Candidate, NodeHolder
+from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.quota_answers import (
     ABOVE_YOURS,
     OTHERS,
@@ -25,7 +26,6 @@ from lattice.scheduling.queries.quota_answers import (
     Total,
 )
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import Situation
 
 A_SLICE: Final = 100
 """Groups that are looked at in one slice: about 3 ms."""
@@ -84,9 +84,9 @@ def slices(
     yield Quotas(QUOTA_SCHEMA, at, trees, "" if trees else none, list(remarks.left_out) if sees_all(reader) else [])
 
 
-def own_leaves(situation: Situation, reader: Reader) -> frozenset[str]:
+def own_leaves(context: QueryContext, reader: Reader) -> frozenset[str]:
     """The groups of the reader's work that waits or holds nodes."""
-    work: list[Candidate | NodeHolder] = [*situation.candidates.values(), *situation.holders.values()]
+    work: list[Candidate | NodeHolder] = [*context.candidates.values(), *context.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from lattice.scheduling.cluster.node_cache import indices_of
 from lattice.scheduling.queries.answers import Point, Timeline
-from lattice.scheduling.queries.situation import Situation
+from lattice.scheduling.queries.context import QueryContext
 from lattice.units import format_time
 
 STEPS: Final = 96
@@ -23,21 +23,21 @@ Span = tuple[float, float, int]
 """From, until (seconds since the epoch), nodes."""
 
 
-def timeline(situation: Situation, vcluster: str = "") -> Timeline:
+def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
     """The use of all nodes, or of those at home in a vcluster that has home nodes."""
-    home = vcluster if any(facts.home == vcluster for facts in situation.nodes.values()) else ""
-    shown = [facts for facts in situation.nodes.values() if not home or facts.home == home]
+    home = vcluster if any(facts.home == vcluster for facts in context.nodes.values()) else ""
+    shown = [facts for facts in context.nodes.values() if not home or facts.home == home]
     nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)
     running = [
-        (situation.now, holder.end if holder.end is not None else float("inf"), count)
-        for holder in situation.holders.values()
+        (context.now, holder.end if holder.end is not None else float("inf"), count)
+        for holder in context.holders.values()
         if (count := len(nodes.intersection(holder.nodes)))
     ]
-    planned, too_early = _planned(situation, vcluster if home else "")
-    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in situation.state.windows]
+    planned, too_early = _planned(context, vcluster if home else "")
+    kept = [(window.start, window.end, len(nodes.intersection(indices_of(window.nodes)))) for window in context.state.windows]
     work = (*running, *planned)
-    step = _step(situation.now, work or too_early, kept)  # what begins hours later does not hide the next minutes
-    at = [situation.now + number * step for number in range(STEPS)]
+    step = _step(context.now, work or too_early, kept)  # what begins hours later does not hide the next minutes
+    at = [context.now + number * step for number in range(STEPS)]
     columns = [_in_use(spans, at, step) for spans in (running, [*planned, *too_early], kept)]
     points = [_point(moment, usable, *counts) for moment, *counts in zip(at, *columns, strict=True)]
     return Timeline(nodes=usable, step_seconds=step, points=points)
@@ -49,17 +49,17 @@ def _point(moment: float, usable: int, running: int, planned: int, reserved: int
     return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
 
 
-def _planned(situation: Situation, vcluster: str) -> tuple[list[Span], list[Span]]:
+def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Span]]:
     """What is expected to start: what may now, and what begins before its time in no case (`notBefore`, a delay after a failure)."""
     planned, too_early = list[Span](), list[Span]()
-    for uid, candidate in situation.candidates.items():
-        expected = situation.expected.get(uid)
+    for uid, candidate in context.candidates.items():
+        expected = context.expected.get(uid)
         if expected is None or expected.p50 is None or (vcluster and candidate.vcluster != vcluster):
             continue
         length = candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
         opens = max(candidate.not_before, candidate.back_off_until)
         begin = max(expected.p50, opens)
-        (too_early if opens > situation.now else planned).append((begin, begin + length, candidate.minimum))
+        (too_early if opens > context.now else planned).append((begin, begin + length, candidate.minimum))
     return planned, too_early
 
 

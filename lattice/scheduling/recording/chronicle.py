@@ -25,7 +25,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
-from lattice.scheduling.recording.record import Moment, Scored
+from lattice.scheduling.recording.record import Scored, Snapshot
 from lattice.scheduling.recording.record_rows import (
     ACCOUNT,
     CANDIDATE,
@@ -93,7 +93,7 @@ class _State:
 class Turn:
     """One vcluster's part of a cycle, as it was recorded; `program`: the version that wrote it, `rules`: those that it decided by."""
 
-    moment: Moment
+    moment: Snapshot
     outcomes: tuple[Outcome, ...]
     program: str
     rules: int = RULES
@@ -113,7 +113,7 @@ class Chronicler:
         self._state = _State()
         self._held: dict[int, float] = {}
 
-    def payload(self, moment: Moment, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
+    def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
         """A turn as a payload: in full, or as changes since the last one."""
         if whole:
             self._state, self._held = _State(), {}
@@ -122,7 +122,7 @@ class Chronicler:
         self._decision(said, moment, outcomes)
         return _ENCODE(said)
 
-    def _input(self, said: dict[str, Any], moment: Moment) -> None:
+    def _input(self, said: dict[str, Any], moment: Snapshot) -> None:
         state, scored = self._state, moment.scored
         settings = (moment.power, moment.overrun, moment.allowance, scored.reference_wait, scored.energy_price, scored.running)
         said.update(cycle=moment.cycle, vcluster=moment.vcluster, now=moment.now, settings=settings)
@@ -152,14 +152,14 @@ class Chronicler:
         self._quota(said, moment)
         self._taken(said, moment)
 
-    def _quota(self, said: dict[str, Any], moment: Moment) -> None:
+    def _quota(self, said: dict[str, Any], moment: Snapshot) -> None:
         state, quota = self._state, moment.quota
         trees = None if quota is None else {part: quota[part] for part in _OF_TREES}
         if trees != state.trees:
             state.trees = said["trees"] = trees
         _table(said, "demand", state.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
-    def _taken(self, said: dict[str, Any], moment: Moment) -> None:
+    def _taken(self, said: dict[str, Any], moment: Snapshot) -> None:
         """Where the machine and the holders differ."""
         state = self._state
         if "holders" in said:
@@ -172,7 +172,7 @@ class Chronicler:
             state.odd, state.spared = odd, spared
             said["taken"] = [list(odd.items()), sorted(spared)]
 
-    def _decision(self, said: dict[str, Any], moment: Moment, outcomes: Sequence[Outcome]) -> None:
+    def _decision(self, said: dict[str, Any], moment: Snapshot, outcomes: Sequence[Outcome]) -> None:
         state, name = self._state, moment.vcluster
         queue = state.queues.setdefault(name, {})
         given = {candidate.uid: candidate for candidate in moment.candidates}
@@ -218,7 +218,7 @@ class Reader:
             raise Corrupt(sentence, reason="CycleLogDamaged")
         return Turn(moment, outcomes, self._program, self._rules)
 
-    def _moment(self, state: _State, said: Mapping[str, Any]) -> Moment:
+    def _moment(self, state: _State, said: Mapping[str, Any]) -> Snapshot:
         _apply(said, "nodes", state.nodes, NODE.value)
         _apply(said, "holders", state.holders, HOLDER.value)
         _apply(said, "accounts", state.accounts, ACCOUNT.value)
@@ -242,7 +242,7 @@ class Reader:
         if "line" in said:
             queue = state.queues[said["vcluster"]] = {uid: queue[uid] for uid in said["line"]}
         power, overrun, allowance, reference, price, running = said["settings"][:6]
-        return Moment(
+        return Snapshot(
             cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
             taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
             holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
@@ -258,7 +258,7 @@ class Reader:
             quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
         )  # fmt: skip
 
-    def _outcomes(self, state: _State, moment: Moment, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
+    def _outcomes(self, state: _State, moment: Snapshot, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
         name, candidates = moment.vcluster, moment.candidates
         order = state.orders[name] = said.get("order", state.orders.get(name, []))
         rows = {**state.outcomes.get(name, {}), **{candidates[place].uid: row for place, row in said["outcomes"]}}

@@ -1,8 +1,8 @@
 """What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
 
-`look` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
+`take_snapshot` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
 returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a cluster state of it and asks
-`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `glance` takes down what a question may need, of all vclusters.
+`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `take_query_snapshot` takes down what a question may need, of all vclusters.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `ClusterState` for what each of it is."""
 
     cycle: int
@@ -77,7 +77,7 @@ class Moment:
     """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
 
 
-class Looker:
+class SnapshotTaker:
     """Looks again and again, and copies the nodes only where they have changed."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -85,25 +85,25 @@ class Looker:
         self._nodes: dict[int, NodeFacts] = {}
         self._news = -1
 
-    def look(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Moment:
+    def take_snapshot(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Snapshot:
         """What a cycle that begins now will read."""
         node_cache = self._state.node_cache
         if node_cache.news != self._news:
             self._nodes, self._news = dict(node_cache.nodes), node_cache.news
-        return look(self._state, vcluster, candidates, now, cycle, self._nodes)
+        return take_snapshot(self._state, vcluster, candidates, now, cycle, self._nodes)
 
 
-def look(
+def take_snapshot(
     state: ClusterState,
     vcluster: str,
     candidates: Sequence[Candidate],
     now: float,
     cycle: int,
     nodes: Mapping[int, NodeFacts] | None = None,
-) -> Moment:
+) -> Snapshot:
     """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
     state.profile(now)  # promises are of buckets as they are now
-    return Moment(
+    return Snapshot(
         cycle=cycle,
         vcluster=vcluster,
         now=now,
@@ -128,7 +128,7 @@ def look(
     )
 
 
-def glance(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Moment:
+def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Snapshot:
     """Everything that cycles of any vcluster would read now; `rebuild` makes a cluster state of it, which may be asked beside the cycles.
 
     `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
@@ -136,7 +136,7 @@ def glance(state: ClusterState, pending: Sequence[Candidate], now: float, more: 
     """
     if state.quota_usage is not None:
         state.quota_usage.ask(pending, now)
-    moment = look(state, "", pending, now, 0)
+    moment = take_snapshot(state, "", pending, now, 0)
     scoring = state.scorings.get(next(iter(moment.scored.vclusters), ""))
     if not isinstance(scoring, Scoring):
         return moment
@@ -152,7 +152,7 @@ def glance(state: ClusterState, pending: Sequence[Candidate], now: float, more: 
     return replace(moment, scored=scored)
 
 
-def completed(moment: Moment, state: ClusterState) -> Moment:
+def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
     """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
@@ -163,14 +163,14 @@ def completed(moment: Moment, state: ClusterState) -> Moment:
     return replace(moment, scored=scored)
 
 
-def reproduce(moment: Moment) -> list[Outcome]:
+def reproduce(moment: Snapshot) -> list[Outcome]:
     """What this program decides at that moment: a cycle of a vcluster, or which ranges get more nodes."""
     if moment.vcluster == RANGES:
         return list(extended(rebuild(moment), moment.candidates, moment.now))
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
-def rebuild(moment: Moment) -> ClusterState:
+def rebuild(moment: Snapshot) -> ClusterState:
     """A cluster state that stands as the one that was looked at."""
     scored = moment.scored
     node_cache = NodeCache()

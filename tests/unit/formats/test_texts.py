@@ -25,7 +25,7 @@ from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
 from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
-from lattice.scheduling.recording.record import Moment, Scored
+from lattice.scheduling.recording.record import Scored, Snapshot
 from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
@@ -88,7 +88,7 @@ HELD = NodeHolder(
     started=2.5, end=1_800_000_600.125, walltime=600.0, borrowed=(1,), preemptions=1, name="run", checkpointed=3.0,
 )  # fmt: skip
 BUCKET = Key(Hardware(72, 512 << 30, 4, frozenset({"gpu"}), hollow=False, gpu_type="GH200"), "g1", "s1", "f1", "hpc", frozenset({0b1111}))
-CYCLE = Moment(
+CYCLE = Snapshot(
     cycle=4711, vcluster="hpc", now=1_800_000_000.0625, candidates=(STARTS, WAITS), nodes=ALL_NODES,
     taken={0: 1_800_000_600.125, 3: float("inf")}, holders={"uid-runs": HELD}, claims=frozenset({"uid-runs"}),
     accounts={"physics": TenantAccount(max_nodes=8, used_nodes=2)},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lattice.daemon.clock import ManualClock
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.queries.situation import Expected
+from lattice.scheduling.queries.context import Expected
 from lattice.views.allocation import Allocation
 from lattice_controllers.scheduler.forecasts import FORECAST_SECONDS, Forecasts
 from lattice_controllers.scheduler.loop import Loop
@@ -53,13 +53,13 @@ class Still:
 
 
 async def test_a_forecast_that_fails_is_made_again_and_stops_nothing() -> None:
-    situation, clock, metrics = moment(4, (holding(1, (0, 1, 2)),)), ManualClock(NOW), SchedulerMetrics()
+    context, clock, metrics = moment(4, (holding(1, (0, 1, 2)),)), ManualClock(NOW), SchedulerMetrics()
     shown, due, ledger = Breaking(), asyncio.Event(), FakeLedger()
-    waiting = PendingWork(clock, situation.state, metrics, due)
-    loop = Loop(clock, situation.state, waiting, metrics, due, refresher=Still(), ledger=ledger, allocations={}, queue=Still())
+    waiting = PendingWork(clock, context.state, metrics, due)
+    loop = Loop(clock, context.state, waiting, metrics, due, refresher=Still(), ledger=ledger, allocations={}, queue=Still())
     waits = pending(2, nodes=4)
     waiting.enqueue(waits)
-    forecasts = Forecasts(clock, situation.state, waiting, metrics, ledger=ledger, candidates=Candidates(), expectations=shown)
+    forecasts = Forecasts(clock, context.state, waiting, metrics, ledger=ledger, candidates=Candidates(), expectations=shown)
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()), group.create_task(forecasts.run())]
         while not shown.taken:

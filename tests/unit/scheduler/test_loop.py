@@ -101,16 +101,16 @@ class Living:
 
 
 def living(queue: Sequence[Candidate], *, held: int = 0, budget: WriteBudget | None = None, reserved: Mapping[str, float] = {}) -> Living:
-    situation = moment(8, (holding(900, tuple(range(held))),) if held else (), tuple(queue))
+    context = moment(8, (holding(900, tuple(range(held))),) if held else (), tuple(queue))
     clock, metrics, due = ManualClock(NOW), SchedulerMetrics(), asyncio.Event()
     allocations = {
         one.uid: Allocation(metadata=Metadata(name=one.name, uid=one.uid, creation_timestamp=format_time(NOW)), spec=AllocationSpec())
         for one in queue
     }
-    waiting = PendingWork(clock, situation.state, metrics, due, budget=budget)
+    waiting = PendingWork(clock, context.state, metrics, due, budget=budget)
     for candidate in queue:
         waiting.enqueue(candidate, format_time(reserved[candidate.uid]) if candidate.uid in reserved else None)
-    return Living(clock, situation.state, waiting, metrics, due, FakeLedger(by_hand=True), allocations)
+    return Living(clock, context.state, waiting, metrics, due, FakeLedger(by_hand=True), allocations)
 
 
 async def run(made: Living, seconds: float) -> None:

@@ -35,11 +35,11 @@ class Solver:
 
 def decided(*nodes: int, vcluster: str = "hpc") -> tuple[OptimalityMonitor, Solver, list[Outcome], SchedulerMetrics, ManualClock]:
     """A cycle over eight nodes with work of these sizes."""
-    situation = moment(8, (), ())
+    context = moment(8, (), ())
     clock, metrics, solver = ManualClock(NOW), SchedulerMetrics(), Solver(6.0)
     queue = [pending(number, nodes=count, vcluster=vcluster) for number, count in enumerate(nodes, 1)]
-    outcomes = list(decide(situation.state, vcluster, queue, NOW))
-    return OptimalityMonitor(clock, situation.state, metrics, solve=solver), solver, outcomes, metrics, clock
+    outcomes = list(decide(context.state, vcluster, queue, NOW))
+    return OptimalityMonitor(clock, context.state, metrics, solve=solver), solver, outcomes, metrics, clock
 
 
 def ratio(metrics: SchedulerMetrics, vcluster: str = "hpc") -> float | None:
@@ -111,9 +111,9 @@ async def test_the_process_answers_as_the_solver_does() -> None:
 
 
 def test_lent_nodes_and_those_that_the_cycle_gave_count_in_the_question() -> None:
-    situation = moment(8, (), ())
-    outcomes = list(decide(situation.state, "hpc", [pending(1, nodes=3)], NOW))
-    node_cache = situation.state.node_cache
+    context = moment(8, (), ())
+    outcomes = list(decide(context.state, "hpc", [pending(1, nodes=3)], NOW))
+    node_cache = context.state.node_cache
     without = formulate(node_cache, [pending(1, nodes=6)], [0.5])
     with_given = formulate(node_cache, [pending(1, nodes=6)], [0.5], given=[0, 1, 2])
     assert value_of(outcomes) == pytest.approx(1.5)

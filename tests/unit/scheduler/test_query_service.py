@@ -23,10 +23,10 @@ from lattice.scheduling.forecast.forecaster import Forecaster
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan
+from lattice.scheduling.queries.context import Expected
 from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import Expected
-from lattice.scheduling.recording.record import look
+from lattice.scheduling.recording.record import take_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
@@ -210,14 +210,14 @@ async def test_questions_are_asked_beside_the_loop_and_leave_it_as_it_was() -> N
 
     made, state = service(number=number)
     cluster_state = state.state
-    before, last_reservations = look(cluster_state, "hpc", (), NOW, 0), dict(cluster_state.last_reservations)
+    before, last_reservations = take_snapshot(cluster_state, "hpc", (), NOW, 0), dict(cluster_state.last_reservations)
     pending_queue = cluster_state.pending_queue("hpc").candidates
     await made.why(uid(2), ALICE)
     await made.plan([document(4), document(1)], ALICE, optimal=True)
     await made.queue("", ALICE, 10)
     assert threads
     assert threading.get_ident() not in threads
-    assert look(cluster_state, "hpc", (), NOW, 0) == before
+    assert take_snapshot(cluster_state, "hpc", (), NOW, 0) == before
     assert (cluster_state.last_reservations, cluster_state.pending_queue("hpc").candidates) == (last_reservations, pending_queue)
 
 

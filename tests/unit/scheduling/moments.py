@@ -12,8 +12,8 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
+from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
 from lattice.views.ledger import TenantAccount
 from tests.build import node, uid
@@ -60,7 +60,7 @@ def moment(
     windows: tuple[ReservationWindow, ...] = (),
     unusable: frozenset[int] = frozenset(),
     limit: int | None = None,
-) -> Situation:
+) -> QueryContext:
     node_cache = NodeCache()
     for index in range(nodes):
         node_cache.put(node(index, f"g{index // 4}", **({"usable": False, "state": "Draining"} if index in unusable else {})))
@@ -74,11 +74,11 @@ def moment(
         for one in queue
     }
     candidates = {one.uid: one for one in queue}
-    return Situation(NOW, state, candidates, waiting, state.holders, expected or {}, number=lambda found: int(found[-4:], 16))
+    return QueryContext(NOW, state, candidates, waiting, state.holders, expected or {}, number=lambda found: int(found[-4:], 16))
 
 
 @st.composite
-def moments(draw: st.DrawFn) -> Situation:
+def moments(draw: st.DrawFn) -> QueryContext:
     """Any small machine, partly held by anybody, with a queue of anybody's work."""
     nodes = draw(st.integers(1, 10))
     holders, free = [], list(range(nodes))

@@ -16,7 +16,7 @@ from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.queries.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
 from lattice.scheduling.recording.chronicle import Chronicler
 from lattice.scheduling.recording.cycle_log import CHANGES, OPENING, WHOLE, frame
-from lattice.scheduling.recording.record import look, reproduce
+from lattice.scheduling.recording.record import reproduce, take_snapshot
 from tests.unit.cli.conftest import Bench
 from tests.unit.scheduling.moments import NOW, holding, moment, pending
 
@@ -34,7 +34,7 @@ def log_of(changed: Change = same, *, cycles: int = 2, program: str = "0.1.0") -
     chronicler = Chronicler(program)
     data = OPENING
     for cycle in range(1, cycles + 1):
-        seen = look(state, "hpc", queue, NOW + cycle, cycle)
+        seen = take_snapshot(state, "hpc", queue, NOW + cycle, cycle)
         outcomes = reproduce(seen)
         told = changed(outcomes) if cycle == cycles else outcomes
         whole = cycle == 1

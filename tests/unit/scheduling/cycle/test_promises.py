@@ -24,7 +24,7 @@ from lattice.scheduling.model.policy import (
     Policy,
 )  # fmt: skip
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.recording.record import look, rebuild, reproduce
+from lattice.scheduling.recording.record import rebuild, reproduce, take_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
 from lattice.scheduling.state.reservation_order import Move
 from lattice.views.ledger import TenantAccount
@@ -157,7 +157,7 @@ class Twice(World):
 
     def cycle(self) -> None:
         queue = list(self.queue.values())
-        anew = rebuild(look(self.state, "hpc", queue, self.now, 0))
+        anew = rebuild(take_snapshot(self.state, "hpc", queue, self.now, 0))
         self.state.profile(self.now).validate()
         expected = list(decide(anew, "hpc", queue, self.now))
         promised = {uid: promise.counts for uid, promise in anew.promises["hpc"].items()}
@@ -521,7 +521,7 @@ def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
     state = scene_of([node(index) for index in range(20)])
     jobs = [job(1, 2, maximum=9), job(2, 1, maximum=20)]
     decided(state, *jobs)
-    moment = look(state, RANGES, jobs, 0.0, 1)
+    moment = take_snapshot(state, RANGES, jobs, 0.0, 1)
     found = extended(state, jobs, 0.0)
     assert [len(one.nodes) for one in found] == [7, 5]
     assert reproduce(moment) == found

@@ -11,7 +11,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.policy import Borrowing, Policy
 from lattice.scheduling.preemption.scope import preemption_scope
 from lattice.scheduling.preemption.victims import Victims, preemption
-from lattice.scheduling.queries.situation import Situation
+from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, holding, moment, moments, pending
@@ -85,10 +85,10 @@ def test_free_nodes_that_are_promised_to_work_before_it_are_left_out() -> None:
 
 
 @given(moments())
-def test_what_is_preempted_is_at_home_there_and_what_is_used_is_reserved_for_nobody_else(situation: Situation) -> None:
-    state = situation.state
+def test_what_is_preempted_is_at_home_there_and_what_is_used_is_reserved_for_nobody_else(context: QueryContext) -> None:
+    state = context.state
     before = {uid: holder.nodes for uid, holder in state.holders.items()}
-    for candidate in situation.candidates.values():
+    for candidate in context.candidates.values():
         within = preemption_scope(state, candidate, NOW)
         eligible = within.eligible()
         free = within.free(eligible)

@@ -28,11 +28,11 @@ from lattice.scheduling.model.policy import BACKFILL, SENSITIVE_RESERVATION, Bor
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.victims import preemption
 from lattice.scheduling.queries.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan, Preemption
+from lattice.scheduling.queries.context import QueryContext, census, eligible_nodes
 from lattice.scheduling.queries.explanation import sacrifice, why
 from lattice.scheduling.queries.prospect import prospects, rehearsed
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
-from lattice.scheduling.queries.situation import Situation, census, eligible_nodes
 from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import format_time
 from tests.build import node, uid
@@ -41,10 +41,10 @@ from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS,
 SCHEMAS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "schemas"
 
 
-def trial(situation: Situation, asked: Sequence[Candidate]) -> dict[str, Outcome]:
+def trial(context: QueryContext, asked: Sequence[Candidate]) -> dict[str, Outcome]:
     """The outcome of each by uid, were they submitted now."""
     mine = {candidate.uid for candidate in asked}
-    return {outcome.candidate.uid: outcome for outcome in rehearsed(situation, asked) if outcome.candidate.uid in mine}
+    return {outcome.candidate.uid: outcome for outcome in rehearsed(context, asked) if outcome.candidate.uid in mine}
 
 
 def strict(schema: str) -> dict[str, Any]:
@@ -67,32 +67,32 @@ def checked(answer: Part) -> dict[str, Any]:
     return document
 
 
-def planned(situation: Situation, *asked: Any, reader: Reader = ALICE) -> Plan:
-    plans = prospects(situation, asked, trial(situation, asked), reader)
-    return Plan(schema=PLAN_SCHEMA, at=format_time(situation.now), allocations=plans)
+def planned(context: QueryContext, *asked: Any, reader: Reader = ALICE) -> Plan:
+    plans = prospects(context, asked, trial(context, asked), reader)
+    return Plan(schema=PLAN_SCHEMA, at=format_time(context.now), allocations=plans)
 
 
-def sacrificed(situation: Situation, candidate: Candidate, reader: Reader) -> Preemption:
+def sacrificed(context: QueryContext, candidate: Candidate, reader: Reader) -> Preemption:
     """What would be preempted for it, as this reader is told."""
-    node_cache = situation.state.node_cache
+    node_cache = context.state.node_cache
     eligible = [index for index in node_cache.eligible(candidate.need) if node_cache.nodes[index].usable]
     free = [index for index in eligible if index not in node_cache.taken]
     found = preemption(
-        replace(candidate, preemption_class=10), situation.holders.values(), node_cache.nodes, eligible, free, situation.state.policies, NOW
+        replace(candidate, preemption_class=10), context.holders.values(), node_cache.nodes, eligible, free, context.state.policies, NOW
     )
-    return sacrifice(situation, found, reader)
+    return sacrifice(context, found, reader)
 
 
-def everything_said(situation: Situation, reader: Reader) -> str:
+def everything_said(context: QueryContext, reader: Reader) -> str:
     """Every answer about every allocation of the reader, as JSON and as text for people."""
     texts = []
-    for found in situation.candidates.values():
+    for found in context.candidates.values():
         if reader.may_name(found.user, found.key):
-            answer = why(situation, found.uid, reader, preemption=sacrificed(situation, found, reader))
+            answer = why(context, found.uid, reader, preemption=sacrificed(context, found, reader))
             texts += [json.dumps(checked(answer)), *why_verb.sentences("1", answer, NOW)]
-    shown = queues(situation, VCLUSTERS, reader, 200)
+    shown = queues(context, VCLUSTERS, reader, 200)
     texts += [json.dumps(checked(shown)), *queue_lines(shown, now=NOW, width=0, plot_width=80, wide=True, color=False)]
-    plan = planned(situation, pending(900, nodes=3), pending(901, nodes=50), reader=reader)
+    plan = planned(context, pending(900, nodes=3), pending(901, nodes=50), reader=reader)
     texts += [json.dumps(checked(plan)), *plan_verb.sentences(plan, NOW)]
     return "\n".join(texts)
 
@@ -112,28 +112,28 @@ def test_work_is_yours_your_tenants_or_of_others(user: str, key: str, whose: str
 
 @no_deadline
 @given(moments())
-def test_no_foreign_name_stands_in_any_answer_to_an_ordinary_reader(situation: Situation) -> None:
-    assert MARK not in everything_said(situation, ALICE)
+def test_no_foreign_name_stands_in_any_answer_to_an_ordinary_reader(context: QueryContext) -> None:
+    assert MARK not in everything_said(context, ALICE)
 
 
 def test_who_may_list_everything_reads_every_name() -> None:
-    situation = moment(4, (holding(1, (0, 1), 2),), (pending(2, 2, nodes=4), pending(3, nodes=4)))
-    said = everything_said(situation, OPERATOR)
+    context = moment(4, (holding(1, (0, 1), 2),), (pending(2, 2, nodes=4), pending(3, nodes=4)))
+    said = everything_said(context, OPERATOR)
     assert f"{MARK}-run-1" in said
     assert f"{MARK}-job-2" in said
 
 
 @no_deadline
 @given(moments())
-def test_answers_leave_the_scene_as_it_was(situation: Situation) -> None:
-    cluster_state = situation.state
+def test_answers_leave_the_scene_as_it_was(context: QueryContext) -> None:
+    cluster_state = context.state
     need = pending(1).need
 
     def state() -> object:
         return copy.deepcopy((cluster_state.holders, cluster_state.node_cache.census(need), cluster_state.promises, cluster_state.lists))
 
     before = state()
-    everything_said(situation, ALICE)
+    everything_said(context, ALICE)
     assert state() == before
     cluster_state.validate()
 
@@ -172,8 +172,8 @@ def test_a_position_counts_those_only_that_could_start() -> None:
 
 def test_what_no_nodes_would_start_now_has_no_position() -> None:
     queue = (pending(1, held=True), pending(2, not_before=NOW + 60), pending(3))
-    situation = moment(2, (holding(90, (0, 1)),), queue)
-    assert [why(situation, uid(number), ALICE).queue is None for number in (1, 2, 3)] == [True, True, False]
+    context = moment(2, (holding(90, (0, 1)),), queue)
+    assert [why(context, uid(number), ALICE).queue is None for number in (1, 2, 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -200,28 +200,28 @@ def test_the_position_counts_from_the_head_of_its_own_vcluster() -> None:
 
 
 def test_held_work_has_no_blockers_and_quota_shows_what_the_tenant_runs() -> None:
-    situation = moment(4, (holding(1, (0, 1), 1), holding(2, (2,), 2)), (pending(8), pending(9)), said={uid(8): ("Held", "x"), uid(9): (
+    context = moment(4, (holding(1, (0, 1), 1), holding(2, (2,), 2)), (pending(8), pending(9)), said={uid(8): ("Held", "x"), uid(9): (
         "WaitingForQuotaHeadroom", "x")})  # fmt: skip
-    assert why(situation, uid(8), ALICE).blockers == []
-    assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == [("your tenant", 2)]
+    assert why(context, uid(8), ALICE).blockers == []
+    assert [(one.whose, one.nodes) for one in why(context, uid(9), ALICE).blockers] == [("your tenant", 2)]
 
 
 def test_work_that_waits_for_its_share_of_the_quota_tree_is_told_what_runs_in_the_groups_that_share_it() -> None:
     holders = (holding(1, (0, 1, 2), 0, quota="theory"), holding(2, (3, 4, 5, 6), 2, quota="lab"), holding(3, (7,), 3, quota="bio"))
     said = {uid(9): ("WaitingForQuotaShare", "x")}
     for most, whose in ((3, [("you", 3)]), (9, [("you", 3), ("other tenants", 4)])):
-        situation = moment(8, holders, (pending(9, nodes=2, quota="theory"),), said=said)
+        context = moment(8, holders, (pending(9, nodes=2, quota="theory"),), said=said)
         groups = (
             Group("physics", min={"nodes": 6}, max={"nodes": 7}, is_parent=True), Group("theory", "physics", max={"nodes": most}),
             Group("lab", "physics", max={"nodes": 9}), Group("bio", max={"nodes": 9}),
         )  # fmt: skip
-        situation.state.plant(Forest([TreeSpec(groups=groups)]))
-        quota_usage = situation.state.quota_usage
+        context.state.plant(Forest([TreeSpec(groups=groups)]))
+        quota_usage = context.state.quota_usage
         assert quota_usage is not None
         quota_usage.forest.capacity("", {"nodes": 8})
-        quota_usage.ask(situation.candidates.values(), NOW)
-        assert [(one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == whose
-        situation.state.validate()
+        quota_usage.ask(context.candidates.values(), NOW)
+        assert [(one.whose, one.nodes) for one in why(context, uid(9), ALICE).blockers] == whose
+        context.state.validate()
 
 
 def test_the_work_that_fills_a_limit_of_the_vcluster_stands_before_what_it_blocks() -> None:
@@ -231,15 +231,15 @@ def test_the_work_that_fills_a_limit_of_the_vcluster_stands_before_what_it_block
         (Limits(max_nodes_per_tenant=2), ["run-1", "run-2"]),
         (Limits(max_nodes=3), ["run-1", "run-2", "1 of other tenants"]),
     ):
-        situation = moment(8, holders, (pending(9),), said={uid(9): ("WaitingForQuotaHeadroom", "no room")})
-        situation.state.policies["hpc"] = Policy("hpc", limits=limits)
-        found = why(situation, uid(9), ALICE).blockers
+        context = moment(8, holders, (pending(9),), said={uid(9): ("WaitingForQuotaHeadroom", "no room")})
+        context.state.policies["hpc"] = Policy("hpc", limits=limits)
+        found = why(context, uid(9), ALICE).blockers
         assert [one.work.name if one.work else f"{one.allocations} of {one.whose}" for one in found] == blocked_by, limits
 
 
 def test_all_work_on_nodes_stands_before_what_waits_for_power() -> None:
-    situation = moment(8, (holding(1, (0,)), holding(2, (1, 2), 2, vcluster="ml")), (pending(9),), said={uid(9): ("PowerBudget", "short")})
-    assert [(one.kind, one.whose, one.nodes) for one in why(situation, uid(9), ALICE).blockers] == [
+    context = moment(8, (holding(1, (0,)), holding(2, (1, 2), 2, vcluster="ml")), (pending(9),), said={uid(9): ("PowerBudget", "short")})
+    assert [(one.kind, one.whose, one.nodes) for one in why(context, uid(9), ALICE).blockers] == [
         ("Holder", "you", 1), ("Holder", "other tenants", 2),
     ]  # fmt: skip
 
@@ -257,32 +257,32 @@ def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit
 
 def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_lent() -> None:
     windows = (ReservationWindow("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
-    situation = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
+    context = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
     for index in (2, 3):
-        situation.state.node_cache.put(node(index, f"g{index // 4}", home="ml"))
+        context.state.node_cache.put(node(index, f"g{index // 4}", home="ml"))
     lends = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=7200.0))
-    situation.state.policies["ml"] = lends
-    answer = why(situation, uid(9), ALICE)
+    context.state.policies["ml"] = lends
+    answer = why(context, uid(9), ALICE)
     assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1)]
     assert answer.nodes == Census(needed=4, eligible=2, usable=2, free=1)
-    situation.state.policies["hpc"] = Policy("hpc", borrowing=Borrowing(borrow=True))
-    answer = why(situation, uid(9), ALICE)
+    context.state.policies["hpc"] = Policy("hpc", borrowing=Borrowing(borrow=True))
+    answer = why(context, uid(9), ALICE)
     assert [(one.kind, one.nodes) for one in answer.blockers] == [("Holder", 1), ("Holder", 1), ("Reservation", 2)]
     assert answer.nodes == Census(needed=4, eligible=4, usable=4, free=2)
-    situation.state.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
-    assert why(situation, uid(9), ALICE).nodes == Census(needed=4, eligible=2, usable=2, free=1), "its hour is longer than what is lent"
+    context.state.policies["ml"] = Policy("ml", home=True, borrowing=Borrowing(lend=True, max_duration=1800.0))
+    assert why(context, uid(9), ALICE).nodes == Census(needed=4, eligible=2, usable=2, free=1), "its hour is longer than what is lent"
 
 
 @no_deadline
 @given(moments(), st.integers(0, 1023))
-def test_the_census_counts_the_nodes_that_may_be_used_with_node_lists_and_without(situation: Situation, listed: int) -> None:
-    node_cache = situation.state.node_cache
-    for candidate in situation.candidates.values():
+def test_the_census_counts_the_nodes_that_may_be_used_with_node_lists_and_without(context: QueryContext, listed: int) -> None:
+    node_cache = context.state.node_cache
+    for candidate in context.candidates.values():
         for asked in (candidate, replace(candidate, need=Need(without=listed))):
-            fitting = eligible_nodes(situation, asked)
+            fitting = eligible_nodes(context, asked)
             usable = {index for index in fitting if node_cache.nodes[index].usable}
             free = usable - node_cache.taken.keys()
-            assert census(situation, asked) == Census(needed=asked.minimum, eligible=len(fitting), usable=len(usable), free=len(free))
+            assert census(context, asked) == Census(needed=asked.minimum, eligible=len(fitting), usable=len(usable), free=len(free))
 
 
 def test_what_is_not_pending_is_not_found() -> None:
@@ -293,10 +293,10 @@ def test_what_is_not_pending_is_not_found() -> None:
 def test_the_forecast_is_told_with_both_odds_or_with_its_reason() -> None:
     queue = (pending(1, nodes=2), pending(2, nodes=2))
     expected = {uid(1): Expected(NOW + 600, NOW + 1200), uid(2): Expected(reason="UnboundedWork")}
-    situation = moment(1, (), queue, expected=expected)
-    first = "\n".join(why_verb.sentences("1", why(situation, uid(1), ALICE), NOW))
+    context = moment(1, (), queue, expected=expected)
+    first = "\n".join(why_verb.sentences("1", why(context, uid(1), ALICE), NOW))
     assert f"{format_time(NOW + 600)} (in 10m) as likely as not, 9 times of 10 by {format_time(NOW + 1200)} (in 20m)" in first
-    assert "not known: UnboundedWork" in "\n".join(why_verb.sentences("2", why(situation, uid(2), ALICE), NOW))
+    assert "not known: UnboundedWork" in "\n".join(why_verb.sentences("2", why(context, uid(2), ALICE), NOW))
 
 
 # queue
@@ -337,10 +337,10 @@ def test_what_the_limit_leaves_out_is_counted(pending_count: int, limit: int) ->
 
 
 def test_a_policy_that_holds_no_reservations_shows_none() -> None:
-    situation = moment(1, (), (pending(1),))
+    context = moment(1, (), (pending(1),))
     for kind, depth in ((BACKFILL, 10), (SENSITIVE_RESERVATION, 0)):
-        situation.state.policies["hpc"] = Policy("hpc", kind)
-        shown = queues(situation, ["hpc"], ALICE, 10)
+        context.state.policies["hpc"] = Policy("hpc", kind)
+        shown = queues(context, ["hpc"], ALICE, 10)
         lines = queue_lines(shown, now=NOW, width=80, plot_width=0, wide=False, color=False)
         assert (shown.vclusters[0].depth, "hold reservations" in lines[0]) == (depth, depth > 0)
 
@@ -366,10 +366,10 @@ def test_a_window_in_months_does_not_make_the_hours_to_come_too_small_to_read() 
 
 def test_the_timeline_ends_work_at_its_end_and_starts_what_is_pending_when_expected() -> None:
     queue = (pending(5, nodes=2, walltime=3570.0),)
-    situation = moment(
+    context = moment(
         4, (holding(1, (0, 1), end=NOW + 1200), holding(2, (2,), end=None)), queue, expected={uid(5): Expected(NOW + 1200, NOW)}
     )
-    found = queues(situation, ["hpc"], ALICE, 10).timeline
+    found = queues(context, ["hpc"], ALICE, 10).timeline
     assert found is not None
     by_time = {round(index * found.step_seconds): point for index, point in enumerate(found.points)}
     assert (by_time[0].running, by_time[0].planned) == (3, 0)
@@ -392,8 +392,8 @@ def test_the_timeline_starts_nothing_before_its_time_whatever_was_forecast(opens
 
 @no_deadline
 @given(moments(), st.integers(20, 200))
-def test_the_plot_fits_the_terminal(situation: Situation, width: int) -> None:
-    shown = queues(situation, VCLUSTERS, ALICE, 5)
+def test_the_plot_fits_the_terminal(context: QueryContext, width: int) -> None:
+    shown = queues(context, VCLUSTERS, ALICE, 5)
     lines = queue_lines(shown, now=NOW, width=width, plot_width=width, wide=False, color=False)
     plot = [line for line in lines if "┤" in line or "└" in line]
     assert all(len(line) <= width for line in plot)
@@ -422,12 +422,12 @@ def test_work_that_fits_starts_now_and_says_where() -> None:
 
 
 def test_a_range_is_planned_with_its_least_number_and_what_it_would_get_now() -> None:
-    situation = moment(12, (holding(1, (0,)),))
+    context = moment(12, (holding(1, (0,)),))
     for _ in range(2):
-        placed = planned(situation, pending(9, nodes=2, maximum=8)).allocations[0].placement
+        placed = planned(context, pending(9, nodes=2, maximum=8)).allocations[0].placement
         assert placed is not None
         assert (placed.count, placed.least, placed.most) == (5, 2, 8), "a third of the 9 that are left beside its 2"
-    assert "5 nodes (asks for 2-8) in" in "\n".join(plan_verb.sentences(planned(situation, pending(9, nodes=2, maximum=8)), NOW))
+    assert "5 nodes (asks for 2-8) in" in "\n".join(plan_verb.sentences(planned(context, pending(9, nodes=2, maximum=8)), NOW))
     waits = moment(12, (holding(1, (0,)),), (pending(3, nodes=12),))
     contested = planned(waits, pending(9, nodes=2, maximum=8, walltime=60.0)).allocations[0].placement
     assert contested is not None
@@ -443,14 +443,14 @@ def test_each_of_several_is_planned_after_those_before_it() -> None:
 
 
 def test_pending_work_that_comes_first_is_planned_first() -> None:
-    situation = moment(4, (), (pending(1, 2, nodes=4, preemption_class=9),))
-    assert planned(situation, pending(9, nodes=1)).allocations[0].verdict == "Later"
+    context = moment(4, (), (pending(1, 2, nodes=4, preemption_class=9),))
+    assert planned(context, pending(9, nodes=1)).allocations[0].verdict == "Later"
 
 
 @no_deadline
 @given(moments())
-def test_a_trial_gives_the_outcome_of_the_real_cycle(situation: Situation) -> None:
+def test_a_trial_gives_the_outcome_of_the_real_cycle(context: QueryContext) -> None:
     asked = pending(900, nodes=2)
-    tried = trial(situation, [asked])[asked.uid]
-    assert tried == trial(situation, [asked])[asked.uid]
+    tried = trial(context, [asked])[asked.uid]
+    assert tried == trial(context, [asked])[asked.uid]
     assert tried.candidate == asked

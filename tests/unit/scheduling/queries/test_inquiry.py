@@ -9,19 +9,19 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.preemption.victims import PreemptionLimits
 from lattice.scheduling.queries.changes import changes
-from lattice.scheduling.queries.inquiry import Glimpse, Inquiry, queues
+from lattice.scheduling.queries.context import QueryContext
+from lattice.scheduling.queries.inquiry import Inquiry, QuerySnapshot, queues
 from lattice.scheduling.queries.prospect import rehearsed
-from lattice.scheduling.queries.situation import Situation
 from lattice.scheduling.recording.chronicle import encoded
-from lattice.scheduling.recording.record import glance, look, rebuild
+from lattice.scheduling.recording.record import rebuild, take_query_snapshot, take_snapshot
 from tests.unit.scheduling.moments import ALICE, NOW, OPERATOR, VCLUSTERS, moments
 from tests.unit.scheduling.recording.test_record import Site
 from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, site
 
 
-def glimpse_of(situation: Situation) -> Glimpse:
-    moment = glance(situation.state, list(situation.candidates.values()), situation.now)
-    return Glimpse(moment, situation.waiting, situation.expected, {}, frozenset(), PreemptionLimits(), situation.number)
+def glimpse_of(context: QueryContext) -> QuerySnapshot:
+    moment = take_query_snapshot(context.state, list(context.candidates.values()), context.now)
+    return QuerySnapshot(moment, context.waiting, context.expected, {}, frozenset(), PreemptionLimits(), context.number)
 
 
 @settings(max_examples=50, deadline=None)
@@ -33,7 +33,7 @@ def test_a_scene_of_a_glance_decides_what_the_scene_itself_decides_next(seed: in
         made.turns()
     made.happen()
     waiting = [one for queue in made.queues.values() for one in queue.values()]
-    other = rebuild(glance(made.state, waiting, made.now))
+    other = rebuild(take_query_snapshot(made.state, waiting, made.now))
     other.validate()
     for name, queued in made.queues.items():
         queue = list(queued.values())
@@ -45,7 +45,7 @@ def test_a_glance_under_a_quota_tree_counts_what_no_cycle_has_seen_yet() -> None
     assert state.quota_usage is not None
     first, second = asks(1, "a", 4), asks(2, "b", 12)
     state.quota_usage.ask([first], NOW)
-    other = rebuild(glance(state, [first, second], NOW))
+    other = rebuild(take_query_snapshot(state, [first, second], NOW))
     other.validate()
     state.validate()
     assert other.quota_usage is not None
@@ -56,34 +56,34 @@ def test_a_glance_under_a_quota_tree_counts_what_no_cycle_has_seen_yet() -> None
 
 @settings(max_examples=40, deadline=None)
 @given(moments())
-def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_itself(situation: Situation) -> None:
-    state, now = situation.state, situation.now
+def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_itself(context: QueryContext) -> None:
+    state, now = context.state, context.now
     for vcluster in VCLUSTERS:
-        mine = [one for one in situation.candidates.values() if one.vcluster == vcluster]
+        mine = [one for one in context.candidates.values() if one.vcluster == vcluster]
         for outcome in decide(state, vcluster, mine, now):
             if not isinstance(outcome, Waiting):
                 state.drop_holder(outcome.candidate.uid)
-    before, last_reservations = look(state, "", (), now, 0), dict(state.last_reservations)
-    inquiry = Inquiry(glimpse_of(situation), OPERATOR)
-    asked = list(situation.candidates.values())
+    before, last_reservations = take_snapshot(state, "", (), now, 0), dict(state.last_reservations)
+    inquiry = Inquiry(glimpse_of(context), OPERATOR)
+    asked = list(context.candidates.values())
     answers = {one.uid: inquiry.why(one.uid) for one in asked}
     outcomes = inquiry.rehearsed(asked)
-    assert look(state, "", (), now, 0) == before
+    assert take_snapshot(state, "", (), now, 0) == before
     assert state.last_reservations == last_reservations
-    inquiry.situation.state.validate()
+    inquiry.context.state.validate()
     queued = {name: [each for each in asked if each.vcluster == name] for name in VCLUSTERS}
     for one in asked:
         assert answers[one.uid].changes == list(changes(state, one, now, queues=queued))
-    assert encoded(outcomes) == encoded(rehearsed(situation, asked))
+    assert encoded(outcomes) == encoded(rehearsed(context, asked))
 
 
 @settings(max_examples=20, deadline=None)
 @given(moments())
-def test_a_queue_is_shown_as_it_stood_when_it_was_asked_for(situation: Situation) -> None:
-    glimpse = glimpse_of(situation)
+def test_a_queue_is_shown_as_it_stood_when_it_was_asked_for(context: QueryContext) -> None:
+    glimpse = glimpse_of(context)
     shown = queues(glimpse, VCLUSTERS, ALICE, 100, "")
-    for uid in list(situation.state.holders):
-        situation.state.drop_holder(uid)
-    situation.state.set_windows(())
+    for uid in list(context.state.holders):
+        context.state.drop_holder(uid)
+    context.state.set_windows(())
     assert queues(glimpse, VCLUSTERS, ALICE, 100, "") == shown
-    assert sum(queue.pending for queue in shown.vclusters) == len(situation.candidates)
+    assert sum(queue.pending for queue in shown.vclusters) == len(context.candidates)

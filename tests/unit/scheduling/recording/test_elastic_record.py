@@ -11,7 +11,7 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.recording.chronicle import Chronicler, Reader, encoded
-from lattice.scheduling.recording.record import Looker, completed, reproduce
+from lattice.scheduling.recording.record import SnapshotTaker, completed, reproduce
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, VCLUSTERS
 from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, group, site
@@ -24,7 +24,7 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
     roll = random.Random(seed)
     state = site(12, GROUPS, gpus=4)
     assert state.quota_usage is not None
-    looker, chronicler, reader = Looker(state), Chronicler("test"), Reader()
+    looker, chronicler, reader = SnapshotTaker(state), Chronicler("test"), Reader()
     queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
     waited = 0
     for number in range(12):
@@ -46,7 +46,7 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
         for queue in queues.values():
             state.quota_usage.ask(queue.values(), now)
         for name, queue in queues.items():
-            moment = looker.look(name, list(queue.values()), now, number)
+            moment = looker.take_snapshot(name, list(queue.values()), now, number)
             outcomes = list(decide(state, name, list(queue.values()), now))
             whole = number % 4 == 0 and name == VCLUSTERS[0]
             turn = reader.turn(chronicler.payload(completed(moment, state), outcomes, whole=whole), whole=whole)

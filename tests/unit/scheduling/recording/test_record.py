@@ -24,7 +24,7 @@ from lattice.scheduling.priority.shares import Run, Shares, Terms
 from lattice.scheduling.recording import record_rows
 from lattice.scheduling.recording.chronicle import Chronicler, Reader, Turn, encoded
 from lattice.scheduling.recording.cycle_log import OPENING, WHOLE, frame
-from lattice.scheduling.recording.record import Looker, Moment, completed, look, rebuild, reproduce
+from lattice.scheduling.recording.record import Snapshot, SnapshotTaker, completed, rebuild, reproduce, take_snapshot
 from lattice.scheduling.recording.reproduction import again, differences
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, mask_of
 from lattice.views.ledger import TenantAccount
@@ -55,7 +55,7 @@ class Site:
         self.state.set_windows(self.windows)
         self.queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
         self.now, self.cycle, self.born = NOW, 0, 0
-        self.looker = Looker(self.state)
+        self.looker = SnapshotTaker(self.state)
 
     def some_policy(self, name: str) -> Policy:
         roll = self.roll
@@ -103,14 +103,14 @@ class Site:
             state.set_windows(roll.sample(self.windows, roll.randint(0, len(self.windows))))
         self.scoring.running(list(state.holders.values()), state.node_cache)
 
-    def turns(self) -> list[tuple[Moment, list[Outcome]]]:
+    def turns(self) -> list[tuple[Snapshot, list[Outcome]]]:
         """One cycle of every vcluster, as it was looked at and decided."""
         self.cycle += 1
         found = []
         for name in self.roll.sample(VCLUSTERS, self.roll.randint(1, 2)):
             queue = list(self.queues[name].values())
-            moment = self.looker.look(name, queue, self.now, self.cycle)
-            assert moment == look(self.state, name, queue, self.now, self.cycle)
+            moment = self.looker.take_snapshot(name, queue, self.now, self.cycle)
+            assert moment == take_snapshot(self.state, name, queue, self.now, self.cycle)
             outcomes = list(decide(self.state, name, queue, self.now))
             found.append((completed(moment, self.state), outcomes))
             for outcome in outcomes:
@@ -121,10 +121,10 @@ class Site:
         return found
 
 
-def recorded(seed: int, cycles: int) -> list[tuple[Moment, list[Outcome], Turn]]:
+def recorded(seed: int, cycles: int) -> list[tuple[Snapshot, list[Outcome], Turn]]:
     """What a site decided, and what its log says that it decided."""
     site, chronicler, reader = Site(seed), Chronicler("1.0"), Reader()
-    found: list[tuple[Moment, list[Outcome], Turn]] = []
+    found: list[tuple[Snapshot, list[Outcome], Turn]] = []
     for _ in range(cycles):
         site.happen()
         for moment, outcomes in site.turns():
@@ -224,7 +224,7 @@ def test_an_outcome_that_is_missing_or_elsewhere_in_the_order_differs() -> None:
 def test_a_frame_that_does_not_give_the_decision_that_it_was_made_of_is_refused() -> None:
     site = Site(3)
     chronicler = Chronicler("1.0")
-    turns: list[tuple[Moment, list[Outcome]]] = []
+    turns: list[tuple[Snapshot, list[Outcome]]] = []
     while len(turns) < 3:
         site.happen()
         turns += site.turns()

@@ -47,7 +47,7 @@ class Expected(Protocol):
 
 
 @dataclass(frozen=True)
-class Situation:
+class QueryContext:
     """One moment of the scheduler; what is read of it is not changed, and trials leave nothing behind."""
 
     now: float
@@ -75,21 +75,21 @@ class Situation:
         return self.state.policy(vcluster)
 
 
-def in_order(situation: Situation, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
+def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
     """The queue of a vcluster as a cycle plans it: who holds a reservation, then by score, submission, name; by submission where so.
 
     `more` are outcomes of work that is not in the queue yet, with their scores.
     """
     scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
     asked = (outcome.candidate for outcome in more)
-    mine = [one for one in (*situation.candidates.values(), *asked) if one.vcluster == vcluster]
-    if strategy_of(situation.policy(vcluster)).first_come:
-        return planned(situation.state, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
+    mine = [one for one in (*context.candidates.values(), *asked) if one.vcluster == vcluster]
+    if strategy_of(context.policy(vcluster)).first_come:
+        return planned(context.state, vcluster, sorted(mine, key=lambda one: (one.submitted, one.key)))
     for one in mine:
-        waiting = situation.waiting.get(one.uid)
+        waiting = context.waiting.get(one.uid)
         if waiting is not None and waiting.score is not None:
             scores[one.uid] = waiting.score.total
-    return planned(situation.state, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
+    return planned(context.state, vcluster, sorted(mine, key=lambda one: (-scores.get(one.uid, 0.0), one.submitted, one.key)))
 
 
 def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
@@ -102,19 +102,19 @@ def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[
     return [queue[place] for place in order]
 
 
-def unable(situation: Situation, one: Candidate) -> str:
+def unable(context: QueryContext, one: Candidate) -> str:
     """The reason for which it could not start now on any nodes, or nothing: who is held, too early or never fits stands before nobody."""
     if one.held:
         return "Held"
-    if one.not_before > situation.now:
+    if one.not_before > context.now:
         return "NotBefore"
-    said = situation.waiting.get(one.uid)
+    said = context.waiting.get(one.uid)
     return said.reason if said is not None and said.reason in IN_NOBODYS_WAY else ""
 
 
-def startable(situation: Situation, queue: Sequence[Candidate]) -> list[Candidate]:
+def startable(context: QueryContext, queue: Sequence[Candidate]) -> list[Candidate]:
     """Those of a queue that nodes or quota keep waiting."""
-    return [one for one in queue if not unable(situation, one)]
+    return [one for one in queue if not unable(context, one)]
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
@@ -123,14 +123,14 @@ def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | 
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
-def subject(situation: Situation, candidate: Candidate | NodeHolder) -> Work:
+def subject(context: QueryContext, candidate: Candidate | NodeHolder) -> Work:
     """The allocation that is asked about, which its reader may read."""
-    return _work(situation, candidate)
+    return _work(context, candidate)
 
 
-def named(situation: Situation, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
+def named(context: QueryContext, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
     """The work by name, where the reader may know it."""
-    return _work(situation, work) if reader.may_name(work.user, work.key) else None
+    return _work(context, work) if reader.may_name(work.user, work.key) else None
 
 
 def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
@@ -138,16 +138,16 @@ def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
     return _WHOSE[reader.whose(work.user, work.key)]
 
 
-def _work(situation: Situation, work: Candidate | NodeHolder) -> Work:
+def _work(context: QueryContext, work: Candidate | NodeHolder) -> Work:
     namespace, _, name = work.key.rpartition("/")
-    return Work(namespace=namespace, name=name, number=situation.number(work.uid), uid=work.uid, user=work.user, job=work.name)
+    return Work(namespace=namespace, name=name, number=context.number(work.uid), uid=work.uid, user=work.user, job=work.name)
 
 
-def ranking(situation: Situation, score: Score | None, vcluster: str) -> Ranking | None:
+def ranking(context: QueryContext, score: Score | None, vcluster: str) -> Ranking | None:
     """The score with its terms and the weights in force; None where nothing was scored."""
     if score is None:
         return None
-    weights = situation.policy(vcluster).weights.normalised()
+    weights = context.policy(vcluster).weights.normalised()
     given = (
         weights.priority, weights.wait_time, weights.fair_share, weights.topology, weights.data_readiness, weights.backlog,
         weights.energy, weights.checkpoint, weights.conformance,
@@ -160,9 +160,9 @@ def ranking(situation: Situation, score: Score | None, vcluster: str) -> Ranking
     )
 
 
-def expected_start(situation: Situation, uid: str, latest: float | None = None) -> ExpectedStart | None:
+def expected_start(context: QueryContext, uid: str, latest: float | None = None) -> ExpectedStart | None:
     """The forecast, else the start that a reservation promises at the latest."""
-    found = situation.expected.get(uid)
+    found = context.expected.get(uid)
     if found is not None:
         return ExpectedStart(p50=time_text(found.p50), p90=time_text(found.p90), reason=found.reason)
     if latest is not None:
@@ -170,11 +170,11 @@ def expected_start(situation: Situation, uid: str, latest: float | None = None) 
     return None
 
 
-def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
+def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
     """The reservation that it holds, and what moved it last; None where it has neither."""
-    uid, state = candidate.uid, situation.state
+    uid, state = candidate.uid, context.state
     promise, given = state.promises.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
-    move = situation.moves.get(uid)
+    move = context.moves.get(uid)
     if given is None and move is None:
         return None
     return Held(
@@ -188,32 +188,32 @@ def reservation_of(situation: Situation, candidate: Candidate) -> Held | None:
     )
 
 
-def census(situation: Situation, candidate: Candidate) -> Census:
+def census(context: QueryContext, candidate: Candidate) -> Census:
     """The nodes that fit, in numbers."""
-    node_cache, wanted = situation.state.node_cache, candidate.minimum
+    node_cache, wanted = context.state.node_cache, candidate.minimum
     if candidate.need.lists <= node_cache.masks:
-        homes = _homes(situation, candidate)
+        homes = _homes(context, candidate)
         buckets = [bucket for bucket in node_cache.admitted(candidate.need) if bucket.key.home in homes]
         exist, ready = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
         return Census(needed=wanted, eligible=exist, usable=ready, free=sum(len(bucket.free) for bucket in buckets))
-    fitting = eligible_nodes(situation, candidate)
+    fitting = eligible_nodes(context, candidate)
     usable = [index for index in fitting if node_cache.nodes[index].usable]
     free = sum(index not in node_cache.taken for index in usable)
     return Census(needed=wanted, eligible=len(fitting), usable=len(usable), free=free)
 
 
-def eligible_nodes(situation: Situation, candidate: Candidate) -> frozenset[int]:
+def eligible_nodes(context: QueryContext, candidate: Candidate) -> frozenset[int]:
     """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
-    homes, nodes = _homes(situation, candidate), situation.nodes
-    return frozenset(index for index in situation.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
+    homes, nodes = _homes(context, candidate), context.nodes
+    return frozenset(index for index in context.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
 
 
-def _homes(situation: Situation, candidate: Candidate) -> frozenset[str]:
+def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:
     """Where nodes that it may use are at home."""
-    home = candidate.vcluster if situation.policy(candidate.vcluster).home else ""
+    home = candidate.vcluster if context.policy(candidate.vcluster).home else ""
     if candidate.non_preemptible:
         return frozenset((home,))
-    return frozenset((home, *lenders_for(situation.state.policies, candidate.vcluster, candidate.walltime)))
+    return frozenset((home, *lenders_for(context.state.policies, candidate.vcluster, candidate.walltime)))
 
 
 def time_text(moment: float | None) -> str | None:
