@@ -27,7 +27,7 @@ from lattice.scheduling.conversion.policies import seconds
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries.answers import CycleLog, Cycles
-from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.codec import CycleEncoder
 from lattice.scheduling.recording.cycle_log import CHANGES, WHOLE, frame
 from lattice.scheduling.recording.record import Snapshot, SnapshotTaker, completed
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -207,7 +207,7 @@ class _Writing:
 
     def __init__(self, folder: Path) -> None:
         self._files = CycleWriter(folder)
-        self._chronicler = Chronicler(__version__)
+        self._chronicler = CycleEncoder(__version__)
         self._since = 0
         """Turns since the last whole moment."""
         self._turn = threading.Lock()

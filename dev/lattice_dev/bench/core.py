@@ -25,7 +25,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Terms
-from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.codec import CycleEncoder
 from lattice.scheduling.recording.cycle_log import CHANGES, frame
 from lattice.scheduling.recording.record import SnapshotTaker, completed
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -226,7 +226,7 @@ def _recorded(made: Instance) -> tuple[float, float]:
     """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []
-    chronicler, looker = Chronicler(__version__), SnapshotTaker(made.state)
+    chronicler, looker = CycleEncoder(__version__), SnapshotTaker(made.state)
     for cycle in range(10):
         began = time.process_time()
         seen = looker.take_snapshot("hpc", made.candidates, NOW, cycle)

@@ -18,7 +18,7 @@ from lattice.cycle_files import CycleFolder
 from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.queries.answers import CYCLE_SCHEMA, Cycle, CycleLog, Cycles, Decided, DecidedCycle, Differing, Part, Stretch
-from lattice.scheduling.recording.chronicle import RULES
+from lattice.scheduling.recording.codec import RULES
 from lattice.scheduling.recording.cycle_log import cycle_of
 from lattice.scheduling.recording.reproduction import Difference, Reproduced, again, turns
 from lattice.units import fold_nodes, format_time

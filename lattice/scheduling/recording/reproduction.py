@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lattice.errors import Corrupt
 from lattice.scheduling.model.outcomes import Outcome
-from lattice.scheduling.recording.chronicle import Reader, Turn, encoded
+from lattice.scheduling.recording.codec import CycleDecoder, Turn, encoded
 from lattice.scheduling.recording.cycle_log import LATEST, WHOLE, excerpt, payload, scan
 from lattice.scheduling.recording.record import reproduce
 from lattice.scheduling.recording.record_rows import fields_of
@@ -37,7 +37,7 @@ def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
     """The turns of one cycle, one for each vcluster in the order in which they were decided."""
     part = excerpt(log, cycle)
     frames = scan(part).frames
-    reader, wanted = Reader(), frames[-1].cycle
+    reader, wanted = CycleDecoder(), frames[-1].cycle
     found = []
     for one in frames:
         turn = reader.turn(payload(part, one), whole=one.kind == WHOLE)

@@ -23,7 +23,7 @@ from lattice.scheduling.model.policy import Borrowing, Limits, Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
-from lattice.scheduling.recording.chronicle import RULES, Chronicler, Reader, encoded
+from lattice.scheduling.recording.codec import RULES, CycleDecoder, CycleEncoder, encoded
 from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
 from lattice.scheduling.recording.record import Scored, Snapshot
 from lattice.scheduling.state.cluster_state import ReservationWindow
@@ -115,7 +115,7 @@ LATER = replace(CYCLE, cycle=4712, now=1_800_000_001.0, candidates=(WAITS,), hol
 
 def cycle_payloads() -> list[bytes]:
     """Two cycles as they are written: a whole moment, and what changed."""
-    chronicler = Chronicler("0.1.0")
+    chronicler = CycleEncoder("0.1.0")
     return [chronicler.payload(CYCLE, DECISION, whole=True), chronicler.payload(LATER, DECISION[1:], whole=False)]
 
 
@@ -178,7 +178,7 @@ def test_a_cycle_log_of_format_1_is_written_and_read_as_it_always_was() -> None:
     written = [msgspec.msgpack.decode(one) for one in cycle_payloads()]
     assert [one.pop("rules", None) for one in written] == [RULES, None], "what a reader of that time ignores"
     assert [payload(data, one) for one in frames] == [msgspec.msgpack.encode(one) for one in written]
-    reader = Reader()
+    reader = CycleDecoder()
     turns = [reader.turn(payload(data, one), whole=one.kind == WHOLE) for one in frames]
     assert [turn.moment for turn in turns] == [CYCLE, LATER]
     assert [encoded(turn.outcomes) for turn in turns] == [encoded(DECISION), encoded(DECISION[1:])]

@@ -14,7 +14,7 @@ from lattice.cli import exits
 from lattice.errors import Denied
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.queries.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
-from lattice.scheduling.recording.chronicle import Chronicler
+from lattice.scheduling.recording.codec import CycleEncoder
 from lattice.scheduling.recording.cycle_log import CHANGES, OPENING, WHOLE, frame
 from lattice.scheduling.recording.record import reproduce, take_snapshot
 from tests.unit.cli.conftest import Bench
@@ -31,7 +31,7 @@ def log_of(changed: Change = same, *, cycles: int = 2, program: str = "0.1.0") -
     """A log of cycles in which one starts and one waits; what is recorded of the last one is `changed`."""
     state = moment(4, (holding(9, (0,)),)).state
     queue = (pending(1, nodes=2), pending(2, 2, nodes=4))
-    chronicler = Chronicler(program)
+    chronicler = CycleEncoder(program)
     data = OPENING
     for cycle in range(1, cycles + 1):
         seen = take_snapshot(state, "hpc", queue, NOW + cycle, cycle)

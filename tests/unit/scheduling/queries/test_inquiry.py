@@ -12,7 +12,7 @@ from lattice.scheduling.queries.changes import changes
 from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.inquiry import Inquiry, QuerySnapshot, queues
 from lattice.scheduling.queries.prospect import rehearsed
-from lattice.scheduling.recording.chronicle import encoded
+from lattice.scheduling.recording.codec import encoded
 from lattice.scheduling.recording.record import rebuild, take_query_snapshot, take_snapshot
 from tests.unit.scheduling.moments import ALICE, NOW, OPERATOR, VCLUSTERS, moments
 from tests.unit.scheduling.recording.test_record import Site

@@ -10,7 +10,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.recording.chronicle import Chronicler, Reader, encoded
+from lattice.scheduling.recording.codec import CycleDecoder, CycleEncoder, encoded
 from lattice.scheduling.recording.record import SnapshotTaker, completed, reproduce
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, VCLUSTERS
@@ -24,7 +24,7 @@ def test_a_cycle_under_a_quota_tree_decides_again_what_it_decided(seed: int) -> 
     roll = random.Random(seed)
     state = site(12, GROUPS, gpus=4)
     assert state.quota_usage is not None
-    looker, chronicler, reader = SnapshotTaker(state), Chronicler("test"), Reader()
+    looker, chronicler, reader = SnapshotTaker(state), CycleEncoder("test"), CycleDecoder()
     queues: dict[str, dict[str, Candidate]] = {name: {} for name in VCLUSTERS}
     waited = 0
     for number in range(12):

@@ -22,7 +22,7 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Shares, Terms
 from lattice.scheduling.recording import record_rows
-from lattice.scheduling.recording.chronicle import Chronicler, Reader, Turn, encoded
+from lattice.scheduling.recording.codec import CycleDecoder, CycleEncoder, Turn, encoded
 from lattice.scheduling.recording.cycle_log import OPENING, WHOLE, frame
 from lattice.scheduling.recording.record import Snapshot, SnapshotTaker, completed, rebuild, reproduce, take_snapshot
 from lattice.scheduling.recording.reproduction import again, differences
@@ -123,7 +123,7 @@ class Site:
 
 def recorded(seed: int, cycles: int) -> list[tuple[Snapshot, list[Outcome], Turn]]:
     """What a site decided, and what its log says that it decided."""
-    site, chronicler, reader = Site(seed), Chronicler("1.0"), Reader()
+    site, chronicler, reader = Site(seed), CycleEncoder("1.0"), CycleDecoder()
     found: list[tuple[Snapshot, list[Outcome], Turn]] = []
     for _ in range(cycles):
         site.happen()
@@ -164,7 +164,7 @@ def test_another_process_whose_sets_are_in_another_order_decides_the_same(hashes
     for seed in range(12):
         for moment, outcomes, _ in recorded(seed, cycles=3):
             cycle += 1
-            payload = Chronicler("1.0").payload(replace(moment, cycle=cycle), outcomes, whole=True)
+            payload = CycleEncoder("1.0").payload(replace(moment, cycle=cycle), outcomes, whole=True)
             log += frame(WHOLE, cycle, moment.now, payload)
             expected.append(f"{cycle} {moment.vcluster} True ()")
     done = subprocess.run(
@@ -223,13 +223,13 @@ def test_an_outcome_that_is_missing_or_elsewhere_in_the_order_differs() -> None:
 
 def test_a_frame_that_does_not_give_the_decision_that_it_was_made_of_is_refused() -> None:
     site = Site(3)
-    chronicler = Chronicler("1.0")
+    chronicler = CycleEncoder("1.0")
     turns: list[tuple[Snapshot, list[Outcome]]] = []
     while len(turns) < 3:
         site.happen()
         turns += site.turns()
     payloads = [chronicler.payload(moment, outcomes, whole=not place) for place, (moment, outcomes) in enumerate(turns[:3])]
-    reader = Reader()
+    reader = CycleDecoder()
     with pytest.raises(Corrupt, match="read from a whole moment on"):
         reader.turn(payloads[1], whole=False)
     reader.turn(payloads[0], whole=True)

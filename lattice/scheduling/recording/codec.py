@@ -1,6 +1,6 @@
 """Moments and decisions as payloads of a cycle log, and back: a whole one now and then, between them only what has changed.
 
-`Chronicler` writes what `Reader` reads: both keep the state that the last payload led to. Numbers survive exactly. Each payload
+`CycleEncoder` writes what `CycleDecoder` reads: both keep the state that the last payload led to. Numbers survive exactly. Each payload
 carries a digest of its whole decision, so that what was put together wrongly is never taken for what was decided.
 """
 
@@ -105,7 +105,7 @@ def encoded(outcomes: Sequence[Outcome]) -> bytes:
     return _ENCODE([rows, _scores([one.score for one in outcomes])])
 
 
-class Chronicler:
+class CycleEncoder:
     """Writes turns one after the other."""
 
     def __init__(self, program: str) -> None:
@@ -193,7 +193,7 @@ class Chronicler:
         said["digest"] = _digest(encoded(outcomes))
 
 
-class Reader:
+class CycleDecoder:
     """Reads payloads in the order in which they were written, from a whole one on."""
 
     def __init__(self) -> None:
