@@ -27,11 +27,11 @@ from lattice.scheduling.queries import explanation
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
 from lattice.scheduling.queries.context import ABOUT_NODES, Expected, QueryContext
 from lattice.scheduling.queries.gate_rows import explain_gates
-from lattice.scheduling.queries.inquiry import Inquiry, QuerySnapshot, queues
-from lattice.scheduling.queries.prospect import may_ever
+from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnapshot, queues
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.what_if import may_ever
 from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_time
@@ -128,14 +128,14 @@ class QueryService:
             if uid not in self._pending.candidates:
                 raise explanation.not_pending()
             glimpse = self._glimpse()
-            return await _aside(lambda: Inquiry(glimpse, reader).why(uid))
+            return await _aside(lambda: PlannerQueries(glimpse, reader).why(uid))
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """Returns what would become of these, in this order."""
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         async with self._turn:
             glimpse = self._glimpse(asked)
-            inquiry = await _aside(lambda: Inquiry(glimpse, reader))
+            inquiry = await _aside(lambda: PlannerQueries(glimpse, reader))
             outcomes = await _aside(lambda: inquiry.rehearsed(asked))
         bound = await _aside(lambda: _bound(inquiry.context, outcomes)) if optimal else None
         mine = {candidate.uid for candidate in asked}

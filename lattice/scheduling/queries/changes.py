@@ -22,7 +22,7 @@ from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate
 from lattice.scheduling.priority.cost import reach
 from lattice.scheduling.queries.answers import Change
-from lattice.scheduling.queries.prospect import undone
+from lattice.scheduling.queries.what_if import undone
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_duration
 

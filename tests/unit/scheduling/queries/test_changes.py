@@ -16,7 +16,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.changes import MOST_QUESTIONS, changes, search
-from lattice.scheduling.queries.prospect import undone
+from lattice.scheduling.queries.what_if import undone
 from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount

@@ -30,9 +30,9 @@ from lattice.scheduling.preemption.victims import preemption
 from lattice.scheduling.queries.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan, Preemption
 from lattice.scheduling.queries.context import QueryContext, census, eligible_nodes
 from lattice.scheduling.queries.explanation import sacrifice, why
-from lattice.scheduling.queries.prospect import prospects, rehearsed
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
+from lattice.scheduling.queries.what_if import prospects, rehearsed
 from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import format_time
 from tests.build import node, uid

@@ -20,9 +20,9 @@ from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy
 from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.gate_rows import explain_gates
-from lattice.scheduling.queries.prospect import undone
 from lattice.scheduling.queries.quota_answers import Gate, QuotaExplanation
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.what_if import undone
 from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 from tests.build import uid

@@ -19,7 +19,7 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
-from lattice.scheduling.queries.prospect import undone
+from lattice.scheduling.queries.what_if import undone
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.quota_usage import amounts_of
 from lattice.views.ledger import TenantAccount

@@ -1,7 +1,7 @@
 """The long answers, `why`, `plan` and `queue`: asked of a cluster state of their own, so that no cycle waits for them.
 
 `QuerySnapshot` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
-afterwards. `Inquiry` makes a cluster state of it and asks the planner there, for as long as it takes, wherever it runs.
+afterwards. `PlannerQueries` makes a cluster state of it and asks the planner there, for as long as it takes, wherever it runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lattice.scheduling.queries import explanation, queueing
 from lattice.scheduling.queries.answers import Change, Planned, Preemption, Queues, Why
 from lattice.scheduling.queries.changes import changes
 from lattice.scheduling.queries.context import ABOUT_NODES, Expected, QueryContext
-from lattice.scheduling.queries.prospect import may_ever, prospects, rehearsed
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.what_if import may_ever, prospects, rehearsed
 from lattice.scheduling.recording.record import Snapshot, rebuild
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import Move
@@ -73,7 +73,7 @@ def queues(glimpse: QuerySnapshot, vclusters: Sequence[str], reader: Reader, lim
     return queueing.queues(glimpse.context(shown), vclusters, reader, limit, only=only)
 
 
-class Inquiry:
+class PlannerQueries:
     """Questions of one reader to the planner at one moment; see the module's docstring."""
 
     def __init__(self, glimpse: QuerySnapshot, reader: Reader) -> None:

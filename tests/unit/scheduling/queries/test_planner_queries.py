@@ -10,8 +10,8 @@ from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.preemption.victims import PreemptionLimits
 from lattice.scheduling.queries.changes import changes
 from lattice.scheduling.queries.context import QueryContext
-from lattice.scheduling.queries.inquiry import Inquiry, QuerySnapshot, queues
-from lattice.scheduling.queries.prospect import rehearsed
+from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnapshot, queues
+from lattice.scheduling.queries.what_if import rehearsed
 from lattice.scheduling.recording.codec import encoded
 from lattice.scheduling.recording.record import rebuild, take_query_snapshot, take_snapshot
 from tests.unit.scheduling.moments import ALICE, NOW, OPERATOR, VCLUSTERS, moments
@@ -64,7 +64,7 @@ def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_its
             if not isinstance(outcome, Waiting):
                 state.drop_holder(outcome.candidate.uid)
     before, last_reservations = take_snapshot(state, "", (), now, 0), dict(state.last_reservations)
-    inquiry = Inquiry(glimpse_of(context), OPERATOR)
+    inquiry = PlannerQueries(glimpse_of(context), OPERATOR)
     asked = list(context.candidates.values())
     answers = {one.uid: inquiry.why(one.uid) for one in asked}
     outcomes = inquiry.rehearsed(asked)
