@@ -20,8 +20,8 @@ from lattice.scheduling.conversion.candidates import holder_of
 from lattice.scheduling.conversion.policies import energy_price, policy_of, seconds, terms_of
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import HALF_LIFE, Shares, Terms
+from lattice.scheduling.state.budget_gate import exhausted
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget
-from lattice.scheduling.state.exhaustion import exhausted
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, SchedulingOptions, Tenant, VCluster
 from lattice_controllers.scheduler.allocations import Allocations

@@ -23,7 +23,7 @@ from lattice.quota.gates import WAITING
 from lattice.quota.layout import Layout
 from lattice.quota.revocation import Began, Due, Ended, Holding, OveruseClock, Round, choose, make_room
 from lattice.quota.settings import OFF, ON, TreeRules
-from lattice.scheduling.cycle.withheld import withheld
+from lattice.scheduling.cycle.quota_held import quota_held_demand
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.quota_usage import QuotaUsage
@@ -157,7 +157,7 @@ class Revocations:
             return [each for each in over if each.by_demand or rules[each.tree].on_shrink]
 
         found = look()
-        kept_waiting = withheld(state) if found else {}
+        kept_waiting = quota_held_demand(state) if found else {}
         self._withheld = bool(kept_waiting)
         if not kept_waiting:
             return found
@@ -166,7 +166,7 @@ class Revocations:
 
     def _choice(self, quota_usage: QuotaUsage, over: Sequence[Overuse], most: int) -> Round:
         """Returns what would be stopped for these groups."""
-        with quota_usage.without(withheld(self._state)):
+        with quota_usage.without(quota_held_demand(self._state)):
             return choose(quota_usage.forest, over, self._holdings(quota_usage), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------

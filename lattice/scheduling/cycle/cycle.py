@@ -33,8 +33,8 @@ from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.model.policy import Limits
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.exhaustion import budget
 from lattice.scheduling.state.quota_usage import Share
 from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
 

@@ -12,7 +12,7 @@ from lattice.scheduling.cluster.availability import AvailabilityProfile, Backfil
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
-from lattice.scheduling.cycle.unfit import unfit
+from lattice.scheduling.cycle.never_fits import never_fits
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.strategies import strategy_of
@@ -112,7 +112,7 @@ class Explainer:
         buckets, eligible, useful = eq_class.within_reach(candidate)
         equal = eq_class.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
-            why = unfit(self._state.node_cache, candidate.need, wanted) or self._away(candidate, eq_class, eligible)
+            why = never_fits(self._state.node_cache, candidate.need, wanted) or self._away(candidate, eq_class, eligible)
             message = f"needs {_nodes(wanted)}, and {eligible} exist that fit its constraints"
             return "NeverFits", f"{message}: {why}" if why else message
         if equal and (largest := eq_class.largest_equal({bucket: len(bucket.members) for bucket in buckets})) < wanted:

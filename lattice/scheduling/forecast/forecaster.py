@@ -25,8 +25,8 @@ from lattice.scheduling.forecast.simulator import NEVER, BackfillSimulator, Colu
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
+from lattice.scheduling.state.budget_gate import BUDGET_EXHAUSTED
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.exhaustion import BUDGET_EXHAUSTED
 
 MEDIAN, LONG = 0.5, 0.9
 UNBOUNDED_WORK: Final = "UnboundedWork"

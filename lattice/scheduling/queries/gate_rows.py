@@ -32,8 +32,8 @@ from lattice.scheduling.queries.quota_answers import (
 )
 from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import NOTHING, Use
-from lattice.scheduling.state.exhaustion import budget
 
 ALLOCATIONS: Final = "allocations"
 NODES: Final = "nodes"

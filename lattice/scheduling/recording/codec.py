@@ -41,8 +41,8 @@ from lattice.scheduling.recording.record_rows import (
     outcome_of,
     outcome_row,
 )
+from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.cluster_state import ReservationWindow
-from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 
 RULES: Final = 2

@@ -23,8 +23,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
+from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
-from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 
 

@@ -20,7 +20,7 @@ from lattice.scheduling.cluster.placement import Counts
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
-from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.scheduling.state.reservation_order import Move, ReservationEpoch

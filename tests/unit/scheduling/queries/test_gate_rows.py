@@ -23,7 +23,7 @@ from lattice.scheduling.queries.gate_rows import explain_gates
 from lattice.scheduling.queries.quota_answers import Gate, QuotaExplanation
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.what_if import undone
-from lattice.scheduling.state.exhaustion import Exhausted
+from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.views.ledger import TenantAccount
 from tests.build import uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, holding, moment, moments, pending

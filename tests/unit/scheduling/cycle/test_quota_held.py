@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from lattice.accounting.budgets import OF_TENANT, Scope
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
-from lattice.scheduling.cycle.withheld import withheld
+from lattice.scheduling.cycle.quota_held import quota_held_demand
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.exhaustion import Exhausted
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
@@ -35,12 +35,12 @@ def site(*work: Candidate, **accounts: TenantAccount) -> ClusterState:
 
 
 def nodes(state: ClusterState) -> dict[str, int]:
-    return {leaf: amounts["nodes"] for leaf, amounts in withheld(state).items()}
+    return {leaf: amounts["nodes"] for leaf, amounts in quota_held_demand(state).items()}
 
 
 def test_where_nothing_limits_nothing_is_withheld() -> None:
-    assert withheld(site(pending(1, nodes=4, quota="a"), pending(2, nodes=8, quota="b"))) == {}
-    assert withheld(ClusterState()) == {}
+    assert quota_held_demand(site(pending(1, nodes=4, quota="a"), pending(2, nodes=8, quota="b"))) == {}
+    assert quota_held_demand(ClusterState()) == {}
 
 
 def test_what_was_submitted_first_counts_as_far_as_the_limit_leaves_room() -> None:
@@ -55,7 +55,7 @@ def test_what_was_submitted_first_counts_as_far_as_the_limit_leaves_room() -> No
 def test_each_user_has_a_limit_of_his_own_and_what_he_holds_counts() -> None:
     work = [pending(1, 0, nodes=2, quota="a"), pending(2, 1, nodes=2, quota="a")]
     state = site(*work, physics=TenantAccount(user_max_nodes=3))
-    assert withheld(state) == {}
+    assert quota_held_demand(state) == {}
     state.put_holder(holding(90, (0, 1), 0, quota="a"))
     assert nodes(state) == {"a": 2}
 
@@ -72,7 +72,7 @@ def test_a_look_without_it_sees_what_may_start_and_leaves_everything_as_it_was(w
     work = [pending(at, owner, nodes=count, quota=leaf) for at, (count, leaf, owner) in enumerate(wishes)]
     state = site(*work, physics=TenantAccount(max_nodes=limit))
     assert state.quota_usage is not None
-    forest, kept_waiting = state.quota_usage.forest, withheld(state)
+    forest, kept_waiting = state.quota_usage.forest, quota_held_demand(state)
     before = [forest.standing(name) for name in "ab"]
     with state.quota_usage.without(kept_waiting):
         asked = sum(forest.booked(name).request.get("nodes", 0) for name in "ab")

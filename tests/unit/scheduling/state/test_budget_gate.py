@@ -13,8 +13,8 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.budget_gate import budget, exhausted
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.exhaustion import budget, exhausted
 from lattice.views.ledger import TenantAccount
 
 NOW, HOUR = 1_795_000_000.0, 3600.0

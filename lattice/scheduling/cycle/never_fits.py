@@ -26,7 +26,7 @@ class _Demand:
     offer: Callable[[_Classes], str]
 
 
-def unfit(node_cache: NodeCache, need: Need, wanted: int) -> str:
+def never_fits(node_cache: NodeCache, need: Need, wanted: int) -> str:
     """A clause that says why fewer than `wanted` nodes fit, with what exists; empty where no demand is the cause.
 
     Looks at every node whatever its state, hollow ones and real ones apart.

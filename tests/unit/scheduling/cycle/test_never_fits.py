@@ -14,7 +14,7 @@ from lattice.inventory import read_inventory
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.conversion.candidates import need_of
 from lattice.scheduling.conversion.facts import facts_of_inventory
-from lattice.scheduling.cycle.unfit import unfit
+from lattice.scheduling.cycle.never_fits import never_fits
 from lattice.scheduling.model.hardware import Need
 from lattice.views.allocation import Resources
 
@@ -88,14 +88,14 @@ def need(**fields: Any) -> Need:
 def test_the_demand_that_is_too_much_is_named_with_what_exists(
     node_cache: NodeCache, asked: dict[str, Any], wanted: int, clause: str
 ) -> None:
-    assert unfit(node_cache, need(**asked), wanted) == clause
+    assert never_fits(node_cache, need(**asked), wanted) == clause
 
 
 def test_nodes_that_only_wait_are_offered_by_their_feature() -> None:
     made = NodeCache()
     for facts in facts_of_inventory(read_inventory(SITE))[:4]:
         made.put(replace(facts, hollow=True))
-    assert unfit(made, need(constraints={"gpuType": "GH200"}), 2) == (
+    assert never_fits(made, need(constraints={"gpuType": "GH200"}), 2) == (
         "no node has GPU type GH200; no node declares GPUs (4 nodes that only wait would do: constraints.features: [hollow])"
     )
 
@@ -123,4 +123,4 @@ demands = st.fixed_dictionaries(
 def test_whatever_does_not_fit_has_a_clause(node_cache: NodeCache, asked: dict[str, Any], wanted: int) -> None:
     wish = need(**asked)
     if node_cache.census(wish).eligible < wanted:
-        assert unfit(node_cache, wish, wanted)
+        assert never_fits(node_cache, wish, wanted)

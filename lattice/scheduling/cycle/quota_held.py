@@ -10,11 +10,11 @@ from operator import itemgetter
 from lattice.quota.groups import Resources
 from lattice.scheduling.cycle.gates import NO_LIMIT, boundless
 from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
-from lattice.scheduling.state.exhaustion import budget
 
 
-def withheld(state: ClusterState) -> dict[str, dict[str, int]]:
+def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
     """By leaf: what pending work asks for that cannot start before other work of its tenant or its user ends, or a budget is renewed.
 
     What was submitted first counts as far as hard quotas leave room for it; limits of vclusters are not looked at.
