@@ -47,7 +47,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     """
     cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
     headrooms, eq_classes, kinds, profile = cycle.headrooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
-    explained, tell, promises = cycle.explainer.waiting, cycle.explainer.tell, profile.promises
+    explained, explanation_of, promises = cycle.explainer.waiting, cycle.explainer.explanation_of, profile.promises
     quota_usage, gated, nothing_else = cycle.quota_usage is not None, cycle.gated_all, cycle.only_nodes()
     unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
     moved, stamp, quiet = True, -1, nothing_else
@@ -59,8 +59,8 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
             moved, stamp = False, eq_classes.placed + profile.version
         # 0. Most of a long queue: nothing but nodes may keep it, one of its kind has found none, and it has no reservation to gain.
         if shape is not None and shape.failed and quiet and (nothing_else or (opens <= now and headrooms[person] is UNLIMITED)):
-            told = shape.told if shape.told_at == stamp else None
-            reason, message = told or tell(candidate, shape)
+            cached = shape.cached if shape.reason_epoch == stamp else None
+            reason, message = cached or explanation_of(candidate, shape)
             yield Waiting(candidate, reason, message, None, score)
             continue
         moved = True

@@ -34,15 +34,15 @@ Alike = list[tuple[frozenset[str] | None, Groups]]
 class RequestShape:
     """Candidates of one equivalence class that are of one size and time: what one of them may not have now, the next may not either."""
 
-    __slots__ = ("duration", "eq_class", "failed", "never", "told", "told_at")
+    __slots__ = ("cached", "duration", "eq_class", "failed", "never", "reason_epoch")
 
     def __init__(self, eq_class: EquivalenceClass, duration: float) -> None:
         self.eq_class, self.duration = eq_class, duration
         self.failed = False
         """Whether one of them found no nodes: availability only falls."""
-        self.told: tuple[str, str] | None = None
-        """Why they wait; true until something is placed or promised after that (`told_at`)."""
-        self.told_at = -1
+        self.cached: tuple[str, str] | None = None
+        """Why they wait; true until something is placed or promised after that (`reason_epoch`)."""
+        self.reason_epoch = -1
         self.never: tuple[str, str] | Literal[False] | None = False
         """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
 
@@ -68,6 +68,7 @@ class EquivalenceClass:
         "_spread",
         "_touched",
         "borrows",
+        "cached",
         "conformance",
         "eligible",
         "free_before",
@@ -79,7 +80,6 @@ class EquivalenceClass:
         "reservation",
         "taken_from",
         "tight",
-        "told",
         "usable",
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ class EquivalenceClass:
         self._pressures: dict[str, float] | None = None
         self._now_pools: dict[float, tuple[tuple[int, int, int], FreeCounts]] = {}
         self.eligible, self.usable = self.pool.sizes
-        self.told: dict[int, tuple[int, tuple[str, str]]] = {}
+        self.cached: dict[int, tuple[int, tuple[str, str]]] = {}
         """By nodes that are needed, more than are free: how many were free, and why such work waited, where nothing else matters."""
         self.power_short = 0
         """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
@@ -146,7 +146,7 @@ class EquivalenceClass:
     def forget_failures(self) -> None:
         """More is free again than was: try everything anew."""
         self._failed.clear()
-        self.told.clear()
+        self.cached.clear()
 
     def now_pool(self, duration: float) -> FreeCounts:
         """What is free now for so long."""
@@ -473,7 +473,7 @@ class EquivalenceClasses:
         for eq_class in self._eq_classes.values():
             eq_class.forget_failures()
         for shape in self._looked_at:
-            shape.failed, shape.told = False, None
+            shape.failed, shape.cached = False, None
 
     def contend(self, eq_class: EquivalenceClass) -> None:
         """Somebody waits for the nodes of this equivalence class."""

@@ -23,8 +23,8 @@ from lattice.units import format_duration, format_time
 MOST_TRIED: Final = 8
 """Walltimes that are tried before a sentence names one."""
 
-Told = tuple[str, str]
-_SILENCE: Final[Told] = ("", "")
+ReasonAndMessage = tuple[str, str]
+_SILENCE: Final[ReasonAndMessage] = ("", "")
 
 
 class Explainer:
@@ -49,9 +49,9 @@ class Explainer:
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
         eq_class = shape.eq_class
-        reason, message = (shape.told if shape.told_at == self._eq_classes.placed + self._profile.version else None) or self.tell(
-            candidate, shape
-        )
+        reason, message = (
+            shape.cached if shape.reason_epoch == self._eq_classes.placed + self._profile.version else None
+        ) or self.explanation_of(candidate, shape)
         if promise is None:
             return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
@@ -65,30 +65,30 @@ class Explainer:
         """It may not pass one that waits for nodes which it could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
-        told = self._never(candidate, shape)
-        if told is None:
+        cached = self._never(candidate, shape)
+        if cached is None:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
-            told = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
-        return Waiting(candidate, *told, None, score)
+            cached = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
+        return Waiting(candidate, *cached, None, score)
 
-    def tell(self, candidate: Candidate, shape: RequestShape) -> Told:
+    def explanation_of(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage:
         """Why a candidate of this kind waits now: kept in the kind until something is placed or promised, or power was short."""
         eq_class = shape.eq_class
         free, wanted = eq_class.pool.whole.total, candidate.minimum
         if self._silent:
-            told = _SILENCE
+            cached = _SILENCE
         elif free >= wanted or candidate.reservation or eq_class.power_short or self._policy.kind == SENSITIVE_RESERVATION:
-            told = self._reason(candidate, shape)
-        elif (known := eq_class.told.get(wanted)) is not None and known[0] == free:
-            told = known[1]
+            cached = self._reason(candidate, shape)
+        elif (known := eq_class.cached.get(wanted)) is not None and known[0] == free:
+            cached = known[1]
         else:
-            told = self._never(candidate, shape) or self._taken(eq_class, wanted, free) or self._short(candidate, eq_class)
-            eq_class.told[wanted] = free, told
-        shape.told = told
-        shape.told_at = -1 if eq_class.power_short else self._eq_classes.placed + self._profile.version
-        return told
+            cached = self._never(candidate, shape) or self._taken(eq_class, wanted, free) or self._short(candidate, eq_class)
+            eq_class.cached[wanted] = free, cached
+        shape.cached = cached
+        shape.reason_epoch = -1 if eq_class.power_short else self._eq_classes.placed + self._profile.version
+        return cached
 
-    def _reason(self, candidate: Candidate, shape: RequestShape) -> Told:
+    def _reason(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage:
         eq_class = shape.eq_class
         return (
             self._never(candidate, shape)
@@ -98,13 +98,13 @@ class Explainer:
             or self._short(candidate, eq_class)
         )
 
-    def _never(self, candidate: Candidate, shape: RequestShape) -> Told | None:
+    def _never(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage | None:
         """Too few nodes exist, or may be used, whoever holds them: found once in a cycle."""
         if shape.never is False:
             shape.never = self._too_few(candidate, shape.eq_class)
         return shape.never
 
-    def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
+    def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         wanted = candidate.minimum
         eligible, useful = eq_class.eligible, eq_class.usable
         if useful >= wanted and not eq_class.borrows and eq_class.conformance != REQUIRED:
@@ -140,7 +140,7 @@ class Explainer:
                 counts[nodes[index].state] = counts.get(nodes[index].state, 0) + 1
         return counts
 
-    def _outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
+    def _outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         """What its own reservation does not give."""
         name = candidate.reservation
         if not name:
@@ -160,7 +160,7 @@ class Explainer:
             return "ReservedNodes", f'needs {_nodes(candidate.minimum)}; reservation "{name}" has {inside} usable that fit'
         return None
 
-    def _power(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
+    def _power(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         limit = self._state.power.limit
         if not eq_class.power_short or limit is None:
             return None
@@ -173,7 +173,7 @@ class Explainer:
             )
         return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
 
-    def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told | None:
+    def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         """Enough nodes are free, but windows, promises or work of this cycle have them."""
         wanted, now = candidate.minimum, self._now
         free = eq_class.pool.whole.total
@@ -188,7 +188,7 @@ class Explainer:
             return "BehindHigherPriority", message + self._in_order()
         return self._taken(eq_class, wanted, free)
 
-    def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> Told | None:
+    def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
         """Enough nodes were free when the cycle began."""
         before = eq_class.free_before
         if before >= wanted > free:
@@ -206,7 +206,7 @@ class Explainer:
         closed = {bucket for bucket in eq_class.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
         return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in eq_class.pool.buckets}
 
-    def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> Told:
+    def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> ReasonAndMessage:
         """Which window is in the way, and the longest walltime that ends before it, tried out."""
         bucket_windows = [
             closing
@@ -232,7 +232,7 @@ class Explainer:
                 return walltime
         return None
 
-    def _short(self, candidate: Candidate, eq_class: EquivalenceClass) -> Told:
+    def _short(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage:
         """Too few are free."""
         wanted = candidate.minimum
         pool = eq_class.pool
