@@ -14,7 +14,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 
 ROOT = Path(__file__).parents[2]
 OWNED = (ClusterState, NodeCache)
-RECEIVERS = frozenset({"scene", "machine", "cluster_state", "node_cache"})
+RECEIVERS = frozenset({"state", "cluster_state", "node_cache"})
 """What variables and attributes that hold one of them are called, with or without an underscore before."""
 
 
@@ -60,11 +60,11 @@ def test_no_field_of_the_clusters_state_is_assigned_from_outside(folder: str) ->
 @pytest.mark.parametrize(
     ("source", "count"),
     [
-        pytest.param("self.scene.waiting = found", 1, id="a field"),
-        pytest.param("scene.promises[name] = {}", 1, id="an item of a field"),
-        pytest.param("self._scene.windows += (one,)", 1, id="added to a field"),
-        pytest.param("del machine.taken[3]", 1, id="deleted from a field"),
-        pytest.param("self.waiting = self.scene.waiting", 0, id="read"),
+        pytest.param("self.state.waiting = found", 1, id="a field"),
+        pytest.param("state.promises[name] = {}", 1, id="an item of a field"),
+        pytest.param("self._state.windows += (one,)", 1, id="added to a field"),
+        pytest.param("del node_cache.taken[3]", 1, id="deleted from a field"),
+        pytest.param("self.waiting = self.state.waiting", 0, id="read"),
     ],
 )
 def test_an_assignment_from_outside_is_seen(source: str, count: int) -> None:

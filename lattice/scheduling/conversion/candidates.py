@@ -1,4 +1,4 @@
-"""Allocations as the cycle reads them: a pending one becomes a Candidate, one that holds nodes a Holder.
+"""Allocations as the cycle reads them: a pending one becomes a Candidate, one that holds nodes a NodeHolder.
 
 Called for every change of every allocation: what repeats (durations, sizes, needs) is parsed once and shared.
 """

@@ -46,13 +46,13 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
     """
     cycle = _Cycle(state, vcluster, list(candidates), now, explain=explain)
-    headrooms, eq_classes, kinds, profile = cycle.headrooms, cycle.eq_classes, cycle.eq_classes.kinds, cycle.profile
+    headrooms, eq_classes, shapes, profile = cycle.headrooms, cycle.eq_classes, cycle.eq_classes.shapes, cycle.profile
     explained, explanation_of, promises = cycle.explainer.waiting, cycle.explainer.explanation_of, profile.promises
     quota_usage, gated, nothing_else = cycle.quota_usage is not None, cycle.gated_all, cycle.only_nodes()
     unplanned, inherited, strict = cycle.unplanned, cycle.inherited, cycle.strict
     moved, stamp, quiet = True, -1, nothing_else
     for candidate, number, person, opens, score in cycle.queue():
-        shape = kinds[number]
+        shape = shapes[number]
         if moved:
             # Nobody left can gain, or move, a reservation: those that hold one were planned before.
             quiet = nothing_else or not (gated or cycle.reserves or unplanned)

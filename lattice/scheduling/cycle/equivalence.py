@@ -428,7 +428,7 @@ class EquivalenceClasses:
         """How many were placed in this cycle."""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.lenders = self._lenders() if self.borrowing else frozenset()
-        self.kinds: list[RequestShape | None] = [None] * pending_queue.numbers
+        self.shapes: list[RequestShape | None] = [None] * pending_queue.numbers
         """By their numbers in the pending queue; None: nobody of it was looked at yet."""
         self._families = pending_queue.families
         self._family: dict[int, EquivalenceClass] = {}
@@ -451,13 +451,13 @@ class EquivalenceClasses:
 
     def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
         """The kind of this number, of which a candidate is one, on nodes of these classes only."""
-        shape = self.kinds[number] if classes is None else self._narrowed.get((number, classes))
+        shape = self.shapes[number] if classes is None else self._narrowed.get((number, classes))
         if shape is None:
             eq_class = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
             shape = RequestShape(eq_class, self.state.occupancy(candidate))
             self._looked_at.append(shape)
             if classes is None:
-                self.kinds[number] = shape
+                self.shapes[number] = shape
             else:
                 self._narrowed[number, classes] = shape
         return shape

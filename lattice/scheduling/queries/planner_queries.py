@@ -34,7 +34,7 @@ class QuerySnapshot:
     """One moment of the scheduler and what its answers need beside it; nothing in it changes with the scheduler."""
 
     moment: Snapshot
-    """By `lattice.scheduling.recording.record.glance`."""
+    """By `lattice.scheduling.recording.record.take_query_snapshot`."""
     waiting: Mapping[str, Waiting]
     """What the last cycle said of pending work, by uid."""
     expected: Mapping[str, Expected]

@@ -54,7 +54,7 @@ _OF_TREES: Final = ("trees", "capacity", "before")
 
 
 @dataclass
-class _State:
+class _Baseline:
     """What the last payload led to; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
@@ -110,20 +110,20 @@ class CycleEncoder:
 
     def __init__(self, program: str) -> None:
         self._program = program
-        self._state = _State()
+        self._baseline = _Baseline()
         self._held: dict[int, float] = {}
 
     def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
         """A turn as a payload: in full, or as changes since the last one."""
         if whole:
-            self._state, self._held = _State(), {}
+            self._baseline, self._held = _Baseline(), {}
         said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
         self._input(said, moment)
         self._decision(said, moment, outcomes)
         return _ENCODE(said)
 
     def _input(self, said: dict[str, Any], moment: Snapshot) -> None:
-        state, scored = self._state, moment.scored
+        baseline, scored = self._baseline, moment.scored
         settings = (moment.power, moment.overrun, moment.allowance, scored.reference_wait, scored.energy_price, scored.running)
         said.update(cycle=moment.cycle, vcluster=moment.vcluster, now=moment.now, settings=settings)
         if moment.waiting:
@@ -131,64 +131,64 @@ class CycleEncoder:
         said.update(
             scored=scored.vclusters, backlog=[(*one[:3], *([sorted(one.waiting)] if one.waiting else ())) for one in scored.backlog]
         )
-        _table(said, "nodes", state.nodes, moment.nodes, NODE.row)
-        _table(said, "holders", state.holders, moment.holders, HOLDER.row)
-        _table(said, "accounts", state.accounts, moment.accounts, ACCOUNT.row)
-        _table(said, "policies", state.policies, moment.policies, POLICY.row)
-        _table(said, "lists", state.lists, moment.lists, lambda lists: [bits(one) for one in sorted(lists)])
-        _table(said, "promises", state.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
-        _table(said, "heirs", state.heirs, moment.heirs, dict)
-        _table(said, "standings", state.standings, scored.standings, STANDING.row)
-        _table(said, "shares", state.shares, scored.shares, lambda share: share)
-        _table(said, "withWork", state.with_work, scored.with_work, sorted)
-        _table(said, "multipliers", state.multipliers, scored.multipliers, lambda factor: factor)
-        _table(said, "exhausted", state.exhausted, moment.exhausted, list)
-        if state.windows != moment.windows:
-            state.windows = moment.windows
+        _table(said, "nodes", baseline.nodes, moment.nodes, NODE.row)
+        _table(said, "holders", baseline.holders, moment.holders, HOLDER.row)
+        _table(said, "accounts", baseline.accounts, moment.accounts, ACCOUNT.row)
+        _table(said, "policies", baseline.policies, moment.policies, POLICY.row)
+        _table(said, "lists", baseline.lists, moment.lists, lambda lists: [bits(one) for one in sorted(lists)])
+        _table(said, "promises", baseline.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
+        _table(said, "heirs", baseline.heirs, moment.heirs, dict)
+        _table(said, "standings", baseline.standings, scored.standings, STANDING.row)
+        _table(said, "shares", baseline.shares, scored.shares, lambda share: share)
+        _table(said, "withWork", baseline.with_work, scored.with_work, sorted)
+        _table(said, "multipliers", baseline.multipliers, scored.multipliers, lambda factor: factor)
+        _table(said, "exhausted", baseline.exhausted, moment.exhausted, list)
+        if baseline.windows != moment.windows:
+            baseline.windows = moment.windows
             said["windows"] = [WINDOW.row(one) for one in moment.windows]
-        if state.claims != moment.claims:
-            state.claims = moment.claims
+        if baseline.claims != moment.claims:
+            baseline.claims = moment.claims
             said["claims"] = sorted(moment.claims)
         self._quota(said, moment)
         self._taken(said, moment)
 
     def _quota(self, said: dict[str, Any], moment: Snapshot) -> None:
-        state, quota = self._state, moment.quota
+        baseline, quota = self._baseline, moment.quota
         trees = None if quota is None else {part: quota[part] for part in _OF_TREES}
-        if trees != state.trees:
-            state.trees = said["trees"] = trees
-        _table(said, "demand", state.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
+        if trees != baseline.trees:
+            baseline.trees = said["trees"] = trees
+        _table(said, "demand", baseline.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
     def _taken(self, said: dict[str, Any], moment: Snapshot) -> None:
         """Where the machine and the holders differ."""
-        state = self._state
+        baseline = self._baseline
         if "holders" in said:
-            self._held = state.held()
+            self._held = baseline.held()
         held, odd, spared = self._held, {}, frozenset[int]()
         if held != moment.taken:
             odd = {index: end for index, end in moment.taken.items() if held.get(index) != end}
             spared = frozenset(held.keys() - moment.taken.keys())
-        if odd != state.odd or spared != state.spared:
-            state.odd, state.spared = odd, spared
+        if odd != baseline.odd or spared != baseline.spared:
+            baseline.odd, baseline.spared = odd, spared
             said["taken"] = [list(odd.items()), sorted(spared)]
 
     def _decision(self, said: dict[str, Any], moment: Snapshot, outcomes: Sequence[Outcome]) -> None:
-        state, name = self._state, moment.vcluster
-        queue = state.queues.setdefault(name, {})
+        baseline, name = self._baseline, moment.vcluster
+        queue = baseline.queues.setdefault(name, {})
         given = {candidate.uid: candidate for candidate in moment.candidates}
         _table(said, "queue", queue, given, CANDIDATE.row)
         if list(queue) != list(given):
-            state.queues[name] = queue = given
+            baseline.queues[name] = queue = given
             said["line"] = list(given)
         places = {uid: place for place, uid in enumerate(queue)}
         order = [places[one.candidate.uid] for one in outcomes]
-        if order != state.orders.get(name):
-            state.orders[name] = order
+        if order != baseline.orders.get(name):
+            baseline.orders[name] = order
             said["order"] = order
-        before, rows = state.outcomes.get(name, {}), [outcome_row(one) for one in outcomes]
+        before, rows = baseline.outcomes.get(name, {}), [outcome_row(one) for one in outcomes]
         by_uid = {one.candidate.uid: row for one, row in zip(outcomes, rows, strict=True)}
         said["outcomes"] = [(places[uid], row) for uid, row in by_uid.items() if before.get(uid) != row]
-        state.outcomes[name] = by_uid
+        baseline.outcomes[name] = by_uid
         said["scores"] = _scores([one.score for one in outcomes])
         said["digest"] = _digest(encoded(outcomes))
 
@@ -197,7 +197,7 @@ class CycleDecoder:
     """Reads payloads in the order in which they were written, from a whole one on."""
 
     def __init__(self) -> None:
-        self._state: _State | None = None
+        self._baseline: _Baseline | None = None
         self._program, self._rules = "", RULES
 
     def turn(self, payload: bytes, *, whole: bool) -> Turn:
@@ -205,12 +205,12 @@ class CycleDecoder:
         try:
             said = msgspec.msgpack.decode(payload)
             if whole:
-                self._state, self._program = _State(), said["program"]
+                self._baseline, self._program = _Baseline(), said["program"]
                 self._rules = int(said.get("rules", 1))  # what was written before there was a number
-            if self._state is None:
+            if self._baseline is None:
                 raise Corrupt("a cycle log is read from a whole moment on", reason="CycleLogDamaged")
-            moment = self._moment(self._state, said)
-            outcomes = self._outcomes(self._state, moment, said)
+            moment = self._moment(self._baseline, said)
+            outcomes = self._outcomes(self._baseline, moment, said)
         except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, struct.error) as error:
             raise Corrupt(f"a frame of the cycle log cannot be read: {error!r}", reason="CycleLogDamaged") from error
         if _digest(encoded(outcomes)) != said["digest"]:
@@ -218,52 +218,52 @@ class CycleDecoder:
             raise Corrupt(sentence, reason="CycleLogDamaged")
         return Turn(moment, outcomes, self._program, self._rules)
 
-    def _moment(self, state: _State, said: Mapping[str, Any]) -> Snapshot:
-        _apply(said, "nodes", state.nodes, NODE.value)
-        _apply(said, "holders", state.holders, HOLDER.value)
-        _apply(said, "accounts", state.accounts, ACCOUNT.value)
-        _apply(said, "policies", state.policies, POLICY.value)
-        _apply(said, "lists", state.lists, lambda lists: frozenset(mask(one) or 0 for one in lists))
-        _apply(said, "promises", state.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
-        _apply(said, "heirs", state.heirs, dict)
-        _apply(said, "standings", state.standings, STANDING.value)
-        _apply(said, "shares", state.shares, lambda share: share)
-        _apply(said, "withWork", state.with_work, frozenset)
-        _apply(said, "multipliers", state.multipliers, lambda factor: factor)
-        _apply(said, "exhausted", state.exhausted, lambda found: Exhausted(*found))
-        state.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else state.windows
-        state.claims = frozenset(said["claims"]) if "claims" in said else state.claims
+    def _moment(self, baseline: _Baseline, said: Mapping[str, Any]) -> Snapshot:
+        _apply(said, "nodes", baseline.nodes, NODE.value)
+        _apply(said, "holders", baseline.holders, HOLDER.value)
+        _apply(said, "accounts", baseline.accounts, ACCOUNT.value)
+        _apply(said, "policies", baseline.policies, POLICY.value)
+        _apply(said, "lists", baseline.lists, lambda lists: frozenset(mask(one) or 0 for one in lists))
+        _apply(said, "promises", baseline.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
+        _apply(said, "heirs", baseline.heirs, dict)
+        _apply(said, "standings", baseline.standings, STANDING.value)
+        _apply(said, "shares", baseline.shares, lambda share: share)
+        _apply(said, "withWork", baseline.with_work, frozenset)
+        _apply(said, "multipliers", baseline.multipliers, lambda factor: factor)
+        _apply(said, "exhausted", baseline.exhausted, lambda found: Exhausted(*found))
+        baseline.windows = tuple(WINDOW.value(row) for row in said["windows"]) if "windows" in said else baseline.windows
+        baseline.claims = frozenset(said["claims"]) if "claims" in said else baseline.claims
         if "taken" in said:
-            state.odd, state.spared = dict(said["taken"][0]), frozenset(said["taken"][1])
-        state.trees = said.get("trees", state.trees)
-        _apply(said, "demand", state.demand, lambda amounts: amounts)
-        queue = state.queues.setdefault(said["vcluster"], {})
+            baseline.odd, baseline.spared = dict(said["taken"][0]), frozenset(said["taken"][1])
+        baseline.trees = said.get("trees", baseline.trees)
+        _apply(said, "demand", baseline.demand, lambda amounts: amounts)
+        queue = baseline.queues.setdefault(said["vcluster"], {})
         _apply(said, "queue", queue, CANDIDATE.value)
         if "line" in said:
-            queue = state.queues[said["vcluster"]] = {uid: queue[uid] for uid in said["line"]}
+            queue = baseline.queues[said["vcluster"]] = {uid: queue[uid] for uid in said["line"]}
         power, overrun, allowance, reference, price, running = said["settings"][:6]
         return Snapshot(
-            cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(state.nodes),
-            taken={index: end for index, end in {**state.held(), **state.odd}.items() if index not in state.spared},
-            holders=dict(state.holders), claims=state.claims, accounts=dict(state.accounts), policies=dict(state.policies),
-            windows=state.windows, lists=dict(state.lists), promises=dict(state.promises),
-            heirs=dict(state.heirs), waiting=frozenset(said.get("waiting", ())), power=power,
-            exhausted={Scope(*scope): found for scope, found in state.exhausted.items()},
+            cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(baseline.nodes),
+            taken={index: end for index, end in {**baseline.held(), **baseline.odd}.items() if index not in baseline.spared},
+            holders=dict(baseline.holders), claims=baseline.claims, accounts=dict(baseline.accounts), policies=dict(baseline.policies),
+            windows=baseline.windows, lists=dict(baseline.lists), promises=dict(baseline.promises),
+            heirs=dict(baseline.heirs), waiting=frozenset(said.get("waiting", ())), power=power,
+            exhausted={Scope(*scope): found for scope, found in baseline.exhausted.items()},
             overrun=overrun,
             allowance=allowance,
             scored=Scored(
                 tuple(said["scored"]), reference, price, running, tuple(map(_backlog, said["backlog"])),
-                dict(state.standings), dict(state.shares), dict(state.with_work), dict(state.multipliers),
+                dict(baseline.standings), dict(baseline.shares), dict(baseline.with_work), dict(baseline.multipliers),
             ),
-            quota=None if state.trees is None else {**state.trees, "demand": dict(state.demand)},
+            quota=None if baseline.trees is None else {**baseline.trees, "demand": dict(baseline.demand)},
         )  # fmt: skip
 
-    def _outcomes(self, state: _State, moment: Snapshot, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
+    def _outcomes(self, baseline: _Baseline, moment: Snapshot, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
         name, candidates = moment.vcluster, moment.candidates
-        order = state.orders[name] = said.get("order", state.orders.get(name, []))
-        rows = {**state.outcomes.get(name, {}), **{candidates[place].uid: row for place, row in said["outcomes"]}}
+        order = baseline.orders[name] = said.get("order", baseline.orders.get(name, []))
+        rows = {**baseline.outcomes.get(name, {}), **{candidates[place].uid: row for place, row in said["outcomes"]}}
         decided = [candidates[place] for place in order]
-        state.outcomes[name] = {candidate.uid: rows[candidate.uid] for candidate in decided}
+        baseline.outcomes[name] = {candidate.uid: rows[candidate.uid] for candidate in decided}
         scores = _scores_of(said["scores"], len(decided))
         return tuple(outcome_of(rows[one.uid], one, score) for one, score in zip(decided, scores, strict=True))
 

@@ -196,7 +196,7 @@ def rebuild(moment: Snapshot) -> ClusterState:
     scoring.resume(scored.backlog)
     state.configure(state.policies, dict.fromkeys(scored.vclusters, scoring))
     for name, lists in moment.lists.items():
-        state.lists[name] = lists
+        state.set_lists(name, lists)
     state.set_windows(moment.windows)
     state.resume(moment.promises, moment.heirs)
     state.set_waiting(moment.waiting)
