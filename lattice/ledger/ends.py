@@ -32,18 +32,25 @@ def patience_with(standings: Sequence[AttemptNodeState]) -> float:
 
 
 def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """The end as reports tell it; work that a signal ended when its walltime was over was ended by that.
-
-    Where nobody could write when it began, it is counted from when it was given its nodes.
-    """
+    """The end as reports tell it. The node whose end it is says that it was the walltime's; of an older agent time tells it."""
     reason, message, ended = end_of(standings)
+    if reason not in ("TaskFailed", "Completed") or ended is None:
+        return reason, message, ended
+    said = any(standing.at_walltime and ended.node in ("", standing.name) for standing in standings)
+    if not said and not (ended.code in ENDED_BY_SIGNAL and _was_over(allocation, now, standings)):
+        return reason, message, ended
+    return "WalltimeExceeded", f"its walltime of {allocation.spec.lifecycle.walltime} was over; {message}", ended
+
+
+def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> bool:
+    """Whether the walltime had passed when the last node said that nothing was left.
+
+    Where nobody could write when the work began, it is counted from when it was given its nodes.
+    """
     start, walltime = allocation.status.start_time or allocation.status.scheduled_time, allocation.spec.lifecycle.walltime
-    if reason != "TaskFailed" or ended is None or ended.code not in ENDED_BY_SIGNAL or start is None or not walltime:
-        return reason, message, ended
-    ran = now - min(standing.vouched_seconds for standing in standings) - parse_time(start)
-    if ran < parse_duration(walltime):
-        return reason, message, ended
-    return "WalltimeExceeded", f"its walltime of {walltime} was over; {message}", ended
+    if start is None or not walltime:
+        return False
+    return now - min(standing.vouched_seconds for standing in standings) - parse_time(start) >= parse_duration(walltime)
 
 
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:

@@ -49,13 +49,15 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
     """One attempt as its node sees it.
 
-    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`.
+    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`. `at_walltime`: of an `e`, the node
+    has ended it because its walltime was over.
     """
 
     uid: str
     attempt: int
     state: str
     detail: str = ""
+    at_walltime: bool = False
 
 
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
@@ -80,17 +82,22 @@ def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
     """The annotation's text, at most `limit` characters; what does not fit is left out and said with `more=1`."""
     head = f"{FORMAT} hb={report.hb} seq={report.seq} boot={report.boot or '-'} inst={report.inst or '-'} rows="
     tail = (f" epoch={report.epoch} term={report.term}" if report.epoch else "") + _away(report.away)
-    room = limit - len(head) - len(tail) - len(" more=1")
+    room = limit - len(head) - len(tail) - len(" more=1 walltime=")
     kept: list[str] = []
+    at_walltime: list[str] = []
     more = report.more
     for row in sorted(report.rows, key=lambda row: _KEPT_FIRST.get(row.state, 3)):
         text = f"{encode_uid(row.uid)}:{row.attempt}:{row.state}{row.detail}"
-        if len(text) + 1 > room:
+        place = str(len(kept))
+        needed = len(text) + 1 + (len(place) + 1 if row.at_walltime else 0)
+        if needed > room:
             more = True
             continue
-        room -= len(text) + 1
+        room -= needed
         kept.append(text)
-    return head + ",".join(kept) + (" more=1" if more else "") + tail
+        if row.at_walltime:
+            at_walltime.append(place)
+    return head + ",".join(kept) + (" more=1" if more else "") + tail + (f" walltime={','.join(at_walltime)}" if at_walltime else "")
 
 
 def _away(names: tuple[str, ...]) -> str:
@@ -116,6 +123,9 @@ def parse_report(text: str) -> NodeReport:
         epoch, term = bounded(fields.get("epoch", "0")), fields.get("term", "")
         hb, seq, more = bounded(fields["hb"]), bounded(fields["seq"]), fields.get("more") == "1"
         away = tuple(expand_nodes(fields["away"])) if fields.get("away") else ()
+        if fields.get("walltime"):
+            at_walltime = {bounded(place, most=len(rows) - 1) for place in fields["walltime"].split(",")}
+            rows = tuple(msgspec.structs.replace(row, at_walltime=True) if place in at_walltime else row for place, row in enumerate(rows))
         return NodeReport(hb, seq, fields["boot"], fields["inst"], rows, more, epoch, term, away)
     except (KeyError, ValueError, Rejected) as error:
         raise Corrupt(f"unreadable node report: {error} in {text[:80]!r}", reason="ReportUnreadable") from error

@@ -35,7 +35,8 @@ class AttemptNodeState:
 
     `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has said that
     no process of the attempt is left; `prepared_seconds`: that it is prepared. `unserved_since`: since when, in seconds since the epoch,
-    no gateway gives it its work (None: it does not say so). `age`: of its newest report. `away`: nodes that it cannot talk to.
+    no gateway gives it its work (None: it does not say so). `at_walltime`: it has ended the attempt because its walltime was over.
+    `age`: of its newest report. `away`: nodes that it cannot talk to.
     """
 
     name: str
@@ -45,6 +46,7 @@ class AttemptNodeState:
     silent: bool = False
     state: str = ""
     detail: str = ""
+    at_walltime: bool = False
     vouched_seconds: float = 0.0
     prepared_seconds: float = 0.0
     unserved_since: float | None = None

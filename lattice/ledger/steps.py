@@ -338,7 +338,7 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
         ended = known if known is not None and known.code else None  # that the others ended with 0 says nothing of the lost ones
         message = f"{len(lost)} of {len(standings)} nodes were lost: {fold_nodes(lost)}"
         return _reclaimed(row, message, ended) or decide_end(allocation, "NodeLost", message, ended)
-    reason, message, ended = end_of(standings)
+    reason, message, ended = reported(allocation, facts.now, standings)
     retry = _reclaimed(row, message, ended) if reason != "Completed" else None
     return retry or decide_end(allocation, reason, message, ended)
 

@@ -210,7 +210,10 @@ class Lifecycle:
 
     def report(self) -> tuple[ReportRow, ...]:
         """Describes every attempt as a row of the Lease report."""
-        return tuple(ReportRow(key.uid, key.attempt, *report_state(attempt)) for key, attempt in self.attempts.items())
+        return tuple(
+            ReportRow(key.uid, key.attempt, *report_state(attempt), attempt.stage is Stage.ENDED and attempt.ended_by == WALLTIME)
+            for key, attempt in self.attempts.items()
+        )
 
     def validate(self) -> None:
         """Raises AssertionError where the machine's promises do not hold."""

@@ -218,6 +218,7 @@ class Nodes:
             silent=name in self.silence.silent if unjudged else state in (DOWN, DEGRADED),
             state=entry.state if entry else "",
             detail=entry.detail if entry else "",
+            at_walltime=entry.at_walltime if entry else False,
             vouched_seconds=now - self._vouched.get(name, {}).get(row.key, now),
             prepared_seconds=now - self._prepared.get(name, {}).get(row.key, now),
             unserved_since=self._unserved.get(name, {}).get(row.key),

@@ -50,7 +50,9 @@ def test_trailing_columns_of_a_plan_row_are_ignored() -> None:
     assert parse_plan(text + " later columns") == parse_plan(text)
 
 
-report_rows = st.builds(ReportRow, st.integers(0, 99).map(uid), st.integers(1, 9), st.sampled_from(sorted(STATES)), st.just(""))
+report_rows = st.builds(
+    ReportRow, st.integers(0, 99).map(uid), st.integers(1, 9), st.sampled_from(sorted(STATES)), st.just(""), at_walltime=st.booleans()
+)
 
 
 @given(st.lists(report_rows, max_size=60))
@@ -74,7 +76,7 @@ def test_what_the_scheduler_waits_for_is_kept_first() -> None:
     [
         "seq=9223372036854775808", "seq=-1", "seq=" + "9" * 5000, "hb=١", "epoch=99999999999999999999", "rows={row}:0:r", "rows={row}:2147483648:r",
         "rows={row}:1:e256", "rows={row}:1:e-1", "rows={row}:1:eabc", "rows={row}:1:fnot a word", "rows={row}:1:f" + "A" * 65, "rows={row}:1:",
-        "rows=" + ",".join("{row}:1:u" for _ in range(200)), "away=n[1-999999]",
+        "rows=" + ",".join("{row}:1:u" for _ in range(200)), "away=n[1-999999]", "walltime=0", "walltime=-1", "walltime=x",
     ],
 )  # fmt: skip
 def test_a_report_holds_nothing_that_no_object_could_hold_whoever_has_the_nodes_key(lie: str) -> None:
