@@ -17,9 +17,9 @@ SMALL = Size(nodes=32, days=2.5, crowd=400, jobs=0)
 @pytest.mark.parametrize(
     "scene", [pytest.param(fairness.wide, id="a job on all nodes"), pytest.param(fairness.crowd, id="a colleague's crowd")]
 )
-def test_nobody_waits_long_for_being_wide_or_for_a_colleague(state: Callable[[Size], Iterator[Figure]]) -> None:
+def test_nobody_waits_long_for_being_wide_or_for_a_colleague(scene: Callable[[Size], Iterator[Figure]]) -> None:
     size = replace(SMALL, days=1.3)
-    assert {figure.name: (figure.value, figure.detail) for figure in state(size) if not figure.met} == {}
+    assert {figure.name: (figure.value, figure.detail) for figure in scene(size) if not figure.met} == {}
 
 
 def test_shares_count_between_tenants_that_are_all_above_their_target() -> None:
