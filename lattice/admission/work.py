@@ -30,6 +30,7 @@ _PIECE = r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*+\""""
 _WORDS = re.compile(rf"(?:[^\\'\"]++|{_PIECE})*+", re.DOTALL)
 """A line as `shlex.split` reads it, in time that grows with its length alone."""
 _FIRST_WORD = re.compile(rf"[ \t\r\n]*+((?:[^\\'\" \t\r\n]|{_PIECE})++)", re.DOTALL)
+_EMPTY_WORD = re.compile(r"""(?:''|"")+""")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -65,7 +66,7 @@ def _entrypoint(text: str) -> Iterator[Finding]:
         yield Refused("EntrypointInvalid", sentence, field, "close each quote; no shell reads the line, use `script` for shell code")
         return
     first = _FIRST_WORD.match(text)
-    if first is None or not first[1].replace('""', "").replace("''", ""):
+    if first is None or _EMPTY_WORD.fullmatch(first[1]):
         yield Refused("EntrypointInvalid", "spec.entrypoint is empty", field, "name the command to run")
 
 

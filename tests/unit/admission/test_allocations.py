@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit, wanted_rights
@@ -300,6 +300,8 @@ ENTRYPOINT = st.text(alphabet="ab \\\t\n'\"", min_size=1, max_size=12)
 
 
 @given(ENTRYPOINT)
+@example("""'""'""")
+@example("""''""''""")
 def test_an_entrypoint_is_refused_exactly_where_it_does_not_split(text: str) -> None:
     try:
         sound = bool(shlex.split(text)[:1] not in ([], [""]))
