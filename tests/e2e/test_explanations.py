@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import ssl
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.e2e.waiting import Seen, until
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "schemas"
 PRIVATE = "oppenheimer"
 """Part of every name of alice's work here: it must not be seen by a stranger."""
+REFUSED_PLANS = r'lattice_api_requests_total\{method="POST plan",status="429"\} (\S+)'
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +80,16 @@ def test_who_asks_too_much_at_a_time_waits_his_turn_and_is_answered(alice_there:
     def planned(number: int) -> Any:
         return alice_there.lattice("plan", "-o", "json", f"--nodes={1 + number % 4}", "--walltime=10m", "--", "true", ok=False)
 
+    def refusals() -> float:
+        counted = re.search(REFUSED_PLANS, control_plane.metrics("gateway"))
+        return float(counted[1]) if counted else 0.0
+
+    before = refusals()
     with ThreadPoolExecutor(8) as pool:
         control_plane.kill("scheduler", signal.SIGSTOP)  # who answers first takes his time
         try:
             asked = [pool.submit(planned, number) for number in range(8)]
-            time.sleep(2)
+            until(lambda: refusals() > before, within=3, every=0.2, what="somebody who has to wait his turn")
         finally:
             control_plane.kill("scheduler", signal.SIGCONT)
         done = [one.result() for one in asked]
