@@ -65,12 +65,17 @@ async def test_everybody_reads_his_own_hours_in_all_tenants(world: World) -> Non
     assert "what runs now and what has just ended is missing" in found["incomplete"]
 
 
+def timeless(found: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what depends on the second in which it was asked for."""
+    return {**found, "at": "", "since": "", "budgets": [{**one, "runsOut": ""} for one in found["budgets"]]}
+
+
 async def test_the_books_spelling_asks_the_same(world: World) -> None:
     for user in ("alice", "carol"):
         _, asked = await ask(world, "/v1/usage?tenant=physics&days=90", user)
         status, found = await ask(world, "/api/v1/tenants/physics/usage?days=90", user)
         assert status == 200
-        assert {**found, "at": "", "since": ""} == {**asked, "at": "", "since": ""}
+        assert timeless(found) == timeless(asked)
     status, refused = await ask(world, "/api/v1/tenants/ml/usage", "bob")
     assert (status, refused["reason"]) == (403, "UsageForbidden")
 
