@@ -99,6 +99,7 @@ def room(admin: BlockingCluster) -> Iterator[Room]:
     for user in ("alice", "bob"):
         install.grant(admin, made.name, user, admin=False)
     until(Seen(lambda: admin.get(resources.TENANTS, made.name), _is_ready), within=20, what=f"tenant {made.name}")
+    until(lambda: all(_may_submit(admin, user, made.namespace) for user in ("alice", "bob")), within=20, what=f"rights in {made.name}")
     yield made
     for item in admin.list(resources.ALLOCATIONS, made.namespace).items:
         with contextlib.suppress(errors.NotFound):
@@ -120,6 +121,13 @@ def shared_tenant(admin: BlockingCluster) -> Iterator[Room]:
     """A tenant of the tests of one file, for those that leave nothing behind."""
     with room(admin) as made:
         yield made
+
+
+def _may_submit(admin: BlockingCluster, user: str, namespace: str) -> bool:
+    """Whether the API server has read the bindings that the operator made."""
+    asked = {"verb": "create", "group": "lattice.dev", "resource": "allocations", "namespace": namespace}
+    review = {"spec": {"user": user, "resourceAttributes": asked}}
+    return bool(admin.create(resources.SUBJECT_ACCESS_REVIEWS, review)["status"]["allowed"])
 
 
 def _is_ready(item: dict[str, object]) -> bool:
