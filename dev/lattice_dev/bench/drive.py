@@ -13,7 +13,7 @@ from typing import Any
 from lattice.daemon.clock import SystemClock
 from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.aiohttp import AiohttpCluster, connect
-from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, CONFIGS, VCLUSTERS
 from lattice_dev.bench import work
 from lattice_dev.bench.observe import Watching, watching
 from lattice_dev.instance import EXAMPLE_TENANT, Instance
@@ -22,6 +22,8 @@ USER = "alice"
 NAMESPACE = EXAMPLE_TENANT
 CONNECTIONS = 48
 BASELINE_OBJECTS = 300
+MUCH_MAY_WAIT = {"maxPendingPerUser": 1_000_000, "maxPendingPerTenant": 1_000_000, "maxFinishedPerTenant": 1_000_000}
+"""One user submits what many would: the default limits are not what is measured."""
 
 
 @dataclass(frozen=True)
@@ -105,4 +107,5 @@ async def driver(instance: Instance) -> AsyncIterator[Driver]:
     ):
         await user.list(ALLOCATIONS, NAMESPACE)
         await admin.list(VCLUSTERS)
+        await admin.patch(CONFIGS, "lattice", {"spec": {"submission": MUCH_MAY_WAIT}})
         yield Driver(instance, user, admin, SystemClock())
